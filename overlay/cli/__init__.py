@@ -1,0 +1,77 @@
+"""The `overlay` command. Its subcommands are named in a table and imported when they are run.
+
+`overlay --help` must answer at once, and a command that only prints a schema must not wait for numba, pyarrow or a
+Kafka client. So the one-line help of every command stands here, and its module is imported only when the command is
+called or asked for its own help.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+
+import click
+
+from overlay import __version__
+from overlay.errors import OverlayError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command is found (`module:attribute`) and the line that `overlay --help` shows for it."""
+
+    target: str
+    help: str
+
+
+COMMANDS = {
+    "demo": Entry(
+        "overlay.cli.demo:demo", "Filter real flight records out of a real Kafka topic, and check the result."
+    ),
+    "local": Entry("overlay.cli.local:local", "Start, stop and look at an embedded Kafka broker."),
+    "init": Entry("overlay.cli.init:init", "Look at a topic and write a stream and a consumer file for it."),
+    "validate": Entry(
+        "overlay.cli.validate:validate", "Check a config folder, and with --kafka what it needs of Kafka."
+    ),
+    "run": Entry("overlay.cli.run:run", "Run the service of a config folder."),
+    "stream": Entry("overlay.cli.stream:stream", "List streams and show how they are."),
+    "consumer": Entry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
+    "schema": Entry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands come from COMMANDS; the table's order is the order of the help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.target} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="overlay")
+def overlay() -> None:
+    """Subjects, filters and per-message acks on the Kafka you already have."""
+
+
+def main() -> None:
+    """The program's entry: what the overlay raises on purpose becomes one line on stderr and exit code 1."""
+    try:
+        overlay(prog_name="overlay")
+    except OverlayError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,68 @@
+"""`overlay validate`: a config folder held against every rule, without starting anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from overlay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+def validate(folder: Path, as_json: bool) -> None:
+    """Check the config files in DIR. Exit code 1 when there is a problem."""
+    loaded, problems = read_folder(folder)
+    if as_json:
+        click.echo(json.dumps(describe(loaded, problems), ensure_ascii=False))
+    else:
+        for problem in problems:
+            click.echo(str(problem))
+        click.echo(summarise(loaded, problems))
+    sys.exit(1 if problems else 0)
+
+
+def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
+    """What loads of `folder`, None when overlay.yaml does not; and every problem."""
+    from overlay.config import load
+
+    try:
+        loaded = load(folder)
+    except ConfigError as error:
+        return None, (error,)
+    return loaded, loaded.problems
+
+
+def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
+    """`3 streams, 4 consumers, 1 problem`: what is sound, and what is not."""
+    streams = len(loaded.streams) if loaded else 0
+    consumers = len(loaded.consumers) if loaded else 0
+    counts = ((streams, "stream"), (consumers, "consumer"), (len(problems), "problem"))
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
+def describe(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> dict[str, object]:
+    """The same as a JSON object."""
+    return {
+        "streams": sorted(loaded.streams) if loaded else [],
+        "consumers": [{"stream": stream, "name": name} for stream, name in sorted(loaded.consumers)] if loaded else [],
+        "problems": [
+            {
+                "file": problem.place.file,
+                "line": problem.place.line,
+                "column": problem.place.column,
+                "field": problem.field,
+                "message": problem.message,
+                "err_code": problem.code,
+            }
+            for problem in problems
+        ],
+    }

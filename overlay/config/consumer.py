@@ -1,0 +1,213 @@
+"""A consumer's file: every field of JetStream's ConsumerConfig by its own name, and the overlay's fields beside them.
+
+Unset fields hold JetStream's zero values (0, "", (), None, false), so that the rules in checks.py read as the server's
+do; `fill_defaults` (defaults.py) puts in what the server would fill in. The one default that differs is ack_policy:
+files say explicit where the NATS wire says none.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from overlay.config.model import Model, Scalar, TopicName
+from overlay.config.units import Duration, Time
+
+
+class DeliverPolicy(StrEnum):
+    ALL = "all"
+    LAST = "last"
+    NEW = "new"
+    BY_START_SEQUENCE = "by_start_sequence"
+    BY_START_TIME = "by_start_time"
+    LAST_PER_SUBJECT = "last_per_subject"
+
+
+class AckPolicy(StrEnum):
+    NONE = "none"
+    ALL = "all"
+    EXPLICIT = "explicit"
+    FLOW_CONTROL = "flow_control"
+
+
+class ReplayPolicy(StrEnum):
+    INSTANT = "instant"
+    ORIGINAL = "original"
+
+
+class PriorityPolicy(StrEnum):
+    NONE = "none"
+    OVERFLOW = "overflow"
+    PINNED_CLIENT = "pinned_client"
+    PRIORITIZED = "prioritized"
+
+
+class PartitionBy(StrEnum):
+    KEY = "key"
+    SUBJECT = "subject"
+    SOURCE = "source"
+
+
+class Timestamps(StrEnum):
+    APPEND = "append"
+    SOURCE = "source"
+
+
+class HeaderStyle(StrEnum):
+    BRIEF = "brief"
+    FULL = "full"
+
+
+class OnUndeliverable(StrEnum):
+    STOP = "stop"
+    DEAD_LETTER = "dead_letter"
+
+
+class Delivery(StrEnum):
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class Interest(StrEnum):
+    GROUP = "group"
+    ALWAYS = "always"
+
+
+class FilterConfig(Model):
+    """Which messages of the matching subjects are delivered."""
+
+    sql: str | None = None
+    """A SQL condition over headers and properties, such as `dep_delay > 60`. Not together with `properties`."""
+    properties: dict[str, object] | None = None
+    """Property filters by section, instead of `sql`."""
+    values: tuple[str, ...] = ()
+    """Filter values of the stream's `filter_value`; a message must have one of them."""
+    match_unfiltered: bool = False
+    """Also deliver messages that have no filter value."""
+
+
+class OutputConfig(Model):
+    """The output topic: how it is created when it is missing, and what its records look like."""
+
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Partitions of the topic when the overlay creates it."""
+    partition_by: Annotated[PartitionBy, Field(strict=False)] = PartitionBy.KEY
+    """Partition of a record: by key as Java's default partitioner does it, by subject, or the source's partition."""
+    timestamps: Annotated[Timestamps, Field(strict=False)] = Timestamps.APPEND
+    """`append`: the topic uses LogAppendTime. `source`: records keep the time of the source record."""
+    headers: Annotated[HeaderStyle, Field(strict=False)] = HeaderStyle.BRIEF
+    """`brief` adds Nats-Subject and Nats-Reply-To; `full` also spells out the parts of the token."""
+    config: dict[str, Scalar] = Field(default_factory=dict)
+    """Kafka topic properties for a topic that the overlay creates, such as `retention.ms`."""
+
+
+class ConsumerConfig(Model):
+    """A consumer: a named view on a stream, with filters, an ack policy and a place to deliver to."""
+
+    stream: str
+    """Name of the stream to consume, as its file has it."""
+    durable_name: str = ""
+    """Name of a durable consumer: its position is kept when nobody reads. No spaces and none of . * > \\ /"""
+    name: str = ""
+    """Name of the consumer; alone, without durable_name, it makes an ephemeral one."""
+    description: str = ""
+    """Free text, up to 4096 bytes."""
+    deliver_policy: Annotated[DeliverPolicy, Field(strict=False)] = DeliverPolicy.ALL
+    """Where a new consumer starts."""
+    opt_start_seq: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
+    """First stream sequence, for by_start_sequence (with one partition: offset + 1)."""
+    opt_start_time: Time | None = None
+    """First message time, for by_start_time; RFC 3339 with a zone."""
+    ack_policy: Annotated[AckPolicy, Field(strict=False)] = AckPolicy.EXPLICIT
+    """Which messages need an ack: explicit each one, all up to the acked one, none."""
+    ack_wait: Duration = 0
+    """How long a delivery may go without an ack before it is delivered again; 30s when acks are wanted."""
+    max_deliver: int = 0
+    """Deliveries of one message at most; -1 is no limit and the default."""
+    backoff: tuple[Duration, ...] = ()
+    """Waits before each redelivery; the last one repeats. Replaces ack_wait."""
+    filter_subject: str = ""
+    """Deliver only messages whose subject matches; `*` is one token, `>` the rest."""
+    filter_subjects: tuple[str, ...] = ()
+    """Several such filters, none of them within another."""
+    replay_policy: Annotated[ReplayPolicy, Field(strict=False)] = ReplayPolicy.INSTANT
+    """`original` keeps the pace at which the messages were stored."""
+    rate_limit_bps: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
+    """Limit for push consumers, in bits per second."""
+    sample_freq: str = ""
+    """Percentage of acks that are reported, such as `10%`."""
+    max_waiting: int = 0
+    """Pull requests that may wait at once; 512 by default. Pull consumers only."""
+    max_ack_pending: int = 0
+    """Deliveries that may wait for their ack at once; 1000 by default when acks are wanted, -1 is no limit."""
+    flow_control: bool = False
+    """Ask the reader to confirm what it took in. Push consumers with idle_heartbeat only."""
+    headers_only: bool = False
+    """Deliver headers without the value."""
+    max_batch: int = 0
+    """Messages that one pull request may ask for."""
+    max_expires: Duration = 0
+    """Longest wait that a pull request may ask for."""
+    max_bytes: int = 0
+    """Bytes that one pull request may ask for."""
+    deliver_subject: str = ""
+    """The output Kafka topic. A consumer without one is a pull consumer."""
+    deliver_group: str = ""
+    """Name of the group that shares the deliveries."""
+    idle_heartbeat: Duration = 0
+    """Send a status when nothing was delivered for so long; at least 100ms. Push consumers only."""
+    inactive_threshold: Duration = 0
+    """Remove the consumer after so long without a reader; 5s for ephemeral ones, never for durable ones."""
+    num_replicas: int = 0
+    """Replicas of the consumer's state; 0 takes the stream's."""
+    mem_storage: bool = False
+    """Keep the consumer's state in memory."""
+    direct: bool = False
+    """JetStream's internal field for mirrors."""
+    sourcing: bool = False
+    """JetStream's internal field for sources."""
+    metadata: dict[str, str] = Field(default_factory=dict)
+    """Free names and values, up to 128 KiB together."""
+    pause_until: Time | None = None
+    """Deliver nothing before this time; RFC 3339 with a zone."""
+    priority_policy: Annotated[PriorityPolicy, Field(strict=False)] = PriorityPolicy.NONE
+    """How pull requests of a group compete. Pull consumers only."""
+    priority_groups: tuple[str, ...] = ()
+    """Names of the groups; required with a priority_policy."""
+    priority_timeout: Duration = 0
+    """How long a pinned client may be silent; 2m for pinned_client."""
+
+    filter: FilterConfig = FilterConfig()
+    """Overlay: deliver only messages that this filter accepts."""
+    output: OutputConfig = OutputConfig()
+    """Overlay: the output topic and its records."""
+    on_undeliverable: Annotated[OnUndeliverable, Field(strict=False)] = OnUndeliverable.STOP
+    """Overlay: what happens with a record that the output topic can never take."""
+    delivery: Annotated[Delivery, Field(strict=False)] = Delivery.EXACTLY_ONCE
+    """Overlay: output and position in one transaction, or faster with possible repeats after a failure."""
+    dead_letter: TopicName | None = None
+    """Overlay: topic for messages that are given up."""
+    nak_delay_frees_pending: bool = False
+    """Overlay: a message that waits out a delayed nak does not count for max_ack_pending."""
+    interest: Annotated[Interest, Field(strict=False)] = Interest.GROUP
+    """Overlay: ack_wait starts when the reader group's committed offset passes a delivery, or at delivery (always)."""
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """Stream and consumer name: what a consumer is known by."""
+        return self.stream, self.durable_name or self.name
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The subject filters in either spelling; empty = everything the stream has."""
+        return (self.filter_subject,) if self.filter_subject else self.filter_subjects
+
+    @property
+    def is_push(self) -> bool:
+        return bool(self.deliver_subject)
+
+
+JETSTREAM_FIELDS = tuple(ConsumerConfig.model_fields)[1 : tuple(ConsumerConfig.model_fields).index("filter")]
+"""Fields that JetStream knows, in the order of its table; what stands beside them is the overlay's own."""

@@ -1,0 +1,58 @@
+"""Output topics that lead back to a topic they were filtered from (10081).
+
+A consumer reads its stream's topics and writes its output topic. If some stream reads that output and, consumer by
+consumer, ends up writing to one of the first stream's topics again, every message would go round for ever. Kafka has
+no subject on a topic that could break the circle, so the topics alone decide, whatever the filters are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+
+from overlay.config.consumer import ConsumerConfig
+from overlay.config.stream import StreamConfig
+
+ConsumerId = tuple[str, str]
+
+
+def find_cycles(
+    streams: Mapping[str, StreamConfig], consumers: Mapping[ConsumerId, ConsumerConfig]
+) -> dict[ConsumerId, tuple[str, ...]]:
+    """The consumers whose output leads back, each with its way: topic, consumer, topic, ... until a source topic."""
+    sources = {name: frozenset(stream.topic_names) for name, stream in streams.items()}
+    readers: dict[str, list[ConsumerId]] = {}
+    for who in consumers:
+        for topic in sources.get(who[0], ()):
+            readers.setdefault(topic, []).append(who)
+    found: dict[ConsumerId, tuple[str, ...]] = {}
+    for who, consumer in consumers.items():
+        way = _find_way(_outputs(consumer), sources.get(who[0], frozenset()), readers, consumers)
+        if way:
+            found[who] = way
+    return found
+
+
+def _outputs(consumer: ConsumerConfig) -> list[str]:
+    return [topic for topic in (consumer.deliver_subject, consumer.dead_letter) if topic]
+
+
+def _find_way(
+    starts: list[str],
+    goals: Collection[str],
+    readers: Mapping[str, list[ConsumerId]],
+    consumers: Mapping[ConsumerId, ConsumerConfig],
+) -> tuple[str, ...]:
+    ways: deque[tuple[str, ...]] = deque((topic,) for topic in starts)
+    seen: set[str] = set()
+    while ways:
+        way = ways.popleft()
+        topic = way[-1]
+        if topic in goals:
+            return way
+        if topic in seen:
+            continue
+        seen.add(topic)
+        for who in readers.get(topic, ()):
+            ways.extend((*way, f"{who[0]}/{who[1]}", output) for output in _outputs(consumers[who]))
+    return ()

@@ -1,0 +1,208 @@
+"""A YAML file as plain data, with the place of every key and value.
+
+The file is composed to ruamel.yaml's nodes, which carry their marks, and the data is built from the nodes here: this
+is where duplicate keys are seen and where every value keeps its line and column. YAML 1.2 applies, so `no`, `off` and
+`12:30` are texts. What has no use in a config file is refused instead of guessed at: merge keys, tags, keys that are
+not texts, several documents in one file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from overlay.errors import ConfigError, Place
+
+Path = tuple[str | int, ...]
+"""From the root of a file to a value: ("filter_subjects", 1)."""
+
+_TAG = "tag:yaml.org,2002:"
+_MAX_NODES = 100_000
+_MAX_DIGITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file: `data` of dicts, tuples and scalars, and where each of them stands."""
+
+    file: str
+    data: dict[str, object]
+    values: dict[Path, Place]
+    keys: dict[Path, Place]
+
+    def place(self, path: Path, *, key: bool = False) -> Place:
+        """The place of the value (or its key) at `path`, or of the nearest thing around it that the file has."""
+        if key and path in self.keys:
+            return self.keys[path]
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, Place(self.file))
+
+
+def show_path(path: Path) -> str:
+    """`filter_subjects[1]`, `output.config.retention.ms`: a path as messages name it."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def read_document(file: FilePath) -> Document:
+    """Read one file. Raises ConfigError with the place for whatever is not a YAML mapping in UTF-8."""
+    name = str(file)
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(Place(name), f"cannot be read: {error.strerror}. Check the file's permissions") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(_byte_place(name, raw, error.start), "is not UTF-8 here. Save the file as UTF-8") from error
+    return parse_document(name, text)
+
+
+def parse_document(name: str, text: str) -> Document:
+    """As `read_document`, for text that is already there; `name` is the file's name in messages."""
+    try:
+        return _parse(name, text)
+    except RecursionError:
+        raise ConfigError(Place(name), "is nested too deeply. Write it with fewer levels") from None
+
+
+def _parse(name: str, text: str) -> Document:
+    root = _compose(name, text)
+    if root is None or (isinstance(root, ScalarNode) and root.tag == _TAG + "null"):
+        raise ConfigError(Place(name), "is empty. Write `field: value` lines, or remove the file")
+    builder = _Builder(name)
+    if not isinstance(root, MappingNode):
+        raise ConfigError(builder.place(root), "is not a mapping. The file must consist of `field: value` lines")
+    data = builder.build_mapping(root, ())
+    return Document(name, data, builder.values, builder.keys)
+
+
+def _compose(name: str, text: str) -> Node | None:
+    try:
+        return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name)
+        raise ConfigError(place, _explain(error)) from error
+    except YAMLError as error:
+        raise ConfigError(Place(name), f"is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _explain(error: MarkedYAMLError) -> str:
+    problem = " ".join(str(error.problem or error.context or "syntax error").split())
+    if "\\t" in problem:
+        return "a tab where YAML wants spaces. Indent with spaces"
+    if "single document" in problem or "single document" in str(error.context):
+        return "a second document begins here. Give each stream and consumer a file of its own"
+    context = f" {error.context}" if error.context and error.context != problem else " here"
+    begun, found = error.context_mark, error.problem_mark
+    since = f", begun in line {begun.line + 1}" if begun and found and begun.line != found.line else ""
+    return f"is not YAML:{context}{since}: {problem}. Check quotes, brackets and indentation here and above"
+
+
+def _byte_place(name: str, raw: bytes, at: int) -> Place:
+    before = raw[:at]
+    line = before.count(b"\n") + 1
+    return Place(name, line, at - (before.rfind(b"\n") + 1) + 1)
+
+
+@dataclass(slots=True)
+class _Builder:
+    file: str
+    values: dict[Path, Place] = field(default_factory=dict)
+    keys: dict[Path, Place] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+
+    def place(self, node: Node) -> Place:
+        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def build(self, node: Node, path: Path) -> object:
+        self.values[path] = self.place(node)
+        if len(self.values) > _MAX_NODES:
+            raise ConfigError(self.place(node), f"more than {_MAX_NODES} values in one file. Use fewer aliases")
+        if id(node) in self.open:
+            raise ConfigError(self.place(node), "an alias that contains itself. Write the value out")
+        if isinstance(node, ScalarNode):
+            return self.build_scalar(node)
+        self.open.add(id(node))
+        built: object
+        if isinstance(node, MappingNode):
+            built = self.build_mapping(node, path)
+        elif isinstance(node, SequenceNode):
+            built = tuple(self.build(item, (*path, at)) for at, item in enumerate(node.value))
+        else:
+            raise ConfigError(self.place(node), f"a YAML {type(node).__name__} has no meaning here. Write it out")
+        self.open.discard(id(node))
+        return built
+
+    def build_mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
+        self.values[path] = self.place(node)
+        built: dict[str, object] = {}
+        for key, value in node.value:
+            name = self.build_key(key, path)
+            here = (*path, name)
+            if name in built:
+                message = f"stands here a second time, first in line {self.keys[here].line}. Keep one"
+                raise ConfigError(self.place(key), message, field=show_path(here))
+            self.keys[here] = self.place(key)
+            built[name] = self.build(value, here)
+            if built[name] is None:
+                # an absent value has its mark where the next thing begins, often a line further down
+                self.values[here] = self.keys[here]
+        return built
+
+    def build_key(self, key: Node, path: Path) -> str:
+        where = show_path(path)
+        if isinstance(key, ScalarNode) and key.tag == _TAG + "merge":
+            raise ConfigError(self.place(key), "merge keys (<<) are not supported. Write the fields out", field=where)
+        if not isinstance(key, ScalarNode) or key.tag != _TAG + "str":
+            shown = key.value if isinstance(key, ScalarNode) else "a list or mapping"
+            raise ConfigError(self.place(key), f"the key {shown} is not a text. Put it in quotes", field=where)
+        return self.check_text(key)
+
+    def check_text(self, node: ScalarNode) -> str:
+        text = str(node.value)
+        # an escape can write half of a surrogate pair, which nothing could ever send or print
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ConfigError(self.place(node), "half of a surrogate pair is no text. Write the whole character")
+        return text
+
+    def build_scalar(self, node: ScalarNode) -> object:
+        kind = str(node.tag).removeprefix(_TAG)
+        text = str(node.value)
+        match kind:
+            case "str" | "timestamp" | "value":
+                return self.check_text(node)
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int" if len(text) <= _MAX_DIGITS:
+                return _read_int(text)
+            case "int":
+                raise ConfigError(self.place(node), "a number too long to mean anything here. Shorten it")
+            case "float":
+                return _read_float(text)
+        raise ConfigError(self.place(node), f"the YAML tag {node.tag} is not supported. Write a plain value")
+
+
+def _read_int(text: str) -> int:
+    digits = text.replace("_", "")
+    sign = -1 if digits.startswith("-") else 1
+    digits = digits.lstrip("+-")
+    base = {"0x": 16, "0o": 8, "0b": 2}.get(digits[:2].lower(), 10)
+    return sign * int(digits[2:] if base != 10 else digits, base)
+
+
+def _read_float(text: str) -> float:
+    named = text.lower().lstrip("+-").removeprefix(".")
+    if named in ("inf", "nan"):
+        return float(("-" if text.startswith("-") else "") + named)
+    return float(text.replace("_", ""))

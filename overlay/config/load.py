@@ -1,0 +1,230 @@
+"""A config folder, read and held against every rule. One bad file never stops the others.
+
+The order is: each file by itself (YAML, fields, types), each stream's fields against each other, each consumer against
+its stream by JetStream's rules, what this version cannot do yet, and last the cycles between consumers that are sound.
+Whatever is refused on the way is left out, with its reasons in `Loaded.problems`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+from overlay.config.checks import Profile, Violation, check_consumer
+from overlay.config.codes import ERRORS
+from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
+from overlay.config.cycle import find_cycles
+from overlay.config.defaults import fill_defaults
+from overlay.config.document import Document, Path, read_document, show_path
+from overlay.config.environment import fill_variables
+from overlay.config.problems import validate
+from overlay.config.relations import check_stream, suggest
+from overlay.config.service import ServiceConfig
+from overlay.config.stream import StreamConfig
+from overlay.config.unsupported import find_unsupported, find_unsupported_stream
+from overlay.errors import ConfigError, Place
+
+SERVICE_FILE = "overlay.yaml"
+ConsumerId = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A folder's configs. Consumers have JetStream's defaults filled in; `problems` are in the order of the files.
+
+    `files` says where each object comes from: keys are `""` for the service, a stream's name, a consumer's id.
+    """
+
+    service: ServiceConfig
+    streams: dict[str, StreamConfig]
+    consumers: dict[ConsumerId, ConsumerConfig]
+    problems: tuple[ConfigError, ...]
+    files: dict[str | ConsumerId, Place]
+
+
+def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> Loaded:
+    """Read `folder`. Raises ConfigError when overlay.yaml is bad; every other problem is in the result.
+
+    `environment` fills the variables of overlay.yaml; the process's own when left out.
+    """
+    service = load_service(folder / SERVICE_FILE, os.environ if environment is None else environment)
+    loading = _Loading(service, {"": Place(str(folder / SERVICE_FILE))})
+    loading.problems.extend(_find_strays(folder))
+    for file in _list_files(folder / "streams"):
+        loading.load_stream(file)
+    for file in _list_files(folder / "consumers"):
+        loading.load_consumer(file)
+    loading.drop_cycles()
+    problems = tuple(sorted(loading.problems, key=lambda problem: problem.place))
+    return Loaded(service, loading.streams, loading.consumers, problems, loading.files)
+
+
+def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
+    """Read overlay.yaml. Raises ConfigError; when several things are wrong with it the message has a line for each."""
+    if not file.exists():
+        hint = "no such file. A config folder holds overlay.yaml, streams/*.yaml, consumers/*.yaml; see `overlay init`"
+        raise ConfigError(Place(str(file)), hint)
+    document = fill_variables(read_document(file), environment)
+    service, problems = validate(ServiceConfig, document)
+    if service is None:
+        first, *others = problems
+        message = "\n".join([first.message, *(str(other) for other in others)])
+        raise ConfigError(first.place, message, field=first.field, code=first.code)
+    if conflict := service.kafka_properties.find_conflict():
+        name, why = conflict
+        path = ("kafka", name)
+        raise ConfigError(document.place(path), why, field=show_path(path))
+    return service
+
+
+def _list_files(folder: FilePath) -> list[FilePath]:
+    return sorted(file for file in folder.glob("*.yaml") if not file.name.startswith("."))
+
+
+def _find_strays(folder: FilePath) -> Iterator[ConfigError]:
+    for name in ("streams", "consumers"):
+        for file in sorted((folder / name).glob("*.yml")):
+            yield ConfigError(Place(str(file)), "is not read: files end in .yaml. Rename it")
+    for file in sorted(folder.glob("*.yaml")):
+        if file.name != SERVICE_FILE:
+            yield ConfigError(Place(str(file)), "is not read. Move it to streams/ or consumers/")
+
+
+@dataclass(slots=True)
+class _Loading:
+    service: ServiceConfig
+    files: dict[str | ConsumerId, Place]
+    streams: dict[str, StreamConfig] = field(default_factory=dict)
+    consumers: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
+    problems: list[ConfigError] = field(default_factory=list)
+    documents: dict[ConsumerId, Document] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Streams that have a file with problems: name to file."""
+
+    def load_stream(self, file: FilePath) -> None:
+        document = self._read(file)
+        if document is None:
+            self.refused.setdefault(file.stem, str(file))
+            return
+        stream, problems = validate(StreamConfig, document)
+        self.problems.extend(problems)
+        if stream is None:
+            name = document.data.get("name")
+            self.refused.setdefault(name if isinstance(name, str) else file.stem, str(file))
+            return
+        if stream.name in self.streams:
+            first = self.files[stream.name].file
+            self._refuse(document, ("name",), f"stream {stream.name!r} is already in {first}. Rename one of them")
+            return
+        found = [*check_stream(stream)] or [*find_unsupported_stream(stream)]
+        if found:
+            self.refused[stream.name] = str(file)
+            for path, message in found:
+                self._refuse(document, path, message)
+            return
+        self.streams[stream.name] = stream
+        self.files[stream.name] = Place(str(file))
+
+    def load_consumer(self, file: FilePath) -> None:
+        document = self._read(file)
+        if document is None:
+            return
+        written, problems = validate(ConsumerConfig, document)
+        self.problems.extend(problems)
+        if written is None or not self._check_identity(document, written):
+            return
+        config = fill_defaults(written)
+        if self._refuse_violations(document, config) or self._refuse_own(document, written):
+            return
+        self.consumers[config.id] = config
+        self.files[config.id] = Place(str(file))
+        self.documents[config.id] = document
+
+    def drop_cycles(self) -> None:
+        for who, way in find_cycles(self.streams, self.consumers).items():
+            document = self.documents[who]
+            hint = f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic"
+            path: Path = ("deliver_subject",) if self.consumers[who].deliver_subject == way[0] else ("dead_letter",)
+            message = f"{ERRORS[10081].description}: {hint} (JetStream {ERRORS[10081].label})"
+            self._refuse(document, path, message, code=10081)
+            del self.consumers[who], self.files[who]
+
+    def _read(self, file: FilePath) -> Document | None:
+        try:
+            return read_document(file)
+        except ConfigError as error:
+            self.problems.append(error)
+            return None
+
+    def _refuse(self, document: Document, path: Path, message: str, *, code: int | None = None) -> None:
+        self.problems.append(ConfigError(document.place(path), message, field=show_path(path), code=code))
+
+    def _check_identity(self, document: Document, config: ConsumerConfig) -> bool:
+        name = config.id[1]
+        if not name:
+            self._refuse(document, ("durable_name",), "is missing. Give the consumer a name that it keeps")
+        elif config.stream not in self.streams:
+            code = None if config.stream in self.refused else 10059
+            self._refuse(document, ("stream",), self._explain_stream(config.stream), code=code)
+        elif config.id in self.consumers:
+            first = self.files[config.id].file
+            path = ("durable_name",) if config.durable_name else ("name",)
+            self._refuse(document, path, f"{name!r} of stream {config.stream!r} is already in {first}. Rename one")
+        else:
+            return True
+        return False
+
+    def _explain_stream(self, name: str) -> str:
+        if name in self.refused:
+            return f"stream {name!r} is not loaded because of problems in {self.refused[name]}. Repair that file first"
+        known = sorted(self.streams)
+        if not known:
+            return f"there is no stream {name!r}, nor any other. Add one to streams/ (JetStream {ERRORS[10059].label})"
+        near = suggest(name, known)
+        return f"there is no stream {name!r}.{near} Streams are {', '.join(known)} (JetStream {ERRORS[10059].label})"
+
+    def _refuse_violations(self, document: Document, config: ConsumerConfig) -> bool:
+        violations = [*check_consumer(config, self.streams[config.stream].patterns, Profile.FILE)]
+        for found in violations:
+            self._refuse(document, found.path, word_violation(found), code=found.error.err_code)
+        return bool(violations)
+
+    def _refuse_own(self, document: Document, written: ConsumerConfig) -> bool:
+        found = [*check_own(written, self.service.topics.prefix), *check_changed(written)]
+        found = found or [*find_unsupported(written)]
+        for path, message in found:
+            self._refuse(document, path, message)
+        return bool(found)
+
+
+def word_violation(found: Violation) -> str:
+    """A violation as files and the CLI show it: the server's text, what to do, and the number or both numbers."""
+    hint = f": {found.hint}" if found.hint else ""
+    return f"{found.description}{hint} (JetStream {found.error.label})"
+
+
+def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
+    """Yield what a server would quietly change (and refuse in its pedantic mode): a file should say what happens."""
+    filled = fill_defaults(written)
+    for name in JETSTREAM_FIELDS:
+        value, becomes = getattr(written, name), getattr(filled, name)
+        if value and value != becomes:
+            yield (name,), f"found {value}, which would become {becomes}. Write that, or leave it out"
+
+
+def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
+    """Yield path and message of what does not fit together in the overlay's own fields. `prefix`: of its own topics."""
+    for field_name in ("deliver_subject", "dead_letter"):
+        topic: str = getattr(config, field_name) or ""
+        if topic.startswith(prefix + "."):
+            yield (field_name,), f"{topic!r} begins like the overlay's own topics ({prefix}.). Choose another name"
+    if config.filter.sql is not None and config.filter.properties is not None:
+        yield ("filter", "properties"), "stands beside filter.sql. Keep one of them"
+    if config.on_undeliverable == "dead_letter" and config.dead_letter is None:
+        yield ("on_undeliverable",), "is dead_letter, but there is no `dead_letter` topic. Name one"
+    if config.dead_letter and config.dead_letter == config.deliver_subject:
+        yield ("dead_letter",), "is the output topic itself. Choose another name"
+    if "message.timestamp.type" in config.output.config:
+        yield ("output", "config", "message.timestamp.type"), "follows from output.timestamps. Set that instead"

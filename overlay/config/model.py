@@ -1,0 +1,43 @@
+"""What every config model shares: frozen, exact about types, no unknown fields, descriptions from field docstrings."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+class Model(BaseModel):
+    """Base of the config models. Sequences are tuples, so that a loaded config cannot change under its readers."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        arbitrary_types_allowed=True,
+    )
+
+
+def check_topic(name: str) -> str:
+    """A name that Kafka takes for a topic; raises ValueError otherwise."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise ValueError("a Kafka topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and is not . or ..")
+    return name
+
+
+def _write_scalar(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
+
+
+TopicName = Annotated[
+    str, AfterValidator(check_topic), Field(json_schema_extra={"pattern": r"^[a-zA-Z0-9._-]{1,249}$"})
+]
+
+Scalar = Annotated[str, BeforeValidator(_write_scalar), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
+"""A text that may be written as a number or true/false: Kafka's own property values are all texts."""

@@ -1,0 +1,149 @@
+"""From what pydantic finds to errors that name file, line, column and field, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from overlay.config.codes import ERRORS
+from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
+from overlay.config.document import Document, Path, show_path
+from overlay.config.relations import suggest
+from overlay.config.service import KafkaProperties
+from overlay.errors import ConfigError
+
+_SECRETS = ("sasl.password", "ssl.key.password")
+_KINDS = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate(model: type[M], document: Document) -> tuple[M | None, tuple[ConfigError, ...]]:
+    """The model of a document, or every reason why there is none."""
+    try:
+        return model.model_validate(document.data), ()
+    except ValidationError as error:
+        return None, tuple(_translate(model, document, found) for found in error.errors(include_url=False))
+
+
+def _translate(model: type[BaseModel], document: Document, found: ErrorDetails) -> ConfigError:
+    path = _trim(document, found)
+    message, key = _word(model, document, path, found)
+    code = _code(model, path)
+    if code is not None:
+        message += f" (JetStream {ERRORS[code].label})"
+    return ConfigError(document.place(path, key=key), message, field=show_path(path), code=code)
+
+
+def _trim(document: Document, found: ErrorDetails) -> Path:
+    """The part of pydantic's path that names fields: it also names the branches of unions, which no file has."""
+    if found["type"] in ("missing", "extra_forbidden"):
+        return found["loc"]
+    path: Path = ()
+    for step in found["loc"]:
+        if (*path, step) in document.values:
+            path = (*path, step)
+    return path
+
+
+def _code(model: type[BaseModel], path: Path) -> int | None:
+    """Servers answer ill-formed configs with 10025; what lies under the overlay's own fields they never see."""
+    own = path and path[0] in ConsumerConfig.model_fields and path[0] not in JETSTREAM_FIELDS
+    return 10025 if model is ConsumerConfig and not own else None
+
+
+def _word(model: type[BaseModel], document: Document, path: Path, found: ErrorDetails) -> tuple[str, bool]:
+    """The message, and whether it is about the key instead of the value."""
+    kind = found["type"]
+    context: Mapping[str, Any] = found.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return _word_unknown(model, path), True
+    if kind == "missing":
+        return "is missing. Add it" + _describe(model, path), False
+    value = _show(path, found["input"])
+    if kind in _KINDS:
+        hint = ""
+        if kind == "string_type" and isinstance(found["input"], int | float):
+            hint = " Put it in quotes"
+        return f"found {value}, wants {_KINDS[kind]}.{hint or ' Change the value'}", False
+    if kind in ("enum", "literal_error"):
+        allowed = _allowed(str(context["expected"]))
+        near = suggest(found["input"], allowed) if isinstance(found["input"], str) else ""
+        return f"found {value}, allowed are {', '.join(allowed)}.{near}", False
+    if kind == "value_error":
+        return f"found {value}: {context['error']}", False
+    return f"found {value}: {_lower(found['msg'])}", False
+
+
+def _word_unknown(model: type[BaseModel], path: Path) -> str:
+    owner = find_model(model, path[:-1])
+    known = [info.alias or name for name, info in owner.model_fields.items()] if owner else []
+    near = suggest(str(path[-1]), known)
+    why = " (only properties that reach every client in use are taken)" if owner is KafkaProperties else ""
+    return f"is not a known field{why}.{near} Known are {', '.join(known)}"
+
+
+def _describe(model: type[BaseModel], path: Path) -> str:
+    owner = find_model(model, path[:-1])
+    for name, info in owner.model_fields.items() if owner else ():
+        if (info.alias or name) == path[-1] and info.description:
+            return f": {info.description.rstrip('.')}"
+    return ""
+
+
+def _allowed(expected: str) -> list[str]:
+    words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",") if word.strip()]
+    return ["true" if word == "True" else word for word in words]
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _show(path: Path, value: object) -> str:
+    """A value as YAML flow would have it, secrets hidden, long ones cut."""
+    if path and path[-1] in _SECRETS:
+        return "a value that is not shown here"
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict) and "kafka" in value:
+        return "a mapping"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def find_model(model: Any, path: Path) -> type[BaseModel] | None:
+    """The model that describes what stands at `path` of a file, or None when it is no mapping with fields."""
+    for step in path:
+        candidates = list(_models(model))
+        model = next((info.annotation for kind in candidates for info in _fields(kind, step)), model)
+    return next(_models(model), None)
+
+
+def _fields(kind: type[BaseModel], step: str | int) -> Iterator[Any]:
+    for name, info in kind.model_fields.items():
+        if step in (name, info.alias):
+            yield info
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is not None:
+        for part in get_args(annotation):
+            yield from _models(part)

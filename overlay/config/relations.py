@@ -1,0 +1,60 @@
+"""Rules between the fields of one stream: each names the field to change, so they stand apart from the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from overlay.config.document import Path
+from overlay.config.stream import PropertyType, StreamConfig
+from overlay.subject import intersects
+
+_RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, PropertyType.TIMESTAMP)
+
+
+def suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
+    """` Did you mean x?`, or nothing when nothing is near."""
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    """Yield path and message of what does not fit together in a stream that is well-formed by itself."""
+    yield from _check_topics(stream)
+    yield from _check_reach(stream)
+    yield from _check_index(stream)
+
+
+def _check_topics(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    seen: set[str] = set()
+    for at, source in enumerate(stream.topics):
+        if source.topic in seen:
+            yield ("topics", at), f"topic {source.topic!r} stands here twice. Keep one, with all partitions it needs"
+        seen.add(source.topic)
+        twice = [number for number, count in Counter(source.partitions or ()).items() if count > 1]
+        if twice:
+            yield ("topics", at, "partitions"), f"partition {twice[0]} stands here twice. Keep one"
+
+
+def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    built = stream.subject.rule.patterns()
+    if not any(intersects(pattern, own) for pattern in built for own in stream.patterns):
+        builds, allowed = ", ".join(map(str, built)), ", ".join(stream.subjects)
+        yield (
+            ("subjects",),
+            f"no message can belong: the subject rule builds {builds}, allowed are {allowed}. Change one of the two",
+        )
+
+
+def _check_index(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    known = list(stream.properties)
+    for field in ("terms", "zones"):
+        for at, name in enumerate(getattr(stream.index, field)):
+            path: Path = ("index", field, at)
+            if name not in stream.properties:
+                yield path, f"{name!r} is no declared property.{suggest(name, known)} Declare it under `properties`"
+            elif field == "zones" and stream.properties[name].type not in _RANGED:
+                kind = stream.properties[name].type
+                yield path, f"{name!r} is a {kind}, which has no ranges. Zones take string, long, double and timestamp"

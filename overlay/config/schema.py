@@ -1,0 +1,53 @@
+"""JSON Schemas (draft 2020-12) of the three kinds of file, made from the models: what editors complete and check."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from overlay.config.consumer import ConsumerConfig
+from overlay.config.model import Model
+from overlay.config.service import ServiceConfig
+from overlay.config.stream import StreamConfig
+
+MODELS: dict[str, type[Model]] = {"service": ServiceConfig, "stream": StreamConfig, "consumer": ConsumerConfig}
+
+
+class _Generator(GenerateJsonSchema):
+    def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
+        built = _tidy(super().generate(schema, mode))
+        return {"$schema": self.schema_dialect, **built} if isinstance(built, dict) else {}
+
+
+def _tidy(schema: object) -> object:
+    """Leave out what would only distract in an editor: made-up titles, and null, which says what absence says too."""
+    if isinstance(schema, list):
+        return [_tidy(item) for item in schema if item != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        name: _tidy(value)
+        for name, value in schema.items()
+        if not (name == "title" and isinstance(value, str)) and not (name == "default" and _is_idle(value))
+    }
+    branches = kept.get("anyOf")
+    if isinstance(branches, list) and len(branches) == 1:
+        del kept["anyOf"]
+        kept = {**branches[0], **kept}
+    return kept
+
+
+def _is_idle(default: object) -> bool:
+    return default is None or default == "" or isinstance(default, dict)
+
+
+def build_schema(kind: str) -> dict[str, object]:
+    """The schema of `service`, `stream` or `consumer` files. Raises KeyError for another kind."""
+    return MODELS[kind].model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
+
+
+def write_schema(kind: str) -> str:
+    """The schema as the text that docs/schema holds."""
+    return json.dumps(build_schema(kind), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,167 @@
+"""overlay.yaml: which Kafka, where the overlay keeps its own topics, where it serves HTTP.
+
+Kafka settings carry librdkafka's property names, yet librdkafka is only one of the clients in use: fetches and
+transactions go through aiokafka, Spark has its own. A property is therefore accepted only when it can be mapped to each
+of them; another one would reach some connections and silently miss others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from overlay.config.model import Model
+
+_HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
+_PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)
+
+
+def _check_servers(text: str) -> str:
+    for server in text.split(","):
+        host, port = split_address(server.strip())
+        if not host or port == 0:
+            raise ValueError(f"{server.strip()!r} is not host:port; write host:port, several with commas between")
+    return text
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:8222` or `[::1]:8222`. Raises ValueError."""
+    found = _HOST.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:8222")
+    return found["host"].strip("[]"), int(found["port"])
+
+
+def _check_listen(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _check_prefix(text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise ValueError("a prefix has 1 to 40 of the characters a-z A-Z 0-9 . _ - and does not begin with a dot")
+    return text
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Switch = Annotated[Literal["true", "false"], BeforeValidator(lambda v: str(v).lower() if isinstance(v, bool) else v)]
+
+
+class KafkaProperties(Model):
+    """How to reach Kafka, by librdkafka's property names. All of them reach every client in use."""
+
+    bootstrap_servers: Annotated[str, AfterValidator(_check_servers), Field(alias="bootstrap.servers")]
+    """Some brokers as host:port, with commas between."""
+    client_id: Annotated[str | None, Field(alias="client.id")] = None
+    """Name that the brokers' logs and quotas show."""
+    security_protocol: Annotated[Protocol, BeforeValidator(_upper), Field(alias="security.protocol")] = "PLAINTEXT"
+    """Encryption and authentication of the connection."""
+    ssl_ca_location: Annotated[str | None, Field(alias="ssl.ca.location")] = None
+    """File with the CA certificates to trust (PEM); the system's when left out."""
+    ssl_certificate_location: Annotated[str | None, Field(alias="ssl.certificate.location")] = None
+    """File with the client's certificate chain (PEM)."""
+    ssl_key_location: Annotated[str | None, Field(alias="ssl.key.location")] = None
+    """File with the client's private key (PEM)."""
+    ssl_key_password: Annotated[str | None, Field(alias="ssl.key.password")] = None
+    """Password of the private key; write ${VARIABLE} to take it from the environment."""
+    ssl_endpoint_identification_algorithm: Annotated[
+        Literal["https", "none"] | None, Field(alias="ssl.endpoint.identification.algorithm")
+    ] = None
+    """`none` accepts a certificate for another host name."""
+    enable_ssl_certificate_verification: Annotated[
+        Switch | None, Field(alias="enable.ssl.certificate.verification")
+    ] = None
+    """`false` accepts any certificate."""
+    sasl_mechanism: Annotated[Mechanism | None, BeforeValidator(_upper), Field(alias="sasl.mechanism")] = None
+    """How the user authenticates."""
+    sasl_mechanisms: Annotated[Mechanism | None, BeforeValidator(_upper), Field(alias="sasl.mechanisms")] = None
+    """The same under librdkafka's other name."""
+    sasl_username: Annotated[str | None, Field(alias="sasl.username")] = None
+    """User name."""
+    sasl_password: Annotated[str | None, Field(alias="sasl.password")] = None
+    """Password; write ${VARIABLE} to take it from the environment."""
+
+    def find_conflict(self) -> tuple[str, str] | None:
+        """The property to change and why, when the properties do not fit together."""
+        mechanism = self.sasl_mechanism or self.sasl_mechanisms
+        if self.sasl_mechanism and self.sasl_mechanisms:
+            return "sasl.mechanisms", "is the same as sasl.mechanism. Keep one of them"
+        if self.security_protocol.startswith("SASL"):
+            for name, value in (
+                ("mechanism", mechanism),
+                ("username", self.sasl_username),
+                ("password", self.sasl_password),
+            ):
+                if not value:
+                    return "security.protocol", f"{self.security_protocol} needs sasl.{name} too. Add it"
+        elif mechanism or self.sasl_username or self.sasl_password:
+            wanted = "SASL_SSL" if self.security_protocol == "SSL" else "SASL_SSL or SASL_PLAINTEXT"
+            return "security.protocol", f"is {self.security_protocol}, which would ignore sasl.*. Set {wanted}"
+        if self.ssl_certificate_location and not self.ssl_key_location:
+            return "ssl.certificate.location", "needs ssl.key.location too. Add it"
+        if self.ssl_key_location and not self.ssl_certificate_location:
+            return "ssl.key.location", "needs ssl.certificate.location too. Add it"
+        return self._find_idle_ssl()
+
+    def _find_idle_ssl(self) -> tuple[str, str] | None:
+        if "SSL" not in self.security_protocol:
+            for field, info in type(self).model_fields.items():
+                if "ssl" in field and getattr(self, field) is not None:
+                    return str(
+                        info.alias
+                    ), f"has no effect with {self.security_protocol}. Set SSL or SASL_SSL, or leave it out"
+        return None
+
+    def properties(self) -> dict[str, str]:
+        """The settings that were given, by librdkafka's names, `sasl.mechanisms` as `sasl.mechanism`."""
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        if "sasl.mechanisms" in given:
+            given["sasl.mechanism"] = given.pop("sasl.mechanisms")
+        return {name: str(value) for name, value in given.items()}
+
+
+class TopicsConfig(Model):
+    """The overlay's own topics."""
+
+    prefix: Annotated[str, AfterValidator(_check_prefix), Field(json_schema_extra={"pattern": _PREFIX.pattern})] = (
+        "overlay"
+    )
+    """Their names begin with this and a dot."""
+    replication: Annotated[int, Field(ge=1, le=32767)] = 1
+    """Replication factor with which the overlay creates topics, output topics included."""
+
+
+class HttpConfig(Model):
+    """The HTTP server for /metrics, /healthz and /readyz."""
+
+    listen: Annotated[str, AfterValidator(_check_listen)] = "127.0.0.1:8222"
+    """Address to listen on, as host:port; port 0 takes a free one."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return split_address(self.listen)
+
+
+class ServiceConfig(Model):
+    """The service: one overlay.yaml in each config folder."""
+
+    kafka_properties: Annotated[KafkaProperties, Field(alias="kafka", repr=False)]
+    """How to reach Kafka, by librdkafka's property names."""
+    topics: TopicsConfig = TopicsConfig()
+    """Where the overlay keeps its own topics, and how it creates topics."""
+    http: HttpConfig = HttpConfig()
+    """The HTTP server for metrics and health."""
+    shards: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Partitions of the state topic: how many workers can share the consumers. Fixed once the topic exists."""
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """The Kafka settings by librdkafka's names; holds secrets, so keep it out of logs."""
+        return self.kafka_properties.properties()

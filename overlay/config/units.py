@@ -1,0 +1,142 @@
+"""Durations, sizes and times as files write them, and the integers that the code works with.
+
+A duration is a Go duration (`1m30s`, `100ms`, `1.5h`) or an integer of nanoseconds, as JetStream's JSON has it; it is
+kept as nanoseconds. A size is a number of bytes or a text with a binary unit (`64KiB`). A time is RFC 3339 with a zone
+and up to nine decimals, kept as nanoseconds since 1970 UTC: datetime has no room for nanoseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+
+NANOSECONDS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+INT64_MAX = (1 << 63) - 1
+
+_STEP = r"(?:\d+(?:\.\d+)?(?:h|ms|m|s|us|µs|ns))"
+_DURATION = re.compile(rf"-?{_STEP}+", re.ASCII)
+_STEPS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>h|ms|m|s|us|µs|ns)", re.ASCII)
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>GiB|MiB|KiB|B)?", re.ASCII)
+_TIME = re.compile(
+    r"(?P<seconds>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{1,9}))?(?P<zone>[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_duration(value: object) -> int:
+    """Nanoseconds of `1m30s`, `100ms` or an integer that already counts them. Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _within_int64(value, "a duration")
+    if not isinstance(value, str):
+        raise ValueError("a duration is a text like 30s, 1m30s or 100ms, or an integer of nanoseconds")
+    if value == "0":
+        return 0
+    if not _DURATION.fullmatch(value):
+        bare = re.fullmatch(r"-?\d+(\.\d+)?", value, re.ASCII)
+        why = f"the unit is missing (write {value}s for seconds)" if bare else "units are h, m, s, ms, us and ns"
+        raise ValueError(f"{why}; durations look like 30s, 1m30s or 100ms, or are an integer of nanoseconds")
+    total = Decimal(0)
+    for step in _STEPS.finditer(value):
+        total += Decimal(step["number"]) * NANOSECONDS[step["unit"].replace("µ", "u")]
+    return _within_int64(int(-total if value.startswith("-") else total), "a duration")
+
+
+def format_duration(nanoseconds: int) -> str:
+    """The shortest exact text that `parse_duration` reads back: 90_000_000_000 is `1m30s`."""
+    if nanoseconds == 0:
+        return "0s"
+    rest, parts = abs(nanoseconds), []
+    for unit, length in NANOSECONDS.items():
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return ("-" if nanoseconds < 0 else "") + "".join(parts)
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `1MiB`, `64KiB`, `512` or an integer. Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _within_int64(value, "a size")
+    if not isinstance(value, str):
+        raise ValueError("a size is a text like 1MiB or 64KiB, or an integer of bytes")
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        decimal = re.search(r"[kKmMgG]B?$", value)
+        why = "units are B, KiB, MiB and GiB" + (" (1KiB is 1024 bytes)" if decimal else "")
+        raise ValueError(f"{why}; sizes look like 1MiB or 64KiB, or are an integer of bytes")
+    size = Decimal(found["number"]) * BYTES[found["unit"] or "B"]
+    if size != int(size):
+        raise ValueError("this is not a whole number of bytes")
+    return _within_int64(int(size), "a size")
+
+
+def format_size(size: int) -> str:
+    """The shortest exact text that `parse_size` reads back: 1_048_576 is `1MiB`."""
+    unit = next((unit for unit, length in BYTES.items() if size and size % length == 0), "B")
+    return f"{size // BYTES[unit]}{unit}"
+
+
+def parse_time(text: str) -> int:
+    """Nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00")
+    try:
+        moment = datetime.fromisoformat(found["seconds"].upper() + found["zone"].upper())
+    except ValueError as error:
+        raise ValueError(f"there is no such time: {error}") from None
+    fraction = (found["fraction"] or "").ljust(9, "0")
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000 + int(fraction)
+
+
+def format_time(nanoseconds: int) -> str:
+    """RFC 3339 in UTC with as many decimals as it takes, as Go prints times."""
+    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+    return text + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
+
+
+def _within_int64(value: int, what: str) -> int:
+    if abs(value) > INT64_MAX:
+        raise ValueError(f"{what} must fit 64 bits: at most {INT64_MAX}")
+    return value
+
+
+WIRE = {"wire": True}
+"""Context for validating JetStream's JSON: durations are integers there and times are texts, nothing else."""
+
+
+def _read_duration(value: object, info: ValidationInfo) -> int:
+    if info.context == WIRE and isinstance(value, str):
+        raise ValueError("a duration is an integer of nanoseconds in JSON")
+    return parse_duration(value)
+
+
+def _read_time(value: object) -> int:
+    # an integer is what a parsed config holds; in a file or in JSON it would not say which unit it counts
+    if not isinstance(value, str):
+        raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z")
+    return parse_time(value)
+
+
+def _texts_or_integer(pattern: str, examples: list[str], unit: str) -> WithJsonSchema:
+    text = {"type": "string", "pattern": pattern, "examples": examples}
+    return WithJsonSchema({"anyOf": [text, {"type": "integer", "description": unit}]})
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(_read_duration),
+    _texts_or_integer(rf"^(-?{_STEP}+|0)$", ["30s", "1m30s", "100ms"], "nanoseconds"),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    _texts_or_integer(r"^\d+(\.\d+)? ?(GiB|MiB|KiB|B)?$", ["1MiB", "64KiB"], "bytes"),
+]
+Time = Annotated[int, BeforeValidator(_read_time), WithJsonSchema({"type": "string", "format": "date-time"})]

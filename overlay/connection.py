@@ -1,0 +1,96 @@
+"""One section of Kafka settings for every client in use: librdkafka's names, and what aiokafka calls the same things."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka.admin import AdminClient
+
+from overlay.errors import CredentialsRefused, SourceUnavailable
+
+Properties = Mapping[str, str]
+
+_REFUSALS = (
+    RdKafkaError._AUTHENTICATION,
+    RdKafkaError._SSL,
+    RdKafkaError.SASL_AUTHENTICATION_FAILED,
+    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+DEADLINE_S = 10.0
+
+
+def for_confluent(kafka: Properties) -> dict[str, str]:
+    """Settings for confluent-kafka's clients: they are librdkafka's own already."""
+    return dict(kafka)
+
+
+def for_aiokafka(kafka: Properties) -> dict[str, Any]:
+    """Keyword arguments for aiokafka's clients."""
+    protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": [server.strip() for server in kafka["bootstrap.servers"].split(",")],
+        "client_id": kafka.get("client.id", "kafka-overlay"),
+        "security_protocol": protocol,
+    }
+    if protocol.endswith("SSL"):
+        arguments["ssl_context"] = make_ssl_context(kafka)
+    if protocol.startswith("SASL"):
+        arguments["sasl_mechanism"] = kafka.get("sasl.mechanism", "PLAIN")
+        arguments["sasl_plain_username"] = kafka["sasl.username"]
+        arguments["sasl_plain_password"] = kafka["sasl.password"]
+    return arguments
+
+
+def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
+    """The TLS side of the settings, for aiokafka."""
+    context = ssl.create_default_context(cafile=kafka.get("ssl.ca.location"))
+    if "ssl.certificate.location" in kafka:
+        context.load_cert_chain(
+            kafka["ssl.certificate.location"], kafka.get("ssl.key.location"), kafka.get("ssl.key.password")
+        )
+    if kafka.get("ssl.endpoint.identification.algorithm", "https") in ("none", ""):
+        context.check_hostname = False
+    if kafka.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
+    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason.
+
+    This goes through librdkafka, whose errors tell a refused password from a closed port.
+    """
+    seen: list[RdKafkaError] = []
+    client = AdminClient({**for_confluent(kafka), "log_level": "0"}, error_cb=seen.append)
+    address = kafka["bootstrap.servers"]
+    try:
+        client.list_topics(timeout=deadline_s)
+    except KafkaException as error:
+        client.poll(0)
+        refused = [e for e in seen if e.code() in _REFUSALS]
+        if refused:
+            raise CredentialsRefused(
+                f"{address}: Kafka refused the connection: {refused[-1].str()}. Check security.protocol, ssl.* and sasl.*"
+                " under `kafka` in overlay.yaml"
+            ) from error
+        cause = seen[-1].str() if seen else error.args[0].str()
+        raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
+
+
+async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
+    """A connected aiokafka client. Raises SourceUnavailable."""
+    client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
+    try:
+        await client.bootstrap()
+    except (KafkaConnectionError, KafkaError, asyncio.TimeoutError) as error:
+        await client.close()
+        raise SourceUnavailable(f"{kafka['bootstrap.servers']}: Kafka cannot be reached: {error}") from error
+    return client

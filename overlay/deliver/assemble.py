@@ -1,0 +1,270 @@
+"""Output records, written by a kernel straight from the bytes of the source records.
+
+A delivery keeps key, value and headers and gains `Nats-Subject` and `Nats-Reply-To` (interfaces.md, Delivery); with
+`headers: full` the token's parts stand in headers of their own as well. So most of an output record is one copy of the source
+record from its key to its last header. Only when the source already carries a header of one of our names are its
+headers copied one by one, without those.
+
+The kernel fills a buffer with records of one batch, offsets renumbered from 0, and stops before the record that would
+not fit; the caller closes the batch and calls again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from overlay.scan.decode import Records
+from overlay.scan.header import Bytes
+from overlay.scan.varint import read_varint, skip, varint_size, write_varint
+from overlay.subject.dictionary import Texts
+
+Ints = npt.NDArray[np.int64]
+
+SUBJECT, TOKEN = "Nats-Subject", "Nats-Reply-To"
+FULL = (
+    "Nats-Stream",
+    "Nats-Consumer",
+    "Nats-Num-Delivered",
+    "Nats-Sequence",
+    "Nats-Consumer-Sequence",
+    "Nats-Time-Stamp",
+    "Nats-Num-Pending",
+)
+"""Further headers of `headers: full`, in the order of the token's parts; times in ns since 1970."""
+
+_TOKEN_ROOM = 4 * 21  # four decimals and their dots
+_RECORD_ROOM = 64  # varints and fixed bytes around what is copied
+
+
+def _pack(names: tuple[str, ...]) -> tuple[Bytes, Ints]:
+    texts = [name.encode() for name in names]
+    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *(len(t) for t in texts)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Envelope:
+    """What is the same in every delivery of a consumer, as kernels take it."""
+
+    prefix: Bytes  # of the token, up to the dot before the stream sequence
+    stream: Bytes
+    consumer: Bytes
+    names: Bytes
+    bounds: Ints
+    source_time: bool
+
+
+def make_envelope(stream: str, consumer: str, *, full: bool, source_time: bool) -> Envelope:
+    """`source_time`: records keep the source's timestamp instead of the batch's."""
+    names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ())))
+    stream_text, consumer_text = (np.frombuffer(text.encode(), np.uint8) for text in (stream, consumer))
+    prefix = np.frombuffer(f"$JS.ACK.{stream}.{consumer}.1.".encode(), np.uint8)
+    return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time)
+
+
+@dataclass(slots=True)
+class Body:
+    """Records of one batch in the making: out[:size] holds `count` of them, offsets from 0, uncompressed."""
+
+    out: Bytes
+    size: int = 0
+    count: int = 0
+    base_timestamp: int = 0
+    max_timestamp: int = 0
+
+    @property
+    def records(self) -> Bytes:
+        return self.out[: self.size]
+
+    def grow(self, limit: int) -> bool:
+        """Double the room, up to `limit` bytes; False when it is that large already."""
+        if self.out.size >= limit:
+            return False
+        larger = np.empty(min(self.out.size * 2, limit), np.uint8)
+        larger[: self.size] = self.records
+        self.out = larger
+        return True
+
+
+def assemble(
+    body: Body,
+    source: Records,
+    rows: Ints,
+    codes: npt.NDArray[np.int32],
+    subjects: Texts,
+    envelope: Envelope,
+    sequences: tuple[Ints, Ints],
+    now: int,
+) -> int:
+    """Append records for the leading rows of `source` while they fit; returns how many did.
+
+    `sequences`: stream sequence and consumer sequence of each row; `now`: ms, the time on the records of a new batch unless
+    they keep the source's.
+    """
+    if not body.count:
+        body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
+        body.max_timestamp = body.base_timestamp
+    done, body.size, latest = _assemble(
+        source.buf, source.body, source.end, source.timestamp, rows, codes, subjects.text, subjects.bounds,
+        envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.bounds, envelope.source_time,
+        sequences[0], sequences[1], body.base_timestamp, body.out, body.size, body.count,
+    )  # fmt: skip
+    body.count += done
+    body.max_timestamp = max(body.max_timestamp, latest)
+    return int(done)
+
+
+def room_for(source: Records, row: int, subject: int, envelope: Envelope) -> int:
+    """Bytes that surely hold one delivered record, `subject` being the size of its subject."""
+    constant = int(envelope.prefix.size + envelope.stream.size + envelope.consumer.size + envelope.names.size)
+    return int(source.end[row] - source.body[row]) + subject + constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM
+
+
+@nb.njit(cache=True, nogil=True)
+def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
+    # a loop over views: numba's slice assignment takes ten times as long for a record's few hundred bytes, and indices that
+    # might be negative keep a plain loop from becoming a block copy
+    size = last - first
+    target, source = out[pos : pos + size], text[first:last]
+    for i in range(size):
+        target[i] = source[i]
+    return pos + size
+
+
+@nb.njit(cache=True, nogil=True)
+def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
+    """A non-negative or negative integer in decimal; returns the next position."""
+    if value < 0:
+        out[pos] = 45
+        return _put_decimal(out, pos + 1, -value)
+    digits = 1
+    rest = value // 10
+    while rest:
+        digits += 1
+        rest //= 10
+    for i in range(digits):
+        out[pos + digits - 1 - i] = 48 + value % 10
+        value //= 10
+    return pos + digits
+
+
+@nb.njit(cache=True, nogil=True)
+def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
+    """Whether the header name at `at` is one that the envelope writes."""
+    if size < 11 or buf[at] != 0x4E:  # the shortest is Nats-Stream; N
+        return False
+    for k in range(bounds.size - 1):
+        if bounds[k + 1] - bounds[k] == size:
+            i = 0
+            while i < size and buf[at + i] == names[bounds[k] + i]:
+                i += 1
+            if i == size:
+                return True
+    return False
+
+
+@nb.njit(cache=True, nogil=True)
+def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-def]
+    """How many of a record's headers are not ours, and their bytes."""
+    kept, size = 0, np.int64(0)
+    for _ in range(count):
+        start = pos
+        name_size, name_at = read_varint(buf, pos, end)
+        value_size, value_at = read_varint(buf, name_at + name_size, end)
+        pos = skip(value_at, value_size)
+        if not _is_ours(buf, name_at, name_size, names, bounds):
+            kept += 1
+            size += pos - start
+    return kept, size
+
+
+@nb.njit(cache=True, nogil=True)
+def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore[no-untyped-def]
+    for _ in range(count):
+        start = pos
+        name_size, name_at = read_varint(buf, pos, end)
+        value_size, value_at = read_varint(buf, name_at + name_size, end)
+        pos = skip(value_at, value_size)
+        if not _is_ours(buf, name_at, name_size, names, bounds):
+            at = _copy(out, at, buf, start, pos)
+    return at
+
+
+@nb.njit(cache=True, nogil=True)
+def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[no-untyped-def]
+    """Header number k of ours with the value text[first:last]; returns the next position."""
+    pos = write_varint(out, pos, bounds[k + 1] - bounds[k])
+    pos = _copy(out, pos, names, bounds[k], bounds[k + 1])
+    return _copy(out, write_varint(out, pos, last - first), text, first, last)
+
+
+@nb.njit(cache=True, nogil=True)
+def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
+    name = bounds[k + 1] - bounds[k]
+    return varint_size(name) + name + varint_size(size) + size
+
+
+@nb.njit(cache=True, nogil=True)
+def _assemble(buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds,
+              source_time, stream_sequence, consumer_sequence, base, out, at, count_before):  # type: ignore[no-untyped-def]  # fmt: skip
+    token = np.empty(prefix.size + 84, np.uint8)
+    _copy(token, 0, prefix, 0, prefix.size)
+    one = np.full(1, 49, np.uint8)
+    full = bounds.size > 3
+    marks = np.empty(5, np.int64)  # where the token's decimals begin
+    latest = np.int64(base)
+    for i in range(rows.size):
+        row = rows[i]
+        end = end_of[row]
+        key_size, pos = read_varint(buf, body[row], end)
+        value_size, pos = read_varint(buf, skip(pos, key_size), end)
+        headers_at = skip(pos, value_size)
+        count, first = read_varint(buf, headers_at, end)
+        kept, kept_size = _foreign(buf, first, end, count, names, bounds)
+
+        marks[0] = prefix.size
+        marks[1] = _put_decimal(token, marks[0], stream_sequence[i]) + 1
+        token[marks[1] - 1] = 46
+        marks[2] = _put_decimal(token, marks[1], consumer_sequence[i]) + 1
+        token[marks[2] - 1] = 46
+        marks[3] = _put_decimal(token, marks[2], timestamp[row] * 1_000_000) + 1
+        token[marks[3] - 1] = 46
+        marks[4] = _put_decimal(token, marks[3], 0) + 1
+        token_size = marks[4] - 1
+
+        code = codes[row]
+        delta = timestamp[row] - base if source_time else 0
+        size = 1 + varint_size(delta) + varint_size(count_before + i) + (headers_at - body[row])
+        size += varint_size(kept + bounds.size - 1) + kept_size
+        size += _header_size(bounds, 0, text_bounds[code + 1] - text_bounds[code]) + _header_size(bounds, 1, token_size)
+        if full:
+            size += _header_size(bounds, 2, stream.size) + _header_size(bounds, 3, consumer.size)
+            size += _header_size(bounds, 4, 1)
+            for k in range(4):
+                size += _header_size(bounds, 5 + k, marks[k + 1] - 1 - marks[k])
+        if at + size + 10 > out.size:
+            return i, at, latest
+
+        at = write_varint(out, at, size)
+        out[at] = 0
+        at = write_varint(out, write_varint(out, at + 1, delta), count_before + i)
+        at = _copy(out, at, buf, body[row], headers_at)
+        at = write_varint(out, at, kept + bounds.size - 1)
+        if kept == count:
+            at = _copy(out, at, buf, first, end)
+        else:
+            at = _copy_foreign(buf, first, end, count, names, bounds, out, at)
+        at = _put_header(out, at, names, bounds, 0, text, text_bounds[code], text_bounds[code + 1])
+        at = _put_header(out, at, names, bounds, 1, token, 0, token_size)
+        if full:
+            at = _put_header(out, at, names, bounds, 2, stream, 0, stream.size)
+            at = _put_header(out, at, names, bounds, 3, consumer, 0, consumer.size)
+            at = _put_header(out, at, names, bounds, 4, one, 0, 1)
+            for k in range(4):
+                at = _put_header(out, at, names, bounds, 5 + k, token, marks[k], marks[k + 1] - 1)
+        if source_time:
+            latest = max(latest, timestamp[row])
+    return rows.size, at, latest

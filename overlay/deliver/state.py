@@ -1,0 +1,149 @@
+"""What a shard remembers: where its scans stand and what each consumer has been given.
+
+The state partition of a shard is a log of deltas with a complete checkpoint now and then. A delta says what changed in one
+transaction, in the same transaction as the records that it accounts for; a checkpoint says everything, so that what lies
+below it can be deleted. Reading is applying them in order.
+
+Consumers at the tail share the stream's cursor: when a scan moves on, one number a partition is written however many
+consumers there are. A consumer that stands elsewhere (catching up, stalled, or its file removed) has positions of its own.
+
+A mark is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
+below the position is still the log that was read.
+
+Records are JSON with a version: a newer version is refused, never half read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from overlay.errors import OverlayError
+from overlay.source.mark import Mark, Source
+
+VERSION = 1
+
+ConsumerId = tuple[str, str]
+
+
+class StateUnreadable(OverlayError):
+    """The state partition holds something this version cannot read. The operator acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
+    `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered."""
+
+    sequence: int = 0
+    own: Mapping[Source, Mark] = field(default_factory=dict)
+    snapshot: Mapping[Source, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one transaction changed; consumers are replaced whole."""
+
+    cursors: Mapping[tuple[str, Source], Mark] = field(default_factory=dict)
+    consumers: Mapping[ConsumerId, ConsumerState] = field(default_factory=dict)
+    topics: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Kafka's topic id for each stream and topic."""
+    forgotten: tuple[ConsumerId, ...] = ()
+    generation: int | None = None
+    """The owner's generation; in the first record of an ownership."""
+
+    def __bool__(self) -> bool:
+        return bool(self.cursors or self.consumers or self.topics or self.forgotten or self.generation is not None)
+
+
+@dataclass(slots=True)
+class ShardState:
+    """All of it, in memory."""
+
+    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
+    topics: dict[tuple[str, str], str] = field(default_factory=dict)
+    generation: int = -1
+
+    def apply(self, delta: Delta) -> None:
+        self.cursors.update(delta.cursors)
+        self.consumers.update(delta.consumers)
+        self.topics.update(delta.topics)
+        for consumer in delta.forgotten:
+            self.consumers.pop(consumer, None)
+        if delta.generation is not None:
+            self.generation = delta.generation
+
+    def mark_of(self, consumer: ConsumerId, source: Source) -> Mark | None:
+        """Where a consumer stands in a partition; None when it has no position there yet."""
+        state = self.consumers.get(consumer)
+        if state is not None and source in state.own:
+            return state.own[source]
+        return self.cursors.get((consumer[0], source))
+
+    def pin(self, consumer: ConsumerId, sources: Iterable[Source]) -> ConsumerState:
+        """The consumer's state with every position its own, so that the cursor can move on without it."""
+        marks = {source: self.mark_of(consumer, source) for source in sources}
+        own = {source: mark for source, mark in marks.items() if mark is not None}
+        return replace(self.consumers[consumer], own=own)
+
+    def checkpoint(self) -> Delta:
+        """Everything, as one record."""
+        return Delta(self.cursors, self.consumers, self.topics, generation=self.generation)
+
+
+def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
+    """One state record's value."""
+    record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
+    if delta.generation is not None:
+        record["generation"] = delta.generation
+    if delta.cursors:
+        record["cursors"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.cursors.items()]
+    if delta.consumers:
+        record["consumers"] = [[*consumer, _wire(state)] for consumer, state in delta.consumers.items()]
+    if delta.topics:
+        record["topics"] = [[stream, topic, identity] for (stream, topic), identity in delta.topics.items()]
+    if delta.forgotten:
+        record["forgotten"] = delta.forgotten
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _flat(mark: Mark) -> tuple[int, int, int]:
+    return mark.position, mark.epoch, mark.crc
+
+
+def _wire(state: ConsumerState) -> dict[str, Any]:
+    wire: dict[str, Any] = {"seq": state.sequence}
+    if state.own:
+        wire["own"] = [[*source, *_flat(mark)] for source, mark in state.own.items()]
+    if state.snapshot:
+        wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
+    return wire
+
+
+def decode(value: bytes) -> tuple[Delta, bool]:
+    """A state record and whether it is a checkpoint, before which nothing counts. Raises StateUnreadable."""
+    try:
+        record = json.loads(value)
+        if record["v"] != VERSION:
+            raise StateUnreadable(f"state of version {record['v']}; this overlay reads version {VERSION}. Upgrade it")
+        delta = Delta(
+            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("cursors", ())},
+            {(stream, name): _unwire(wire) for stream, name, wire in record.get("consumers", ())},
+            {(stream, topic): identity for stream, topic, identity in record.get("topics", ())},
+            tuple((stream, name) for stream, name in record.get("forgotten", ())),
+            record.get("generation"),
+        )
+        return delta, record["kind"] == "checkpoint"
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateUnreadable(f"a state record is not ours: {value[:80]!r} ({error})") from error
+
+
+def _unwire(wire: dict[str, Any]) -> ConsumerState:
+    return ConsumerState(
+        wire["seq"],
+        {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
+        {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
+    )

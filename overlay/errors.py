@@ -1,0 +1,75 @@
+"""One tree of errors, split by who has to act.
+
+Every message says what happened, where (file:line:column, or topic-partition@offset) and what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class OverlayError(Exception):
+    """Root of everything the overlay raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where in a file: line and column count from 1; 0 means the file as a whole."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+class ConfigError(OverlayError):
+    """A config file says something it may not. The author of the file acts."""
+
+    def __init__(self, place: Place, message: str, *, field: str = "", code: int | None = None) -> None:
+        self.place, self.message, self.field, self.code = place, message, field, code
+        where = f"{place}: {field}: " if field else f"{place}: "
+        super().__init__(where + message)
+
+
+class SubjectError(OverlayError, ValueError):
+    """A subject, pattern or subject template breaks the rules of facts/jetstream h. The author acts."""
+
+
+class CorruptBatch(OverlayError):
+    """Bytes of the log that cannot be read. The partition stops there unless the stream says `on_corrupt: skip`."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
+        super().__init__(
+            f"{topic}-{partition}@{offset}: {reason}. Set `on_corrupt: skip` in the stream's file to pass over it (counted)"
+        )
+
+
+class SourceUnavailable(OverlayError):
+    """Kafka cannot be reached or cannot answer now. Nobody acts: the caller tries again with backoff."""
+
+
+class SourceChanged(OverlayError):
+    """The log is not the one the state was written for: recreated, truncated or grown. The operator acts."""
+
+
+class CredentialsRefused(OverlayError):
+    """Kafka refused to authenticate or authorise us. The operator acts; trying again does not help."""
+
+
+class Fenced(OverlayError):
+    """Another worker owns this shard now. The worker lets go and writes nothing more."""
+
+
+class DeliveryFailed(OverlayError):
+    """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled."""
+
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        self.topic, self.partition, self.reason = topic, partition, reason
+        super().__init__(f"{topic}-{partition}: {reason}")
+
+
+class BrokerError(OverlayError):
+    """The embedded broker could not be fetched, started or reached. The message says which and what to do."""

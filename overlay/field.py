@@ -1,0 +1,85 @@
+"""Fields of a Kafka record that subjects and properties are made from, and the templates that name them.
+
+A template is literal text with fields in braces, as interfaces.md writes them:
+`flights.{header:origin}.{value:leg.dest}`. `{{` and `}}` stand for the braces themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from overlay.errors import SubjectError
+
+
+class FieldKind(enum.Enum):
+    HEADER = "header"  # the last header of that name, as Kafka's Headers.lastHeader takes it
+    VALUE = "value"  # a field of the JSON value, by dotted path
+    KEY = "key"
+    TOPIC = "topic"
+    PARTITION = "partition"
+    TIMESTAMP = "timestamp"  # milliseconds, as the record carries it
+
+
+_NAMED = (FieldKind.HEADER, FieldKind.VALUE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Field:
+    """One field. `name` is the header's name or the JSON path; empty for the other kinds."""
+
+    kind: FieldKind
+    name: str = ""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys of a VALUE field from the document's root: `a.b` is ("a", "b")."""
+        return tuple(self.name.split("."))
+
+    def __str__(self) -> str:
+        return f"{{{self.kind.value}:{self.name}}}" if self.name else f"{{{self.kind.value}}}"
+
+
+Template = tuple[str | Field, ...]
+
+_PIECE = re.compile(r"(?P<open>\{\{)|(?P<close>\}\})|\{(?P<field>[^{}]*)\}|(?P<text>[^{}]+)")
+
+
+def parse_template(text: str) -> Template:
+    """Split a template into literals and fields, neighbouring literals joined. Raises SubjectError naming the column."""
+    parts: list[str | Field] = []
+    at = 0
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            raise SubjectError(f"column {at + 1} of template {text!r}: a brace without its pair (write {{{{ or }}}} for a literal one)")
+        if piece["field"] is not None:
+            parts.append(parse_field(piece["field"]))
+        else:
+            literal = "{" if piece["open"] else "}" if piece["close"] else piece["text"]
+            if parts and isinstance(parts[-1], str):
+                parts[-1] += literal
+            else:
+                parts.append(literal)
+        at = piece.end()
+    return tuple(parts)
+
+
+def parse_field(text: str) -> Field:
+    """`header:origin` or `key`, with or without the braces around it."""
+    inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
+    word, colon, name = inner.partition(":")
+    try:
+        kind = FieldKind(word.strip())
+    except ValueError:
+        known = ", ".join(f"{{{k.value}:NAME}}" if k in _NAMED else f"{{{k.value}}}" for k in FieldKind)
+        raise SubjectError(f"unknown field {{{inner}}}: known are {known}") from None
+    if (kind in _NAMED) != bool(name):
+        wants = "needs a name" if kind in _NAMED else "takes no name"
+        raise SubjectError(f"field {{{inner}}}: {kind.value} {wants}")
+    if kind is FieldKind.VALUE and "" in name.split("."):
+        raise SubjectError(f"field {{{inner}}}: empty step in the JSON path")
+    if colon and not name:
+        raise SubjectError(f"field {{{inner}}}: the name after ':' is empty")
+    return Field(kind, name)

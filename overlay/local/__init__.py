@@ -1,0 +1,6 @@
+"""An embedded Apache Kafka: `with overlay.local.start() as broker: ... broker.bootstrap`."""
+
+from overlay.local.broker import Broker, start, status, stop
+from overlay.local.state import Condition, Status
+
+__all__ = ["Broker", "Condition", "Status", "start", "status", "stop"]

@@ -1,0 +1,293 @@
+"""A real Apache Kafka node (KRaft, broker and controller in one process) for demos, tests and a first look.
+
+The hard part of such a thing is to know, from any process and after any accident, whether the broker of a folder runs.
+A pid in a file does not tell: pids are reused, files outlive crashes. So the broker's process inherits the descriptor
+of a locked file, `broker.lock`. The kernel drops a flock when the last process that has the file open ends, however it
+ended. The rules:
+
+- the lock is held: the broker lives, and the pid in state.json is its pid;
+- the lock is free: there is no broker, whatever state.json says, and no signal is ever sent to the remembered pid;
+- whoever starts or stops a broker holds `change.lock` meanwhile, so that two starts of one folder become a start and a
+  look, and nobody reads a pid that is about to change.
+
+Ports are picked free and remembered, so that an address survives stop and start; a port that another program has taken
+since is given up for a new one. A free port can be lost between the look and Kafka's bind, so a start that fails on its
+port is tried again with others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from overlay.errors import BrokerError
+from overlay.local import launch, ports, settings
+from overlay.local.folders import find_home, make_folder
+from overlay.local.jars import fetch_jars
+from overlay.local.java import Java, find_java
+from overlay.local.locks import hold_lock, is_locked, take_lock
+from overlay.local.state import Condition, Home, State, Status, read_state, write_state
+
+STOP_S = 60.0
+_PAUSE_S = 0.02
+_PORT_TRIES = 3
+_PORT_LOST = "Address already in use"
+_LOST = (
+    "{home.root}: a broker runs there whose process is not known (its start was cut off)."
+    " End the process that holds {home.life_lock} and try again"
+)
+
+# Children of this process, to be waited for when they end; a broker of another process is nobody's child here.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+class Broker:
+    """A running broker. As a context manager it stops the broker at the block's end."""
+
+    def __init__(self, home: Home, state: State, *, moved_from: str = "", ephemeral: bool = False) -> None:
+        self._home, self._state, self._ephemeral = home, state, ephemeral
+        self.moved_from = moved_from
+        """The address before this start, when another program has taken it since; else empty."""
+
+    @property
+    def bootstrap(self) -> str:
+        return _address(self._state)
+
+    @property
+    def pid(self) -> int:
+        return self._state.pid
+
+    @property
+    def home(self) -> Path:
+        return self._home.root
+
+    @property
+    def log(self) -> Path:
+        return self._home.log
+
+    @property
+    def listeners(self) -> Mapping[str, str]:
+        """Address (`host:port`) of each listener added through `properties`, by its name."""
+        return self._state.listeners
+
+    def stop(self) -> None:
+        """Stop cleanly and wait for the process to end; an ephemeral home is removed. Twice does no harm."""
+        _end_process(self._home, signal.SIGTERM)
+        if self._ephemeral:
+            atexit.unregister(self.stop)
+            shutil.rmtree(self._home.root, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill the process as a crash would, and wait for its end. The home stays, ephemeral or not."""
+        _end_process(self._home, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop if it runs, and start again with the same data and properties, on the same port if it is still free."""
+        _end_process(self._home, signal.SIGTERM)
+        self._state, self.moved_from = _start(self._home, self._state.properties)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def start(home: Path | None = None, *, properties: Mapping[str, str] | None = None, ephemeral: bool = False) -> Broker:
+    """Start the broker of a folder and wait until it answers; one that runs already is returned as it is.
+
+    home: default $OVERLAY_HOME/local or the platform's data folder; with `ephemeral` a temporary folder.
+    properties: Kafka's server properties on top of ours; `listeners` (`NAME://host:port`, port 0 for any free one) are
+        added to ours, and Broker.listeners tells their addresses. A running broker must have the same ones, if given.
+    ephemeral: stop() and the end of this Python process stop the broker and remove its folder.
+    Raises BrokerError when jars, Java, the folder or the start fail; the message says what to do.
+    """
+    settings.check_extra(properties or {})
+    if home is None:
+        home = Path(tempfile.mkdtemp(prefix="kafka-overlay-")) if ephemeral else find_home()
+    where = Home(home.absolute())
+    state, moved_from = _start(where, properties)
+    broker = Broker(where, state, moved_from=moved_from, ephemeral=ephemeral)
+    if ephemeral:
+        atexit.register(broker.stop)
+    return broker
+
+
+def status(home: Path | None = None) -> Status:
+    """How the broker of a folder is, without touching it. Raises BrokerError when its state file cannot be read."""
+    where = Home((home or find_home()).absolute())
+    state = read_state(where)
+    if state is None:
+        return Status(Condition.ABSENT, where.root)
+    if not is_locked(where.life_lock):
+        return Status(Condition.STOPPED, where.root, log=where.log)
+    if not state.ready:
+        return Status(Condition.STARTING, where.root, log=where.log)
+    running = Status(Condition.RUNNING, where.root, _address(state), state.pid, log=where.log)
+    return replace(running, started_at=state.started_at, java=state.java)
+
+
+def stop(home: Path | None = None) -> bool:
+    """Stop the broker of a folder and wait for its end. False when none was running."""
+    where = Home((home or find_home()).absolute())
+    return _end_process(where, signal.SIGTERM)
+
+
+def _start(home: Home, extra: Mapping[str, str] | None) -> tuple[State, str]:
+    """The state of the running broker, and its former address if that was taken."""
+    make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
+    if not is_locked(home.life_lock):
+        # a first fetch may take minutes: not while others wait for the folder
+        fetch_jars("broker")
+    with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):
+        before = read_state(home)
+        if is_locked(home.life_lock):
+            return _adopt(home, before, extra), ""
+        java, jars = find_java(), fetch_jars("broker")
+        for attempt in range(_PORT_TRIES):
+            state = _choose_ports(before if attempt == 0 else None, java, extra or {})
+            try:
+                state = _launch(home, state, java, jars)
+                break
+            except BrokerError:
+                if attempt + 1 == _PORT_TRIES or _PORT_LOST not in launch.read_tail(home.log, 200):
+                    raise
+    moved = before is not None and before.port != state.port
+    return state, _address(before) if before and moved else ""
+
+
+def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None) -> State:
+    """The broker that runs already, if it is the one asked for."""
+    if state is None or state.pid == 0:
+        raise BrokerError(_LOST.format(home=home))
+    if extra is not None and dict(extra) != dict(state.properties):
+        raise BrokerError(f"{home.root}: a broker runs there with other properties. Stop it first: overlay local down")
+    if not state.ready:
+        # whoever started it was killed while waiting
+        launch.wait_ready(home, settings.HOST, state.port)
+        state = replace(state, ready=True)
+        write_state(home, state)
+    return state
+
+
+def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str]) -> State:
+    """A state with the remembered ports where they are free, else with new ones."""
+    added = settings.split_listeners(extra)
+    fresh = ports.find_free(settings.HOST, 2 + len(added))
+    port, controller_port = fresh[:2]
+    if before is not None:
+        if ports.is_free(settings.HOST, before.port):
+            port = before.port
+        if ports.is_free(settings.HOST, before.controller_port):
+            controller_port = before.controller_port
+    listeners: dict[str, str] = {}
+    for listener, free in zip(added, fresh[2:], strict=True):
+        host, wanted = settings.address_listener(listener)
+        name = settings.name_listener(listener)
+        remembered = before.listeners.get(name, "") if before else ""
+        if wanted == 0 and remembered and ports.is_free(host, int(remembered.rpartition(":")[2])):
+            listeners[name] = remembered
+        else:
+            listeners[name] = f"{host}:{wanted or free}"
+    return State(port, controller_port, java=str(java.program), listeners=listeners, properties=dict(extra))
+
+
+def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
+    _write_settings(home, state)
+    write_state(home, state)
+    if not (home.data / "meta.properties").exists():
+        # a format that was cut off leaves files that the next one would trip over; no data comes before meta.properties
+        shutil.rmtree(home.data, ignore_errors=True)
+        launch.format_storage(home, java, jars, _generate_cluster_id())
+    process = _spawn(home, java, jars)
+    state = replace(state, pid=process.pid, started_at=time.time())
+    try:
+        write_state(home, state)
+        launch.wait_ready(home, settings.HOST, state.port)
+    except BaseException:
+        # also for Ctrl-C: nobody would know of a broker that was half started
+        process.kill()
+        process.wait()
+        del _children[process.pid]
+        raise
+    state = replace(state, ready=True)
+    write_state(home, state)
+    return state
+
+
+def _spawn(home: Home, java: Java, jars: list[Path]) -> subprocess.Popen[bytes]:
+    life_lock = take_lock(home.life_lock)
+    if life_lock is None:
+        raise BrokerError(f"{home.life_lock}: another process has locked this file. End it and try again")
+    try:
+        process = launch.spawn_broker(home, java, jars, life_lock)
+    finally:
+        # from here on only the broker's own copy holds the lock
+        os.close(life_lock)
+    _children[process.pid] = process
+    return process
+
+
+def _write_settings(home: Home, state: State) -> None:
+    properties = settings.build_properties(
+        port=state.port,
+        controller_port=state.controller_port,
+        data=home.data,
+        listeners=[f"{name}://{address}" for name, address in state.listeners.items()],
+        extra=state.properties,
+    )
+    # may hold the passwords of listeners
+    with open(os.open(home.server_properties, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(settings.format_properties(properties))
+    home.logging.write_text(settings.LOGGING)
+
+
+def _end_process(home: Home, how: signal.Signals) -> bool:
+    """Signal the broker and wait until its lock is free. False when none was running."""
+    if not is_locked(home.life_lock):
+        return False
+    with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):
+        state = read_state(home)
+        if state is None or not is_locked(home.life_lock):
+            return False
+        if state.pid == 0:
+            raise BrokerError(_LOST.format(home=home))
+        os.kill(state.pid, how)
+        _wait_end(home, state.pid, how)
+        return True
+
+
+def _wait_end(home: Home, pid: int, how: signal.Signals) -> None:
+    deadline = time.monotonic() + STOP_S
+    while is_locked(home.life_lock):
+        if time.monotonic() > deadline:
+            raise BrokerError(
+                f"the broker (process {pid}) did not end within {STOP_S:.0f} s of {how.name}. See {home.log};"
+                f" `kill -9 {pid}` ends it, and the next start recovers its data"
+            )
+        time.sleep(_PAUSE_S)
+    if child := _children.pop(pid, None):
+        child.wait()
+
+
+def _address(state: State) -> str:
+    return f"{settings.HOST}:{state.port}"
+
+
+def _generate_cluster_id() -> str:
+    """A random id as Kafka writes them: the 16 bytes of a UUID in URL-safe base64, not starting with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text

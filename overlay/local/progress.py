@@ -1,0 +1,48 @@
+"""One line that tells how far a fetch is: rich's on a terminal, plain sparse lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def show_progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields `step(what, done, total)`; everything goes to stderr, so that stdout stays a command's answer."""
+    if sys.stderr.isatty():
+        with _show_bar(title) as step:
+            yield step
+    else:
+        with _show_lines(title) as step:
+            yield step
+
+
+@contextmanager
+def _show_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=None)
+
+        def step(what: str, done: int, total: int) -> None:
+            # the number of jars is known only once all versions are looked up
+            progress.update(task, description=f"{title}: {what}", completed=done, total=total if done else None)
+
+        yield step
+
+
+@contextmanager
+def _show_lines(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    last = ("", 0)
+
+    def step(what: str, done: int, total: int) -> None:
+        nonlocal last
+        tenth = done * 10 // total if total else 0
+        if (what, tenth) != last:
+            last = (what, tenth)
+            print(f"{title}: {what}, {done} of {total}", file=sys.stderr, flush=True)  # noqa: T201
+
+    yield step

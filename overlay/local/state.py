@@ -1,0 +1,120 @@
+"""What is remembered of a broker between processes: its ports and pid, in `state.json` of its home."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from overlay.errors import BrokerError
+
+
+class Condition(enum.Enum):
+    ABSENT = "absent"  # never started here
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Ports outlive a stop so that the address stays; `pid` is 0 before the process exists."""
+
+    port: int
+    controller_port: int
+    pid: int = 0
+    ready: bool = False
+    """Whether the broker has answered since its start."""
+    started_at: float = 0.0
+    """Seconds since the epoch."""
+    java: str = ""
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Address of each added listener by its name."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The caller's properties, to tell whether a running broker is the one asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `overlay local status` reports. `bootstrap` is empty unless the broker runs."""
+
+    condition: Condition
+    home: Path
+    bootstrap: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    java: str = ""
+    log: Path | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "condition": self.condition.value,
+            "home": str(self.home),
+            "bootstrap": self.bootstrap,
+            "pid": self.pid,
+            "started_at": self.started_at,
+            "java": self.java,
+            "log": str(self.log) if self.log else "",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one broker and the paths in it."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "logs" / "broker.log"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def server_properties(self) -> Path:
+        return self.root / "server.properties"
+
+    @property
+    def logging(self) -> Path:
+        return self.root / "log4j2.properties"
+
+    @property
+    def change_lock(self) -> Path:
+        """Held by whoever starts or stops the broker, meanwhile."""
+        return self.root / "change.lock"
+
+    @property
+    def life_lock(self) -> Path:
+        """Held by the broker's process for as long as it lives."""
+        return self.root / "broker.lock"
+
+
+def read_state(home: Home) -> State | None:
+    """The remembered state; None when there is none. Raises BrokerError when the file cannot be understood."""
+    try:
+        return State(**json.loads(home.state.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, OSError) as error:
+        raise BrokerError(
+            f"{home.state}: this file cannot be read ({error})."
+            " Delete it: the broker's data is kept, its port may change"
+        ) from error
+
+
+def write_state(home: Home, state: State) -> None:
+    """Replace the file as a whole, so that a reader never sees half of it."""
+    part = home.state.with_suffix(f".{os.getpid()}")
+    # the properties may hold passwords of listeners
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(asdict(state), file, indent=1)
+    part.replace(home.state)

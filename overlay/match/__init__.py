@@ -1,0 +1,6 @@
+"""Steps 3 and 5: subjects for a stream's records, and which consumer wants which of them (pure)."""
+
+from .addressing import Addressed, Addressing
+from .audience import Audience, Selection
+
+__all__ = ["Addressed", "Addressing", "Audience", "Selection"]

@@ -1,0 +1,92 @@
+"""Which consumers want which records of a slice, found for all consumers at once.
+
+Patterns are matched once per distinct subject, when the dictionary first meets it; the answer is a row of consumer numbers
+beside the subject's code. A slice of records is then dealt out by a kernel that visits each record once to count and once
+to place, at a cost proportional to what matches: ten thousand consumers that want nothing of a slice cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from overlay.subject import Matcher, Pattern
+from overlay.subject.dictionary import Codes, Dictionary
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows of a slice per consumer: those of consumer i are rows[bounds[i]:bounds[i+1]], ascending."""
+
+    bounds: Ints
+    rows: Ints
+
+    def of(self, consumer: int) -> Ints:
+        return self.rows[self.bounds[consumer] : self.bounds[consumer + 1]]
+
+
+class Audience:
+    """The consumers of one scan, numbered from 0 by their place in `filters`; each wants the union of its patterns."""
+
+    def __init__(self, dictionary: Dictionary, filters: Sequence[Sequence[Pattern]]) -> None:
+        self._dictionary = dictionary
+        self._matcher = Matcher([(pattern, i) for i, patterns in enumerate(filters) for pattern in patterns])
+        self._count = len(filters)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._generation = self._dictionary.generation
+        self._known = 0
+        self._starts = np.zeros(1024, np.int64)
+        self._ids = np.empty(1024, np.int64)
+
+    def _learn(self) -> None:
+        """Ask the matcher about the subjects that came up since the last slice."""
+        subjects = self._dictionary.subjects
+        for code in range(self._known, len(subjects)):
+            ids = self._matcher.match(subjects[code])
+            start = int(self._starts[code])
+            while code + 1 >= self._starts.size:
+                self._starts = np.resize(self._starts, self._starts.size * 2)
+            while start + len(ids) > self._ids.size:
+                self._ids = np.resize(self._ids, self._ids.size * 2)
+            self._ids[start : start + len(ids)] = ids
+            self._starts[code + 1] = start + len(ids)
+        self._known = len(subjects)
+
+    def select(self, codes: Codes) -> Selection:
+        """Deal the records of a slice out to the consumers that want them."""
+        if self._generation != self._dictionary.generation:
+            self._forget()
+        self._learn()
+        bounds = np.zeros(self._count + 1, np.int64)
+        _count(codes, self._starts, self._ids, bounds[1:])
+        np.cumsum(bounds, out=bounds)
+        rows = np.empty(int(bounds[-1]), np.int64)
+        _place(codes, self._starts, self._ids, bounds[:-1].copy(), rows)
+        return Selection(bounds, rows)
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(codes, starts, ids, counts):  # type: ignore[no-untyped-def]
+    for row in range(codes.size):
+        code = codes[row]
+        if code >= 0:
+            for i in range(starts[code], starts[code + 1]):
+                counts[ids[i]] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _place(codes, starts, ids, free, rows):  # type: ignore[no-untyped-def]
+    for row in range(codes.size):
+        code = codes[row]
+        if code >= 0:
+            for i in range(starts[code], starts[code + 1]):
+                rows[free[ids[i]]] = row
+                free[ids[i]] += 1

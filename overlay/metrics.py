@@ -1,0 +1,60 @@
+"""Every metric of the overlay, in one list (names and labels: interfaces.md, Metrics). Base units, prefix `overlay_`."""
+
+from __future__ import annotations
+
+import platform
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.process_collector import ProcessCollector
+
+from overlay import __version__
+
+_COMMIT_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.5, 1, 2, 5, 15)
+_LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.5, 1, 5, 30, 300)
+
+
+class Metrics:
+    """The metrics of one service; each process has one."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, namespace="overlay", registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, namespace="overlay", registry=registry)
+
+        self.bytes_fetched = counter("bytes_fetched", "Bytes of record batches fetched from source topics")
+        self.records_fetched = counter("records_fetched", "Records in the batches fetched, by stream", "stream")
+        self.records_decoded = counter("records_decoded", "Records decoded and given a subject, by stream", "stream")
+        self.records_unaddressed = counter(
+            "records_unaddressed", "Records left out because they have no subject in the stream", "stream", "reason"
+        )
+        self.records_delivered = counter(
+            "records_delivered", "Records delivered to a consumer and committed", "stream", "consumer"
+        )
+        self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
+        self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
+        self.fenced = counter("fenced", "Times that another worker took a shard over")
+        self.transactions_failed = counter("transactions_failed", "Transactions that were aborted, by cause", "cause")
+        self.consumer_lag_records = gauge(
+            "consumer_lag_records", "Offsets between a consumer's position and the end of its topics", "stream", "consumer"
+        )
+        self.consumer_lag_seconds = gauge(
+            "consumer_lag_seconds", "Age of the last record delivered while there is more to read, else 0", "stream", "consumer"
+        )
+        self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
+        self.stream_stopped = gauge("stream_stopped", "Partitions of a stream that are not read", "stream", "reason")
+        self.commit_seconds = Histogram(
+            "commit_seconds", "Time from the begin of a transaction to its commit",
+            namespace="overlay", registry=registry, buckets=_COMMIT_BUCKETS,
+        )  # fmt: skip
+        self.delivery_latency_seconds = Histogram(
+            "delivery_latency_seconds", "Time from a source record's timestamp to the commit of its delivery",
+            ("stream", "consumer"), namespace="overlay", registry=registry, buckets=_LATENCY_BUCKETS,
+        )  # fmt: skip
+        Info("build", "Versions", namespace="overlay", registry=registry).info(
+            {"version": __version__, "python": platform.python_version()}
+        )

@@ -1,0 +1,18 @@
+"""Step 2: bytes of a fetch become columns of positions, then Arrow.
+
+    decoder = Decoder(make_plan([Field(FieldKind.HEADER, "origin")]))
+    for piece in decoder.decode(buf, position, aborted=...):   # buf: uint8 array, one partition's part of a fetch response
+        match piece:
+            case Records(): ...      # positions into piece.buf, valid until the next piece
+            case Malformed(): ...    # fault.text, base_offset, next_offset
+
+Pure: no clock, no Kafka client, no threads; nothing raises on bad bytes.
+"""
+
+from .decode import Decoder, Malformed, Records
+from .header import Fault
+from .json import MALFORMED
+from .kernel import MISSING
+from .plan import Plan, make_plan
+
+__all__ = ["MALFORMED", "MISSING", "Decoder", "Fault", "Malformed", "Plan", "Records", "make_plan"]

@@ -1,0 +1,132 @@
+"""Compression of record batches, both ways, through cramjam.
+
+Decompression writes into an arena that is used again for every fetch: a fresh array a batch would spend as long in page
+faults as in LZ4. The arena grows to a limit, which is also the guard against a small batch that inflates without end.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+
+import cramjam
+import numpy as np
+
+from .header import Bytes, Fault
+
+
+class Codec(enum.IntEnum):
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+XERIAL = b"\x82SNAPPY\x00"  # Java's snappy framing: this, two int32 versions, then blocks of int32 length and raw snappy
+XERIAL_HEADER = 16
+
+
+class Arena:
+    """A growing buffer for the decompressed records of one slice. `limit` and sizes are bytes."""
+
+    def __init__(self, size: int = 4 << 20, limit: int = 128 << 20) -> None:
+        self.buf: Bytes = np.empty(size, np.uint8)
+        self.limit = limit
+
+    def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
+        """Decompress `data` to position `at`: the position after it, or why not. What lies below `at` stays."""
+        if codec == Codec.NONE:
+            return self._copy(at, data)
+        decompress = _DECOMPRESS.get(codec)
+        if decompress is None:
+            return Fault.CODEC
+        while True:
+            try:
+                return at + int(decompress(data, self.buf[at:]))
+            except (cramjam.DecompressionError, ValueError) as error:
+                if not _is_full(error):
+                    return Fault.DECOMPRESS
+                if not self._grow(at):
+                    return Fault.TOO_LARGE
+
+    def _copy(self, at: int, data: Bytes) -> int | Fault:
+        while at + data.size > self.buf.size:
+            if not self._grow(at):
+                return Fault.TOO_LARGE
+        self.buf[at : at + data.size] = data
+        return at + data.size
+
+    def _grow(self, keep: int) -> bool:
+        if self.buf.size >= self.limit:
+            return False
+        larger = np.empty(min(self.buf.size * 2, self.limit), np.uint8)
+        larger[:keep] = self.buf[:keep]
+        self.buf = larger
+        return True
+
+
+class _Full(ValueError):
+    """The output does not fit."""
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, _Full) or "whole buffer" in str(error)
+
+
+def _snappy(data: Bytes, out: Bytes) -> int:
+    raw = data.tobytes()
+    if not raw.startswith(XERIAL):
+        return _raw_snappy(raw, out)
+    at, filled = XERIAL_HEADER, 0
+    while at < len(raw):
+        if at + 4 > len(raw):
+            raise ValueError("a snappy block's length is cut off")
+        (size,) = struct.unpack_from(">i", raw, at)
+        if size < 0 or at + 4 + size > len(raw):
+            raise ValueError("a snappy block runs past the end")
+        filled += _raw_snappy(raw[at + 4 : at + 4 + size], out[filled:])
+        at += 4 + size
+    return filled
+
+
+def _raw_snappy(raw: bytes, out: Bytes) -> int:
+    size = int(cramjam.snappy.decompress_raw_len(raw))
+    if size > out.size:
+        raise _Full(f"{size} bytes do not fit")
+    return int(cramjam.snappy.decompress_raw_into(raw, out[:size])) if size else 0
+
+
+_DECOMPRESS: dict[int, Callable[[Bytes, Bytes], int]] = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.SNAPPY: _snappy,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}
+
+
+def compress(codec: Codec, data: Bytes) -> bytes:
+    """One batch's records as the broker and every client take them."""
+    return _COMPRESS[codec](data)
+
+
+def _lz4(data: Bytes) -> bytes:
+    # the broker refuses frames whose blocks depend on each other
+    frame = cramjam.lz4.Compressor(content_checksum=False, block_linked=False, level=1)
+    frame.compress(data.tobytes())
+    return bytes(frame.finish())
+
+
+def _xerial(data: Bytes) -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(data))
+    return XERIAL + struct.pack(">iii", 1, 1, len(block)) + block
+
+
+_COMPRESS: dict[Codec, Callable[[Bytes], bytes]] = {
+    Codec.NONE: lambda data: data.tobytes(),
+    Codec.GZIP: lambda data: bytes(cramjam.gzip.compress(data, 1)),
+    Codec.SNAPPY: _xerial,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: lambda data: bytes(cramjam.zstd.compress(data, 1)),
+}

@@ -1,0 +1,205 @@
+"""From the bytes of a fetch to slices of records: headers, CRC, visibility, decompression and the walk, in that order.
+
+A slice is about a megabyte of decompressed records, small enough to stay in the processor's cache between the steps that
+read it and to keep a kernel call far under the 20 ms that the event loop's neighbours can wait. Its arrays belong to the
+decoder and are used again for the next slice: whoever wants to keep something copies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from . import crc
+from .codec import Arena
+from .commit import NO_ABORTS, Aborted, Sight, judge
+from .header import CODEC_MASK, HEADER_SIZE, Batches, Bytes, Fault, split
+from .json import extract
+from .kernel import walk
+from .plan import Plan
+
+Ints = npt.NDArray[np.int64]
+
+SLICE_BYTES = 1 << 20
+SMALLEST_RECORD = 7  # length, attributes, two deltas, key size, value size, header count: a byte each
+NO_STOP = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Positions of some records in `buf`, one row each; see kernel.py. Valid until the decoder makes the next slice.
+
+    `at` and `size` are [fields of the plan, records]: where each field's bytes are, size -1 where it is missing or null.
+    """
+
+    buf: Bytes
+    offset: Ints
+    timestamp: Ints  # ms
+    body: Ints  # where the key's size begins
+    end: Ints
+    at: Ints
+    size: Ints
+    next_offset: int  # the position after this slice, past batches that have nothing to show
+
+    def __len__(self) -> int:
+        return self.offset.size
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A batch that cannot be read. Passing over it means to go on at `next_offset`."""
+
+    fault: Fault
+    base_offset: int
+    next_offset: int
+
+
+class Decoder:
+    """Decodes fetch after fetch for one plan, in buffers of its own. Not for two threads at once."""
+
+    def __init__(self, plan: Plan, *, slice_bytes: int = SLICE_BYTES, arena: Arena | None = None) -> None:
+        self.plan = plan
+        self._slice_bytes = slice_bytes
+        self._arena = arena or Arena()
+        self._rows = 0
+        self._grow(4096)
+
+    def decode(
+        self,
+        buf: Bytes,
+        position: int = 0,
+        *,
+        stop: int = NO_STOP,
+        aborted: Aborted = NO_ABORTS,
+        committed: bool = True,
+    ) -> Iterator[Records | Malformed]:
+        """Slices of the records with position <= offset < stop, in order, and what could not be read between them.
+
+        `aborted`: pairs (producer id, first offset) as the fetch response lists them; `committed=False` shows aborted
+        records too. The last slice's next_offset is where the next fetch goes on, even when no record was seen.
+        """
+        found = split(buf)
+        batches = found.batches
+        sound = crc.matches(buf, batches)
+        sight = judge(buf, batches, sound, aborted if committed else NO_ABORTS)
+        wanted = (batches["last_offset"] >= position) & (batches["base_offset"] < stop)
+        batches, sound, sight = batches[wanted], sound[wanted], sight[wanted]
+        faults = np.where(sound, np.where(sight == Sight.UNREADABLE, int(Fault.CONTROL), 0), int(Fault.CRC))
+        tail = min(int(batches[-1]["last_offset"]) + 1, stop) if batches.size else position
+        for first, last in _runs(faults, sight == Sight.SHOWN):
+            if faults[first]:
+                yield _malformed(batches[first], Fault(int(faults[first])))
+            else:
+                yield from self._decode_run(buf, batches[first:last], position, stop)
+        if found.fault and found.base_offset < stop:
+            yield Malformed(found.fault, found.base_offset, max(found.base_offset, tail) + 1)
+        elif tail > position:
+            yield self._records(buf, 0, 0, tail)
+
+    def _decode_run(self, buf: Bytes, batches: Batches, position: int, stop: int) -> Iterator[Records | Malformed]:
+        """Decode neighbouring batches that all have records to show, a slice at a time."""
+        at = 0
+        while at < batches.size:
+            if batches[at]["attributes"] & CODEC_MASK:
+                source, count, fault = self._decompress(buf, batches[at:])
+            else:
+                source, count, fault = buf, self._gather_plain(batches[at:]), Fault.NONE
+            if count:
+                walked = yield from self._walk(source, batches[at : at + count], position, stop)
+                at += walked
+            if fault and (not count or walked == count):
+                yield _malformed(batches[at], fault)
+                at += 1
+
+    def _gather_plain(self, batches: Batches) -> int:
+        """Mark uncompressed batches to be read where they lie; how many make a slice."""
+        compressed = np.flatnonzero(batches["attributes"] & CODEC_MASK)
+        count = int(compressed[0]) if compressed.size else batches.size
+        batches["data_at"][:count] = batches["at"][:count] + HEADER_SIZE
+        batches["data_end"][:count] = batches["end"][:count]
+        within = np.searchsorted(batches["end"][:count], batches["at"][0] + self._slice_bytes, side="right")
+        return max(1, int(within))
+
+    def _decompress(self, buf: Bytes, batches: Batches) -> tuple[Bytes, int, Fault]:
+        """Decompress batches into the arena until it holds a slice: (arena, how many, why not the next one)."""
+        filled, count = 0, 0
+        while count < batches.size and (filled < self._slice_bytes or not count):
+            batch = batches[count]
+            codec = int(batch["attributes"]) & CODEC_MASK
+            data = buf[int(batch["at"]) + HEADER_SIZE : int(batch["end"])]
+            after = self._arena.put(filled, codec, data) if data.size else filled
+            if isinstance(after, Fault):
+                return self._arena.buf, count, after
+            batches["data_at"][count], batches["data_end"][count] = filled, after
+            filled, count = after, count + 1
+        return self._arena.buf, count, Fault.NONE
+
+    def _walk(
+        self, buf: Bytes, batches: Batches, position: int, stop: int
+    ) -> Generator[Records | Malformed, None, int]:
+        """Walk one slice; returns how many of its batches are dealt with."""
+        counts = batches["count"].astype(np.int64)
+        impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
+        fits = int(np.argmax(impossible)) if impossible.any() else batches.size
+        self._grow(int(counts[:fits].sum()))
+        plan = self.plan
+        rows, bad, fault = walk(
+            buf, batches[:fits], plan.names, plan.bounds, plan.slots, plan.key_slot, plan.value_slot,
+            self._offset, self._timestamp, self._body, self._end, self._at, self._size,
+        )  # fmt: skip
+        if bad < 0 and fits < batches.size:
+            bad, fault = fits, int(Fault.COUNT)
+        done = bad if bad >= 0 else batches.size
+        if done:
+            offsets = self._offset[:rows]
+            low, high = (int(i) for i in np.searchsorted(offsets, (position, stop)))
+            yield self._records(buf, low, high, min(int(batches[done - 1]["last_offset"]) + 1, stop))
+        if bad >= 0:
+            yield _malformed(batches[bad], Fault(fault))
+            done += 1
+        return done
+
+    def _records(self, buf: Bytes, low: int, high: int, next_offset: int) -> Records:
+        rows = slice(low, high)
+        if self.plan.paths.count and high > low:
+            extract(buf, self._at, self._size, self.plan.value_slot, self.plan.paths, low, high)
+        return Records(
+            buf,
+            self._offset[rows],
+            self._timestamp[rows],
+            self._body[rows],
+            self._end[rows],
+            self._at[:, rows],
+            self._size[:, rows],
+            next_offset,
+        )
+
+    def _grow(self, rows: int) -> None:
+        if rows <= self._rows:
+            return
+        self._rows = rows
+        self._offset, self._timestamp, self._body, self._end = (np.empty(rows, np.int64) for _ in range(4))
+        self._at, self._size = (np.empty((self.plan.width, rows), np.int64) for _ in range(2))
+
+
+def _malformed(batch: np.void, fault: Fault) -> Malformed:
+    return Malformed(fault, int(batch["base_offset"]), int(batch["last_offset"]) + 1)
+
+
+def _runs(faults: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Ranges of neighbouring batches to decode, and single ones that are at fault; unseen ones are left out."""
+    first = None
+    for i, (fault, shown) in enumerate(zip(faults.tolist(), seen.tolist(), strict=True)):
+        if shown and not fault:
+            first = i if first is None else first
+            continue
+        if first is not None:
+            yield first, i
+            first = None
+        if fault:
+            yield i, i + 1
+    if first is not None:
+        yield first, faults.size

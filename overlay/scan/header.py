@@ -1,0 +1,158 @@
+"""Where record batches begin and end, and what their headers say.
+
+A fetch response is a run of record batches of format v2, the last one perhaps cut off. The header of each
+(Kafka, "Record Batch", all big-endian):
+
+    at  0  int64   base offset
+    at  8  int32   length of everything after this field
+    at 12  int32   partition leader epoch
+    at 16  int8    magic = 2
+    at 17  uint32  CRC-32C of everything from `attributes` on
+    at 21  int16   attributes: 0-2 codec, 3 log-append time, 4 transactional, 5 control
+    at 23  int32   last offset delta
+    at 27  int64   base timestamp
+    at 35  int64   max timestamp
+    at 43  int64   producer id
+    at 51  int16   producer epoch
+    at 53  int32   base sequence
+    at 57  int32   record count
+    at 61          records, compressed as one block by the codec
+
+Magic sits at the same place in formats v0 and v1, which is how those are recognised and refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, TypeAlias
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+HEADER_SIZE = 61
+LENGTH_AT = 12  # the length field counts from here
+CRC_FROM = 21
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+BATCH = np.dtype(
+    [
+        ("at", "i8"),  # of the header, in the fetched bytes
+        ("end", "i8"),
+        ("base_offset", "i8"),
+        ("last_offset", "i8"),
+        ("base_timestamp", "i8"),
+        ("max_timestamp", "i8"),
+        ("producer_id", "i8"),
+        ("crc", "i8"),
+        ("data_at", "i8"),  # of the decompressed records, in the buffer that `walk` reads
+        ("data_end", "i8"),
+        ("leader_epoch", "i4"),
+        ("attributes", "i4"),
+        ("count", "i4"),
+    ]
+)
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Batches: TypeAlias = npt.NDArray[np.void]  # of dtype BATCH
+
+
+class Fault(enum.IntEnum):
+    """Why bytes of the log cannot be read. Kernels return the number, messages show the text."""
+
+    text: str
+
+    def __new__(cls, number: int, text: str) -> Fault:
+        fault = int.__new__(cls, number)
+        fault._value_ = number
+        fault.text = text
+        return fault
+
+    NONE = 0, "no fault"
+    LENGTH = 1, "the batch's length field is out of range"
+    OLD_FORMAT = 2, "message format v0 or v1; only v2 (Kafka 0.11 and later) can be read"
+    MAGIC = 3, "unknown message format"
+    CRC = 4, "the CRC does not match"
+    CODEC = 5, "unknown compression codec"
+    DECOMPRESS = 6, "the records do not decompress"
+    TOO_LARGE = 7, "the records decompress to more than the limit"
+    RECORD = 8, "a record runs past its end, or ends before it"
+    COUNT = 9, "the record count does not agree with the records"
+    OFFSETS = 10, "record offsets do not ascend within the batch's range"
+    ORDER = 11, "the batch's offsets overlap those of the batch before"
+    CONTROL = 12, "the control record cannot be read"
+
+
+@nb.njit(cache=True, nogil=True)
+def _integer(buf, at, size):  # type: ignore[no-untyped-def]
+    """Signed big-endian integer of `size` bytes."""
+    value = np.int64(np.int8(buf[at]))
+    for i in range(1, size):
+        value = (value << 8) | np.int64(buf[at + i])
+    return value
+
+
+@nb.njit(cache=True, nogil=True)
+def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
+    """Fill `out` with the whole batches from `at` on: (how many, position after them, fault number)."""
+    filled = 0
+    total = buf.size
+    while filled < out.size and at + 17 <= total:
+        length = _integer(buf, at + 8, 4)
+        magic = _integer(buf, at + 16, 1)
+        if magic == 0 or magic == 1:
+            return filled, at, 2
+        if magic != 2:
+            return filled, at, 3
+        if length < HEADER_SIZE - LENGTH_AT:
+            return filled, at, 1
+        if at + LENGTH_AT + length > total:
+            break
+        row = out[filled]
+        row.at = at
+        row.end = at + LENGTH_AT + length
+        row.base_offset = _integer(buf, at, 8)
+        row.leader_epoch = _integer(buf, at + 12, 4)
+        row.crc = _integer(buf, at + 17, 4) & 0xFFFFFFFF
+        row.attributes = _integer(buf, at + 21, 2) & 0xFFFF
+        last_offset_delta = _integer(buf, at + 23, 4)
+        row.last_offset = row.base_offset + last_offset_delta
+        row.base_timestamp = _integer(buf, at + 27, 8)
+        row.max_timestamp = _integer(buf, at + 35, 8)
+        row.producer_id = _integer(buf, at + 43, 8)
+        row.count = _integer(buf, at + 57, 4)
+        if last_offset_delta < 0 or row.base_offset < 0 or row.base_offset > (1 << 61):
+            return filled, at, 10
+        if row.base_offset <= previous:
+            return filled, at, 11
+        previous = row.last_offset
+        at = row.end
+        filled += 1
+    return filled, at, 0
+
+
+class Split(NamedTuple):
+    """The whole batches at the front of fetched bytes. With a fault: its base offset and where its header begins."""
+
+    batches: Batches
+    fault: Fault
+    at: int
+    base_offset: int
+
+
+def split(buf: Bytes) -> Split:
+    """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch brings it whole."""
+    parts: list[Batches] = []
+    at, fault, full, previous = 0, 0, True, -1
+    while full and not fault:
+        table = np.zeros(1024, BATCH)
+        filled, at, fault = _split(buf, at, previous, table)
+        parts.append(table[:filled])
+        full = filled == table.size
+        previous = int(table[-1]["last_offset"])
+    base_offset = int(_integer(buf, at, 8)) if fault else -1
+    return Split(np.concatenate(parts), Fault(fault), at, base_offset)

@@ -1,0 +1,72 @@
+"""Which fields of each record the walk has to find, in the form that kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.field import Field, FieldKind
+
+from .header import Bytes
+from .json import Paths
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Row i of a slice's `at` and `size` is fields[i]; one more row holds the values where only paths into them are asked for.
+
+    `width` counts the rows; a slot is a row's number, -1 for a field that nobody asked for.
+    """
+
+    fields: tuple[Field, ...]
+    width: int
+    names: Bytes
+    bounds: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    key_slot: int
+    value_slot: int
+    paths: Paths
+
+    def slot(self, field: Field) -> int:
+        return self.fields.index(field)
+
+
+def make_plan(fields: Iterable[Field] = ()) -> Plan:
+    """Plan for header, key and JSON value fields; equal ones are looked for once. Topic and partition stand in no record."""
+    wanted = tuple(dict.fromkeys(fields))
+    headers = [(i, f.name.encode()) for i, f in enumerate(wanted) if f.kind is FieldKind.HEADER]
+    values = [(i, f.path) for i, f in enumerate(wanted) if f.kind is FieldKind.VALUE]
+    keys = [i for i, f in enumerate(wanted) if f.kind is FieldKind.KEY]
+    known = len(headers) + len(values) + len(keys)
+    if known != len(wanted):
+        odd = [str(f) for f in wanted if f.kind not in (FieldKind.HEADER, FieldKind.VALUE, FieldKind.KEY)]
+        raise ValueError(f"{', '.join(odd)} cannot be planned: it is no part of a record's bytes")
+    names, bounds = _pack([name for _, name in headers])
+    steps, step_bounds = _pack([step.encode() for _, path in values for step in path])
+    return Plan(
+        wanted,
+        len(wanted) + bool(values),
+        names,
+        bounds,
+        _ints([i for i, _ in headers]),
+        keys[0] if keys else -1,
+        len(wanted) if values else -1,
+        Paths(
+            steps,
+            step_bounds,
+            _ints(np.cumsum([0, *(len(path) for _, path in values)])),
+            _ints([i for i, _ in values]),
+        ),
+    )
+
+
+def _pack(texts: Sequence[bytes]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """Texts end to end, and their boundaries."""
+    return np.frombuffer(b"".join(texts), np.uint8), _ints(np.cumsum([0, *(len(text) for text in texts)]))
+
+
+def _ints(values: object) -> npt.NDArray[np.int64]:
+    return np.asarray(values, np.int64)

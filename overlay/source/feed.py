@@ -1,0 +1,254 @@
+"""Step 1: the bytes of source partitions, fetched ahead of whoever reads them.
+
+A feed serves lanes. A lane reads one partition from a position on; two lanes may read the same partition at different
+places (the tail, and a consumer that is catching up). Each broker gets one fetch at a time, for every lane it leads that has
+nothing waiting, so one response is decoded while the next one travels and no more than one response a lane is held.
+
+Fetches are raw: aiokafka's client keeps metadata, TLS and SASL and hands back the record batches as bytes. Isolation is
+read committed: the response ends at the last stable offset and lists the aborted transactions within it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.structs import TopicPartition
+
+from overlay.scan.commit import NO_ABORTS, Aborted
+from overlay.scan.header import Batches, Bytes, split
+
+from .mark import Mark
+
+log = structlog.get_logger(__name__)
+
+READ_COMMITTED = 1
+PARTITION_BYTES = 8 << 20
+RESPONSE_BYTES = 32 << 20
+LONG_WAIT_MS = 500
+SHORT_WAIT_MS = 20
+"""While some lanes have data waiting, a fetch for the others must end soon, so that those can join again."""
+BACKOFF_S = (0.05, 2.0)
+
+_STALE_LEADER = (
+    kafka_errors.NotLeaderForPartitionError,
+    kafka_errors.LeaderNotAvailableError,
+    kafka_errors.ReplicaNotAvailableError,
+    kafka_errors.KafkaStorageError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A partition's part of a fetch response: whole record batches from the one that holds `position` on."""
+
+    position: int
+    data: Bytes
+    aborted: Aborted
+    stable_end: int
+    """The last stable offset: what lies beyond is not committed yet."""
+    log_start: int
+    mark: Mark
+    """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
+
+    @property
+    def next_offset(self) -> int:
+        return self.mark.position
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The position is not in the log: retention passed it, or the log is shorter than it was."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Kafka does not let us read the partition."""
+
+    reason: str
+
+
+class Lane:
+    """One reading position. `take` what is `ready`; the feed fetches on by itself."""
+
+    def __init__(self, feed: Feed, topic: str, partition: int, position: int) -> None:
+        self.topic, self.partition, self.position = topic, partition, position
+        self.stable_end = -1
+        """Last known, -1 before the first response."""
+        self.ready: Fetched | Lost | Denied | None = None
+        self.in_flight = False
+        self._feed = feed
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def take(self) -> Fetched | Lost | Denied | None:
+        """What has come, and let the feed fetch more."""
+        taken, self.ready = self.ready, None
+        if isinstance(taken, Fetched):
+            self._feed.wake()
+        return taken
+
+    def seek(self, position: int) -> None:
+        """Go on at another position; what has come is dropped."""
+        self.position, self.ready = position, None
+        self._feed.wake()
+
+
+def mark_after(batches: Batches, position: int) -> Mark:
+    """The mark behind the last of some batches; `position` alone where there are none beyond it."""
+    if not batches.size or int(batches[-1]["last_offset"]) < position:
+        return Mark(position)
+    last = batches[-1]
+    return Mark(int(last["last_offset"]) + 1, int(last["leader_epoch"]), int(last["crc"]))
+
+
+class Feed:
+    """Fetches for its lanes until it is closed. `changed` is set whenever a lane has something ready."""
+
+    def __init__(self, client: AIOKafkaClient, *, partition_bytes: int = PARTITION_BYTES) -> None:
+        self.changed = asyncio.Event()
+        self.bytes_fetched = 0
+        self._client = client
+        self._partition_bytes = partition_bytes
+        self._lanes: list[Lane] = []
+        self._nodes: dict[int, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._dispatcher = asyncio.create_task(self._dispatch(), name="feed")
+
+    async def close(self) -> None:
+        """Stop fetching. The client belongs to whoever gave it."""
+        tasks = [self._dispatcher, *self._nodes.values()]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def wake(self) -> None:
+        self._idle.set()
+
+    async def open(self, topic: str, partition: int, position: int) -> Lane:
+        """Start reading a partition."""
+        await self._client.add_topic(topic)
+        lane = Lane(self, topic, partition, position)
+        self._lanes.append(lane)
+        self.wake()
+        return lane
+
+    def shut(self, lane: Lane) -> None:
+        """Stop reading it."""
+        self._lanes.remove(lane)
+
+    async def _dispatch(self) -> None:
+        """Keep one fetch going on each broker that leads a lane with nothing waiting."""
+        pause = BACKOFF_S[0]
+        while True:
+            self._idle.clear()
+            leaderless = False
+            for node, lanes in self._group_idle().items():
+                if node is None or node < 0:
+                    leaderless = True
+                elif node not in self._nodes:
+                    self._nodes[node] = asyncio.create_task(self._fetch(node, lanes), name=f"fetch-{node}")
+                    self._nodes[node].add_done_callback(lambda _, n=node: self._finish(n))
+            if leaderless:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), pause)
+                pause = min(pause * 2, BACKOFF_S[1])
+                await self._refresh()
+            else:
+                pause = BACKOFF_S[0]
+                await self._idle.wait()
+
+    def _finish(self, node: int) -> None:
+        task = self._nodes.pop(node)
+        if not task.cancelled() and task.exception():
+            log.error("fetch failed", broker=node, error=str(task.exception()))
+        self.wake()
+
+    def _group_idle(self) -> dict[int | None, list[Lane]]:
+        """Lanes to fetch for by leading broker, no partition twice."""
+        groups: dict[int | None, list[Lane]] = {}
+        taken: set[TopicPartition] = set()
+        for lane in self._lanes:
+            if lane.ready is None and not lane.in_flight and lane.tp not in taken:
+                taken.add(lane.tp)
+                groups.setdefault(self._client.cluster.leader_for_partition(lane.tp), []).append(lane)
+        return groups
+
+    async def _fetch(self, node: int, lanes: list[Lane]) -> None:
+        waiting = len(lanes) < len(self._lanes)
+        request = self._request(lanes, SHORT_WAIT_MS if waiting else LONG_WAIT_MS)
+        asked = {lane.tp: (lane, lane.position) for lane in lanes}
+        for lane in lanes:
+            lane.in_flight = True
+        try:
+            response = await self._client.send(node, request)
+            stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
+            if any(stale):
+                await self._refresh()
+        except (KafkaError, OSError, asyncio.TimeoutError) as error:
+            log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
+            await asyncio.sleep(BACKOFF_S[0])
+            await self._refresh()
+        finally:
+            for lane in lanes:
+                lane.in_flight = False
+        # the one who asked for these lanes may take them before the next fetch is made up
+        self._lanes.sort(key=lambda lane: lane.ready is not None)
+
+    def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for lane in lanes:
+            topics.setdefault(lane.topic, []).append((lane.partition, lane.position, self._partition_bytes))
+        return FetchRequest(wait_ms, 1, RESPONSE_BYTES, READ_COMMITTED, list(topics.items()))
+
+    async def _refresh(self) -> None:
+        with contextlib.suppress(KafkaError, OSError):
+            await self._client.force_metadata_update()
+
+    def _accept(self, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[object, ...]) -> bool:
+        """Take in one partition's part of a response; True when the metadata is out of date."""
+        partition, code, _, stable_end, log_start, aborted, *_, data = row
+        lane, position = asked[TopicPartition(topic, int(str(partition)))]
+        if lane.position != position:
+            return False  # somebody moved it meanwhile
+        error = kafka_errors.for_code(code)
+        if error is kafka_errors.NoError:
+            self._fill(lane, position, data, aborted, int(str(stable_end)), int(str(log_start)))
+            return False
+        if error is kafka_errors.OffsetOutOfRangeError:
+            lane.ready = Lost(position)
+        elif error is kafka_errors.TopicAuthorizationFailedError:
+            lane.ready = Denied(f"{topic}: not authorized to read")
+        elif not issubclass(error, _STALE_LEADER) and error is not kafka_errors.UnknownTopicOrPartitionError:
+            log.warning("partition cannot be fetched", topic=topic, partition=partition, error=error.__name__)
+        if lane.ready is not None:
+            self.changed.set()
+        return lane.ready is None
+
+    def _fill(self, lane: Lane, position: int, data: object, aborted: object, stable_end: int, log_start: int) -> None:
+        raw = bytes(data) if data else b""  # type: ignore[call-overload]
+        lane.stable_end = stable_end
+        if not raw:
+            return
+        buf = np.frombuffer(raw, np.uint8)
+        found = split(buf)
+        mark = mark_after(found.batches, position)
+        pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
+        lane.ready = Fetched(position, buf, pairs, stable_end, log_start, mark)
+        lane.position = mark.position
+        self.bytes_fetched += len(raw)
+        self.changed.set()

@@ -1,0 +1,245 @@
+"""Subjects as codes: every record gets a small integer, every distinct subject is built once.
+
+What. A rule's subject depends on a few fields of the record. The kernel looks up each record's tuple of field bytes in a hash
+table and writes the tuple's number; a tuple that is new goes through `SubjectRule.build` once and is given the code of its
+subject. Two tuples can give one subject (a JSON string may be spelled in several ways), so there are two steps: record →
+tuple → subject.
+
+Why. A topic has far fewer subjects than records. What is decided per subject (is it in the stream, which consumers want
+it) costs nothing per record, and Python sees a subject once.
+
+Bounds. A topic whose subjects never repeat would fill memory. Past `limit` tuples the dictionary starts afresh under a new
+`generation`; whoever keeps something per code throws it away with the old one. Codes are dense from 0; records without a
+subject get -1 - reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from .rule import SubjectRule
+from .values import Unaddressed
+
+Codes = npt.NDArray[np.int32]
+
+REASONS = tuple(Unaddressed)
+"""A record with code -1 - i could not be addressed for REASONS[i]."""
+
+_EMPTY = -1
+_STORED_ROW = 4  # bytes before each stored field: its size
+_GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Subjects in UTF-8 end to end: that of code i is text[bounds[i]:bounds[i+1]]."""
+
+    text: npt.NDArray[np.uint8]
+    bounds: npt.NDArray[np.int64]
+
+
+class Dictionary:
+    """Codes for one rule over one topic (and partition, where the rule names it). Not for two threads at once.
+
+    `is_wanted(subject)`: whether the subject is one of the stream's; others become Unaddressed.OUTSIDE.
+    """
+
+    def __init__(
+        self,
+        rule: SubjectRule,
+        topic: str,
+        partition: int,
+        is_wanted: Callable[[str], bool],
+        *,
+        limit: int = 200_000,
+    ) -> None:
+        self.generation = 0
+        self._rule, self._topic, self._partition = rule, topic, partition
+        self._is_wanted, self._limit = is_wanted, limit
+        self._clear()
+
+    def _clear(self) -> None:
+        self.subjects: list[str] = []
+        """The subject of each code."""
+        self._codes: dict[str, int] = {}
+        self._tuples = 0
+        self._table = np.full(1 << 12, _EMPTY, np.int64)
+        self._hashes = np.empty(1 << 11, np.uint64)
+        self._stored_at = np.zeros((1 << 11) + 1, np.int64)
+        self._stored = np.empty(1 << 16, np.uint8)
+        self._code_of = np.empty(1 << 11, np.int32)
+        self._texts = Texts(np.empty(0, np.uint8), np.zeros(1, np.int64))
+
+    @property
+    def texts(self) -> Texts:
+        """The subjects of all codes, as kernels take them."""
+        known = self._texts.bounds.size - 1
+        if known < len(self.subjects):
+            fresh = [subject.encode() for subject in self.subjects[known:]]
+            ends = self._texts.bounds[-1] + np.cumsum([len(text) for text in fresh])
+            text = np.concatenate((self._texts.text, np.frombuffer(b"".join(fresh), np.uint8)))
+            self._texts = Texts(text, np.concatenate((self._texts.bounds, ends)))
+        return self._texts
+
+    def encode(self, buf: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> Codes:
+        """The code of each record. `at`, `size`: [rule.fields, records], as the scan found them in `buf`.
+
+        All codes of one call belong to one generation.
+        """
+        if self._tuples >= self._limit:
+            self.generation += 1
+            self._clear()
+        tuples = np.empty(at.shape[1], np.int32)
+        done = 0
+        while done < tuples.size:
+            known = self._tuples
+            done, self._tuples = _intern(
+                buf, at, size, done, self._table, self._hashes, self._stored_at, self._stored, known, tuples
+            )
+            for number in range(known, self._tuples):
+                self._code_of[number] = self._code(number)
+            if done < tuples.size:
+                self._grow(int(size[:, done].clip(0).sum()))
+        return self._code_of[tuples]
+
+    def _code(self, number: int) -> int:
+        """The code of a tuple met for the first time."""
+        subject = self._rule.build(self._read(number), self._topic, self._partition)
+        if isinstance(subject, Unaddressed):
+            return -1 - REASONS.index(subject)
+        code = self._codes.get(subject)
+        if code is None:
+            if not self._is_wanted(subject):
+                return -1 - REASONS.index(Unaddressed.OUTSIDE)
+            code = self._codes[subject] = len(self.subjects)
+            self.subjects.append(subject)
+        return code
+
+    def _read(self, number: int) -> list[bytes | None]:
+        """The field bytes of a tuple, as `_store` laid them down."""
+        raw = self._stored[self._stored_at[number] : self._stored_at[number + 1]].tobytes()
+        values: list[bytes | None] = []
+        at = 0
+        while at < len(raw):
+            size = int.from_bytes(raw[at : at + _STORED_ROW], "little", signed=True)
+            at += _STORED_ROW
+            values.append(None if size < 0 else raw[at : at + size])
+            at += max(size, 0)
+        return values
+
+    def _grow(self, room: int) -> None:
+        """Make room for the next tuple in whatever is full."""
+        if (self._tuples + 1) * 2 > self._table.size:
+            self._table = np.full(self._table.size * 2, _EMPTY, np.int64)
+            _rehash(self._table, self._hashes, self._tuples)
+        if self._tuples >= self._hashes.size:
+            self._hashes = np.resize(self._hashes, self._hashes.size * 2)
+            self._code_of = np.resize(self._code_of, self._code_of.size * 2)
+            self._stored_at = np.resize(self._stored_at, self._hashes.size + 1)
+        needed = int(self._stored_at[self._tuples]) + room + _STORED_ROW * len(self._rule.fields)
+        if needed > self._stored.size:
+            self._stored = np.resize(self._stored, max(needed, self._stored.size * 2))
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _mix(state, word):  # type: ignore[no-untyped-def]
+    state = (state ^ word) * np.uint64(0x9E3779B97F4A7C15)
+    return state ^ (state >> np.uint64(29))
+
+
+@nb.njit(cache=True, nogil=True)
+def _hash(buf, at, size, row):  # type: ignore[no-untyped-def]
+    """Hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c") is not ("a", "bc")."""
+    state = np.uint64(0x243F6A8885A308D3)
+    for f in range(at.shape[0]):
+        state = _mix(state, np.uint64(size[f, row]))
+        pos = at[f, row]
+        end = pos + size[f, row]
+        while pos < end:
+            word = np.uint64(0)
+            for i in range(min(_GROUP, end - pos)):
+                word = (word << np.uint64(8)) | np.uint64(buf[pos + i])
+            state = _mix(state, word)
+            pos += _GROUP
+    return state
+
+
+@nb.njit(cache=True, nogil=True)
+def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
+    """Whether the tuple laid down at pos is the record's."""
+    for f in range(at.shape[0]):
+        length = size[f, row]
+        for i in range(_STORED_ROW):
+            if stored[pos + i] != np.uint8((length >> (8 * i)) & 0xFF):
+                return False
+        pos += _STORED_ROW
+        first = at[f, row]
+        for i in range(length):
+            if stored[pos + i] != buf[first + i]:
+                return False
+        pos += max(length, 0)
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
+    """Lay the record's tuple down at pos: the position after it, or -1 when there is no room."""
+    for f in range(at.shape[0]):
+        length = size[f, row]
+        if pos + _STORED_ROW + max(length, 0) > stored.size:
+            return -1
+        for i in range(_STORED_ROW):
+            stored[pos + i] = np.uint8((length >> (8 * i)) & 0xFF)
+        pos += _STORED_ROW
+        first = at[f, row]
+        for i in range(length):
+            stored[pos + i] = buf[first + i]
+        pos += max(length, 0)
+    return pos
+
+
+@nb.njit(cache=True, nogil=True)
+def _intern(buf, at, size, row, table, hashes, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
+    """Number the tuples of the records from `row` on, laying new ones down: (rows done, tuples known).
+
+    Stops early, at a record whose new tuple finds no room; the caller grows what is full and calls again.
+    """
+    mask = table.size - 1
+    while row < out.size:
+        digest = _hash(buf, at, size, row)
+        slot = np.int64(digest >> np.uint64(20)) & mask
+        number = table[slot]
+        while number >= 0:
+            if hashes[number] == digest and _is_stored(buf, at, size, row, stored, stored_at[number]):
+                break
+            slot = (slot + 1) & mask
+            number = table[slot]
+        if number < 0:
+            if (tuples + 1) * 2 > table.size or tuples >= hashes.size:
+                return row, tuples
+            end = _store(buf, at, size, row, stored, stored_at[tuples])
+            if end < 0:
+                return row, tuples
+            stored_at[tuples + 1] = end
+            hashes[tuples] = digest
+            table[slot] = tuples
+            number = tuples
+            tuples += 1
+        out[row] = number
+        row += 1
+    return row, tuples
+
+
+@nb.njit(cache=True, nogil=True)
+def _rehash(table, hashes, tuples):  # type: ignore[no-untyped-def]
+    mask = table.size - 1
+    for number in range(tuples):
+        slot = np.int64(hashes[number] >> np.uint64(20)) & mask
+        while table[slot] >= 0:
+            slot = (slot + 1) & mask
+        table[slot] = number

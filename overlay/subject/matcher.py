@@ -1,0 +1,91 @@
+"""Many patterns at once: which of them match a subject.
+
+A subject is looked up once, however many patterns there are. Patterns without wildcards are a dict. The others share a
+trie of tokens: a node has a branch for each literal token that some pattern has there, one for `*`, and the ids of the
+patterns that end here or go on with `>`. A lookup walks all branches that fit, level by level, so it costs by the
+tokens of the subject and the patterns that still fit, not by the number of patterns. The idea is that of the
+subscription lists in NATS servers.
+
+A matcher is called once for each distinct subject of a stream, and those may be hundreds of thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlay.subject.pattern import ONE, REST, Pattern
+
+__all__ = ["Matcher"]
+
+
+class _Node:
+    __slots__ = ("branches", "here", "one", "rest")
+
+    def __init__(self) -> None:
+        self.branches: dict[str, _Node] = {}
+        self.one: _Node | None = None
+        self.here: list[int] = []
+        self.rest: list[int] = []
+
+
+class Matcher:
+    """Patterns with ids. Several patterns may carry the same id, as the filters of one consumer do."""
+
+    __slots__ = ("_literals", "_root")
+
+    def __init__(self, patterns: Iterable[tuple[Pattern, int]]) -> None:
+        self._literals: dict[str, tuple[int, ...]] = {}
+        self._root: _Node | None = None
+        for pattern, known in patterns:
+            if pattern.is_literal:
+                self._literals[pattern.text] = _merge(self._literals.get(pattern.text, ()), (known,))
+            else:
+                self._root = self._root or _Node()
+                _add(self._root, pattern, known)
+
+    def match(self, subject: str) -> tuple[int, ...]:
+        """The ids of all patterns that a legal literal subject matches: ascending, each once."""
+        literal = self._literals.get(subject, ())
+        if self._root is None:
+            return literal
+        found = _walk(self._root, subject.split("."))
+        return _merge(literal, found) if found else literal
+
+
+def _add(root: _Node, pattern: Pattern, known: int) -> None:
+    node = root
+    for token in pattern.tokens:
+        if token == REST:
+            node.rest.append(known)
+            return
+        if token == ONE:
+            node.one = node.one or _Node()
+            node = node.one
+        else:
+            node = node.branches.setdefault(token, _Node())
+    node.here.append(known)
+
+
+def _walk(root: _Node, tokens: list[str]) -> list[int]:
+    found: list[int] = []
+    nodes = [root]
+    for token in tokens:
+        reached = []
+        for node in nodes:
+            if node.rest:
+                found += node.rest
+            branch = node.branches.get(token)
+            if branch is not None:
+                reached.append(branch)
+            if node.one is not None:
+                reached.append(node.one)
+        if not reached:
+            return found
+        nodes = reached
+    for node in nodes:
+        found += node.here
+    return found
+
+
+def _merge(some: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted({*some, *more}))

@@ -1,0 +1,165 @@
+"""Subjects and the patterns that select them, by JetStream's rules.
+
+A subject is a line of tokens with dots between them: `flights.JFK.LAX`. It is case-sensitive, may hold any UTF-8, and
+has no empty token and no space, tab, CR, LF or FF. A pattern is a subject in which a whole token may be a wildcard:
+`*` stands for exactly one token, `>` for one or more and only at the end. Inside a longer token both are plain text,
+so `a*` and `a>b` are literals.
+
+Two patterns can stand to each other in two ways that are easily mixed up. One may lie within the other (is_subset):
+every subject of the first is a subject of the second. Or some subject may match both (intersects). JetStream refuses a
+consumer's filters for the first only: `a.*.c` beside `a.b.*` is allowed although `a.b.c` matches both, because a
+message that matches several filters is still delivered once. Both tests go token by token and need no search: tokens
+are compared in place, and `>` takes whatever is left, provided something is left.
+
+The rules are sections g and h of the JetStream facts; tests/subject/test_against_nats.py asks a real server the same
+questions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from overlay.errors import SubjectError
+
+__all__ = [
+    "Pattern",
+    "check_subject",
+    "intersects",
+    "is_subject",
+    "is_subset",
+    "overlapping",
+]
+
+ONE = "*"
+REST = ">"
+
+_BLANKS = {" ": "a space", "\t": "a tab", "\r": "a carriage return", "\n": "a line feed", "\f": "a form feed"}
+# a lone surrogate cannot be written as UTF-8
+_BAD = re.compile(r"[ \t\r\n\f\ud800-\udfff]")
+# possessive, so that a long text without a match costs one pass
+_PLAIN = re.compile(r"[^ \t\r\n\f.*>\ud800-\udfff]++(?:\.[^ \t\r\n\f.*>\ud800-\udfff]++)*+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pattern:
+    """A legal pattern; a subject without wildcards is one too. Raises SubjectError when the text is not legal."""
+
+    text: str
+    tokens: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    is_literal: bool = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tokens = _split(self.text, "pattern")
+        if REST in tokens[:-1]:
+            column = _column(tokens, tokens.index(REST))
+            raise _error("pattern", self.text, column, "'>' may only be the last token; '*' stands for one token")
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "is_literal", ONE not in tokens and REST not in tokens)
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """The pattern that `text` writes. Raises SubjectError with the column and the reason."""
+        return cls(text)
+
+    def matches(self, subject: str) -> bool:
+        """Whether a legal literal subject is one of this pattern's."""
+        if self.is_literal:
+            return subject == self.text
+        tokens = subject.split(".")
+        for at, wanted in enumerate(self.tokens):
+            if at >= len(tokens):
+                return False
+            if wanted == REST:
+                return True
+            if wanted not in (ONE, tokens[at]):
+                return False
+        return len(tokens) == len(self.tokens)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def is_subset(a: Pattern, b: Pattern) -> bool:
+    """Whether every subject of `a` is one of `b`'s. A pattern lies within itself; `a` does not lie within `a.>`."""
+    for at, outer in enumerate(b.tokens):
+        if at >= len(a.tokens):
+            return False
+        inner = a.tokens[at]
+        if outer == REST:
+            return True
+        if inner == REST or (outer not in (ONE, inner)):
+            return False
+    return len(a.tokens) == len(b.tokens)
+
+
+def intersects(a: Pattern, b: Pattern) -> bool:
+    """Whether some literal subject matches both."""
+    for one, other in zip(a.tokens, b.tokens, strict=False):
+        if REST in (one, other):
+            return True
+        if one != other and ONE not in (one, other):
+            return False
+    return len(a.tokens) == len(b.tokens)
+
+
+def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
+    """The first pair that JetStream refuses beside each other (10138), as (inner, outer); None when all may stand.
+
+    A pair is refused when the inner one equals the outer or lies within it. Patterns that merely intersect may stand.
+    """
+    for a, b in combinations(patterns, 2):
+        # literals are most of a long list, and lie within each other only when they are equal
+        if a.is_literal and b.is_literal:
+            if a.text == b.text:
+                return a, b
+        elif is_subset(a, b):
+            return a, b
+        elif is_subset(b, a):
+            return b, a
+    return None
+
+
+def is_subject(text: str) -> bool:
+    """Whether `text` is a legal literal subject."""
+    if _PLAIN.fullmatch(text):
+        return True
+    tokens = text.split(".")
+    return not ("" in tokens or ONE in tokens or REST in tokens or _BAD.search(text))
+
+
+def check_subject(text: str, *, what: str = "subject", shown: str = "") -> None:
+    """Raises SubjectError with the column and the reason unless `text` is a legal literal subject.
+
+    The error speaks of `what`, and quotes `shown` in place of the text where that is given.
+    """
+    tokens = _split(text, what, shown)
+    for at, token in enumerate(tokens):
+        if token in (ONE, REST):
+            reason = f"{token!r} is a wildcard, which only patterns may hold; name the token"
+            raise _error(what, shown or text, _column(tokens, at), reason)
+
+
+def _split(text: str, what: str, shown: str = "") -> tuple[str, ...]:
+    shown = shown or text
+    if not text:
+        raise SubjectError(f"{what} '' is empty: write at least one token")
+    bad = _BAD.search(text)
+    if bad is not None:
+        found = _BLANKS.get(bad[0], "half of a surrogate pair")
+        raise _error(what, shown, bad.start() + 1, f"{found}, which no subject may hold; take it out")
+    tokens = tuple(text.split("."))
+    if "" in tokens:
+        reason = "empty token; a dot stands only between two tokens"
+        raise _error(what, shown, _column(tokens, tokens.index("")), reason)
+    return tokens
+
+
+def _column(tokens: Sequence[str], at: int) -> int:
+    return sum(len(token) + 1 for token in tokens[:at]) + 1
+
+
+def _error(what: str, shown: str, column: int, reason: str) -> SubjectError:
+    return SubjectError(f"column {column} of {what} {shown!r}: {reason}")

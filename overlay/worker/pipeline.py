@@ -1,0 +1,171 @@
+"""Steps 2 to 7 for what one round has fetched: decode, address, match, assemble and compress. No IO; runs in a thread.
+
+The pipeline keeps what outlives a round: dictionaries, the answers of the matchers, and the consumer sequences given out so
+far. After a failed transaction those sequences are wrong, so the pipeline is thrown away with everything else that the shard
+holds in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.config.stream import OnCorrupt, StreamConfig
+from overlay.deliver.outbox import Outgoing, Outlet, Press
+from overlay.deliver.state import ConsumerId, Mark, Source
+from overlay.match import Addressed, Addressing, Audience
+from overlay.scan import Malformed
+from overlay.scan.decode import NO_STOP
+from overlay.source.feed import Fetched
+from overlay.subject import Pattern
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """A consumer as the pipeline sees it."""
+
+    id: ConsumerId
+    filters: tuple[Pattern, ...]
+    outlet: Outlet
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One track's part in a round."""
+
+    stream: str
+    source: Source
+    fetched: Fetched
+    position: int
+    stop: int
+    readers: tuple[Reader, ...]
+    only: Ints | None = None
+    """Offsets to deliver and no others, ascending (last_per_subject)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """What could not be read, and whether it was passed over."""
+
+    stream: str
+    source: Source
+    malformed: Malformed
+    skipped: bool
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one task came. `mark` is where its consumers now stand; `stopped` when a corrupt batch is in the way."""
+
+    task: Task
+    mark: Mark
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a round came to."""
+
+    progress: list[Progress] = field(default_factory=list)
+    batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
+    sequences: dict[ConsumerId, int] = field(default_factory=dict)
+    """The last consumer sequence of each consumer that was given something."""
+    delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    decoded: Counter[str] = field(default_factory=Counter)
+    """Records by stream."""
+    unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Records by stream and reason."""
+    corruptions: list[Corruption] = field(default_factory=list)
+    newest: dict[ConsumerId, int] = field(default_factory=dict)
+    """The source timestamp, in ms, of the last record given to each consumer."""
+    backlog: bool = False
+    """Whether much more is waiting to be read."""
+
+
+class Pipeline:
+    """Not for two threads at once."""
+
+    def __init__(self, streams: Mapping[str, StreamConfig], sequences: Mapping[ConsumerId, int]) -> None:
+        self._streams = streams
+        self._sequences = dict(sequences)
+        self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
+        self._audiences: dict[tuple[object, ...], Audience] = {}
+        self._press = Press()
+
+    def run(self, tasks: Sequence[Task], now: int) -> Outcome:
+        """Work through one round. `now`: ms since 1970, the time on output records."""
+        outcome = Outcome()
+        owners: dict[Outlet, ConsumerId] = {}
+        for task in tasks:
+            owners |= {reader.outlet: reader.id for reader in task.readers}
+            for outlet, outgoing in self._run_task(task, now, outcome):
+                outcome.batches.append((owners[outlet], outgoing))
+        for outlet, outgoing in self._press.flush():
+            outcome.batches.append((owners[outlet], outgoing))
+        outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
+        return outcome
+
+    def _run_task(self, task: Task, now: int, outcome: Outcome) -> list[tuple[Outlet, Outgoing]]:
+        topic, partition = task.source
+        audience = self._audience(task)
+        progress = Progress(task, Mark(task.position))
+        full: list[tuple[Outlet, Outgoing]] = []
+        pieces = self._addressing[task.stream].read(
+            topic, partition, task.fetched.data, task.position, stop=task.stop, aborted=task.fetched.aborted
+        )
+        for piece in pieces:
+            if isinstance(piece, Malformed):
+                progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
+                outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
+                if progress.stopped:
+                    progress.mark = Mark(max(progress.mark.position, piece.base_offset))
+                    break
+                progress.mark = Mark(piece.next_offset)
+                continue
+            progress.mark = Mark(piece.records.next_offset)
+            outcome.decoded[task.stream] += len(piece.records)
+            for reason, count in piece.count_unaddressed().items():
+                outcome.unaddressed[task.stream, reason] += count
+            full.extend(self._deal(task, piece, audience, now, outcome))
+        if progress.mark.position == task.fetched.next_offset:
+            progress.mark = task.fetched.mark
+        outcome.progress.append(progress)
+        return full
+
+    def _deal(
+        self, task: Task, piece: Addressed, audience: Audience, now: int, outcome: Outcome
+    ) -> list[tuple[Outlet, Outgoing]]:
+        """Add a slice's records to the batches of those who want them; returns the batches that became full."""
+        full: list[tuple[Outlet, Outgoing]] = []
+        selection = audience.select(piece.codes)
+        for i in np.flatnonzero(np.diff(selection.bounds)).tolist():
+            reader, rows = task.readers[i], selection.of(i)
+            if task.only is not None:
+                rows = rows[np.isin(piece.records.offset[rows], task.only, assume_unique=True)]
+            if not rows.size:
+                continue
+            first = self._sequences.get(reader.id, 0) + 1
+            full.extend(self._press.add(reader.outlet, piece, rows, task.source[1], first, now))
+            self._sequences[reader.id] = first + rows.size - 1
+            outcome.delivered[reader.id] += rows.size
+            outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
+        return full
+
+    def _audience(self, task: Task) -> Audience:
+        """The matcher's answers for exactly these readers, kept from round to round."""
+        dictionary = self._addressing[task.stream].dictionary(*task.source)
+        key = (dictionary, *(reader.id for reader in task.readers))
+        if key not in self._audiences:
+            if len(self._audiences) > 64:  # tracks come and go while consumers catch up
+                self._audiences.clear()
+            self._audiences[key] = Audience(dictionary, [reader.filters for reader in task.readers])
+        return self._audiences[key]
+
+
+__all__ = ["NO_STOP", "Corruption", "Outcome", "Pipeline", "Progress", "Reader", "Task"]

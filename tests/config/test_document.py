@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlay.config.document import parse_document, read_document, show_path
+from overlay.errors import ConfigError, Place
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("", "f.yaml", "is empty"),
+        ("# nothing\n", "f.yaml", "is empty"),
+        ("---\n~\n", "f.yaml", "is empty"),
+        ("- a\n- b\n", "f.yaml:1:1", "is not a mapping"),
+        ("just a text\n", "f.yaml:1:1", "is not a mapping"),
+        ("a: 1\nb: [1, 2\nc: 3\n", "f.yaml:3:2", "begun in line 2"),
+        ("a: 1\n b: 2\n", "f.yaml:2:3", "is not YAML"),
+        ('a: "open\n', "f.yaml:2:1", "is not YAML"),
+        ("a:\n\tb: 1\n", "f.yaml:2:1", "a tab where YAML wants spaces"),
+        ("a: 1\n---\na: 2\n", "f.yaml:2:1", "a second document"),
+        ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1", "stands here a second time, first in line 1"),
+        ("x:\n  a: 1\n  a: 2\n", "f.yaml:3:3", "x.a: stands here a second time"),
+        ("a: &x 1\n<<: {b: 2}\n", "f.yaml:2:1", "merge keys"),
+        ("a: *nowhere\n", "f.yaml:1:4", "is not YAML"),
+        ("a: &x [*x]\n", "f.yaml:1:4", "an alias that contains itself"),
+        ("1: a\n", "f.yaml:1:1", "the key 1 is not a text"),
+        ("a: {true: 1}\n", "f.yaml:1:5", "the key true is not a text"),
+        ("[a]: 1\n", "f.yaml:1:1", "the key a list or mapping is not a text"),
+        ("a: !env HOME\n", "f.yaml:1:4", "the YAML tag !env is not supported"),
+        ("a: \x07\n", "f.yaml", "is not YAML"),
+        ('a: "\\ud800"\n', "f.yaml:1:4", "half of a surrogate pair"),
+        ("a: " + "[" * 500, "f.yaml", "is nested too deeply"),
+        ("a: " + "1" * 5000, "f.yaml:1:4", "a number too long"),
+    ],
+)
+def test_what_is_no_config_file_is_refused_at_its_place(text: str, place: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_document("f.yaml", text)
+    assert str(caught.value).startswith(f"{place}: ")
+    assert message in str(caught.value)
+
+
+def test_many_aliases_of_aliases_end_in_an_error() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{name}: &{name} [{', '.join(['*' + chr(ord(name) - 1)] * 9)}]\n" for name in "bcdefgh"
+    )
+    with pytest.raises(ConfigError, match="more than 100000 values"):
+        parse_document("f.yaml", bomb)
+
+
+def test_yaml_1_2_reads_words_as_texts() -> None:
+    found = parse_document(
+        "f.yaml", "a: [no, on, 12:30, 0o17, 0x1F, -3, 1_000, .5, true, ~, 2020-01-01T00:00:00Z]\n"
+    ).data
+    assert found == {"a": ("no", "on", "12:30", 15, 31, -3, 1000, 0.5, True, None, "2020-01-01T00:00:00Z")}
+
+
+def test_places_are_those_of_keys_and_values() -> None:
+    document = parse_document("f.yaml", "a: 1\nlist:\n  - x\n  - {y: 2}\n")
+    assert document.place(("list", 1, "y")) == Place("f.yaml", 4, 9)
+    assert document.place(("list", 1, "y"), key=True) == Place("f.yaml", 4, 6)
+    assert document.place(("list", 7)) == document.place(("list",)) == Place("f.yaml", 3, 3)
+    assert document.place(("zork",)) == Place("f.yaml", 1, 1)
+    assert show_path(("filter", "values", 2, "x")) == "filter.values[2].x"
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert read_document(file).data == {"a": 1}
+
+
+def test_other_encodings_are_refused_at_the_first_bad_byte(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_bytes(b"a: 1\nb: M\xfcnchen\n")
+    with pytest.raises(ConfigError, match=r"f\.yaml:2:5: is not UTF-8"):
+        read_document(file)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: Is a directory"):
+        read_document(tmp_path)

@@ -1,0 +1,183 @@
+"""The embedded broker through its accidents. `own` is a broker of this file: it is stopped and killed at will."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from overlay.errors import BrokerError
+from overlay.local import Broker, Condition, start, status, stop
+from overlay.local.state import Home, read_state, write_state
+from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with start(tmp_path_factory.mktemp("own")) as running:
+        yield running
+
+
+@pytest.fixture
+def running(own: Broker) -> Broker:
+    if status(own.home).condition is not Condition.RUNNING:
+        own.restart()
+    return own
+
+
+def read_values(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [message.value() or b"" for message in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def test_data_and_address_survive_a_kill(running: Broker) -> None:
+    address = running.bootstrap
+    produce_values(address, make_topic(address, "kept"), [b"a", b"b"])
+    running.kill()
+    assert status(running.home).condition is Condition.STOPPED
+    running.restart()
+    assert running.bootstrap == address
+    assert running.moved_from == ""
+    assert read_values(address, "kept", 2) == [b"a", b"b"]
+
+
+def test_port_taken_meanwhile_means_a_new_address(running: Broker) -> None:
+    before = running.bootstrap
+    running.stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", int(before.rpartition(":")[2])))
+        other.listen()
+        running.restart()
+    assert running.moved_from == before
+    assert running.bootstrap != before
+    assert AdminClient({"bootstrap.servers": running.bootstrap}).list_topics(timeout=10).brokers
+
+
+def test_port_lost_between_look_and_bind_is_tried_again(running: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = running.bootstrap
+    running.stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", int(before.rpartition(":")[2])))
+        other.listen()
+        monkeypatch.setattr("overlay.local.ports.is_free", lambda host, port: True)
+        running.restart()
+    assert running.moved_from == before
+
+
+def test_starting_a_running_broker_finds_it(running: Broker) -> None:
+    again = start(running.home)
+    assert (again.pid, again.bootstrap) == (running.pid, running.bootstrap)
+
+
+def test_running_broker_with_other_properties_is_not_passed_off(running: Broker) -> None:
+    with pytest.raises(BrokerError, match="with other properties"):
+        start(running.home, properties={"num.io.threads": "1"})
+
+
+def test_status_tells_all(running: Broker) -> None:
+    found = status(running.home)
+    assert found.condition is Condition.RUNNING
+    assert (found.bootstrap, found.pid) == (running.bootstrap, running.pid)
+    assert json.loads(json.dumps(found.to_json()))["condition"] == "running"
+
+
+def test_start_that_was_cut_off_is_taken_over(running: Broker) -> None:
+    home = Home(running.home)
+    state = read_state(home)
+    assert state is not None
+    write_state(home, replace(state, ready=False))
+    assert status(running.home).condition is Condition.STARTING
+    assert start(running.home).pid == running.pid
+    assert status(running.home).condition is Condition.RUNNING
+
+
+def test_stranger_with_the_remembered_pid_is_left_alone(running: Broker) -> None:
+    running.stop()
+    home = Home(running.home)
+    state = read_state(home)
+    assert state is not None
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with stranger:
+        write_state(home, replace(state, pid=stranger.pid))
+        assert status(running.home).condition is Condition.STOPPED
+        assert stop(running.home) is False
+        running.restart()
+        assert stranger.poll() is None
+        assert running.pid != stranger.pid
+        stranger.kill()
+
+
+def test_two_starts_at_once_make_one_broker(running: Broker) -> None:
+    running.stop()
+    code = "import sys, pathlib; from overlay.local import start; print(start(pathlib.Path(sys.argv[1])).pid)"
+    command = [sys.executable, "-c", code, str(running.home)]
+    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    pids = [racer.communicate(timeout=90)[0].strip() for racer in racers]
+    assert pids[0] == pids[1] != ""
+    assert status(running.home).pid == int(pids[0])
+    # it outlives those who started it, and anybody may stop it
+    assert stop(running.home) is True
+    assert not _is_alive(int(pids[0]))
+
+
+def test_broker_that_dies_while_starting_shows_why(tmp_path: Path) -> None:
+    missing = {"ssl.keystore.location": str(tmp_path / "missing.p12"), "ssl.keystore.password": "secret"}
+    properties = {"listeners": "SSL://127.0.0.1:0", **missing}
+    with pytest.raises(BrokerError, match=r"(?s)ended while it started.*broker\.log.*missing\.p12") as raised:
+        start(tmp_path, properties=properties)
+    assert "\tat " not in str(raised.value)
+    assert status(tmp_path).condition is Condition.STOPPED
+
+
+def test_format_that_fails_shows_why(tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match=r"(?s)could not format.*Invalid value soon.*log\.retention\.hours"):
+        start(tmp_path, properties={"log.retention.hours": "soon"})
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerError, match=r"file/home: .*cannot be written.*--home"):
+        start(tmp_path / "file" / "home")
+
+
+def test_ephemeral_broker_leaves_nothing_behind() -> None:
+    with start(ephemeral=True) as broker:
+        home = broker.home
+        assert home.is_dir()
+    assert not home.exists()
+
+
+def test_shared_broker_gives_each_test_its_topic(new_topic: NewTopicFixture, bootstrap: str) -> None:
+    first, second = new_topic(), new_topic(partitions=3, retention_ms=60000)
+    assert first != second
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    assert len(topics[second].partitions) == 3
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # a child of a process that has ended may stay as a zombie where nobody collects it
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

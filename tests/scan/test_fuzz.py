@@ -1,0 +1,156 @@
+"""Damaged batches: no crash, no hang, no read outside the buffer, and the same judgement as the oracle.
+
+The bytes under test lie in the middle of a larger array whose rest is poison: 0xFF, in which every varint is without
+end, or 0x01, in which every byte is a null or a -1. A kernel that reads a byte outside decides by the poison sooner or
+later, and the two runs differ. OVERLAY_FUZZ sets how many damaged buffers are tried.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from overlay.scan import Decoder
+from overlay.scan.codec import Arena
+from tests.oracle.batches import Record
+from tests.scan.compare import PLAN, Bytes, Reading, has_odd_markers, read_oracle, read_scan
+from tests.support import batches as make
+from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
+
+ROUNDS = int(os.environ.get("OVERLAY_FUZZ", "3000"))
+CANARY = 4096
+LIMIT = 1 << 20
+
+HEADERS = [(b"origin", b"JFK"), (b"dest", None), ("größe".encode(), b""), (b"origin", b"EWR")]
+
+
+def _records(base_offset: int, count: int) -> list[Record]:
+    sizes = [None, 0, 1, 70, 9]
+    return [
+        Record(
+            base_offset + 2 * i,
+            1_700_000_000_000 + i * (-1) ** i * 977,
+            None if i % 4 == 0 else b"key-%d" % i,
+            None if sizes[i % 5] is None else b"v" * (sizes[i % 5] or 0),
+            HEADERS[: i % 5],
+        )
+        for i in range(count)
+    ]
+
+
+def _corpus() -> list[bytes]:
+    """Small buffers, so that a round is quick: each codec alone, several batches, flags, markers, nothing."""
+    alone = [make.build(_records(5, 4), base_offset=5, codec=codec, xerial=True) for codec in range(5)]
+    raw_snappy = make.build(_records(5, 4), base_offset=5, codec=2, xerial=False)
+    row = b"".join(make.build(_records(100 * i, 3), base_offset=100 * i, codec=i % 5) for i in range(5))
+    transaction = make.build(_records(0, 2), transactional=True, producer_id=7) + make.end_marker(9, 7, commit=False)
+    odd = make.empty(0, 9) + make.build(_records(50, 2), base_offset=50, log_append_time=True) + make.empty(90, 1)
+    return [*alone, *alone[:1], raw_snappy, row, transaction + row[len(alone[0]) :], odd, make.build()]
+
+
+def _between_canaries(data: bytes, poison: int) -> Bytes:
+    whole = np.full(len(data) + 2 * CANARY, poison, np.uint8)
+    whole[CANARY : CANARY + len(data)] = np.frombuffer(data, np.uint8)
+    return whole[CANARY : CANARY + len(data)]
+
+
+class PoisonedArena(Arena):
+    """An arena full of poison when made and wherever it grows: what lies behind the decompressed bytes is known."""
+
+    def __init__(self, poison: int, limit: int = LIMIT) -> None:
+        super().__init__(size=512, limit=limit)
+        self.poison = poison
+        self.buf[:] = poison
+
+    def _grow(self, keep: int) -> bool:
+        grown = super()._grow(keep)
+        self.buf[keep:] = self.poison
+        return grown
+
+
+def _decode(data: bytes, poison: int, aborted: list[tuple[int, int]]) -> Reading:
+    decoder = Decoder(PLAN, slice_bytes=400, arena=PoisonedArena(poison))
+    return read_scan(_between_canaries(data, poison), decoder, aborted)
+
+
+def _check(data: bytes, aborted: list[tuple[int, int]]) -> Reading:
+    reading = _decode(data, 0xFF, aborted)
+    again = _decode(data, 0x01, aborted)
+    assert reading == again, "the outcome depends on bytes outside the buffer"
+    if not has_odd_markers(data):
+        expected = read_oracle(data, aborted)
+        assert reading.seen == expected.seen
+        assert reading.fields == expected.fields
+    return reading
+
+
+@pytest.mark.timeout(60 + ROUNDS // 50)
+def test_damaged_buffers() -> None:
+    corpus = _corpus()
+    faults = records = 0
+    for seed in range(ROUNDS):
+        data = mutate(seed, corpus[seed % len(corpus)])
+        try:
+            reading = _check(data, [(7, 0)])
+        except Exception as error:
+            error.add_note(f"mutation {seed} of buffer {seed % len(corpus)}: {data.hex()}")
+            raise
+        faults += len(reading.faults)
+        records += len(reading.fields)
+    assert faults > ROUNDS / 4, "the damage is too tame to prove anything"
+    assert records > ROUNDS / 4, "the damage is so great that nothing is left to compare"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fetch_buffers(max_batches=5), st.integers(0, 1 << 32))
+def test_damaged_fetches(fetch: FetchBuffer, seed: int) -> None:
+    """Few, but of any shape; and Hypothesis makes a failing one small."""
+    _check(mutate(seed, fetch.data), fetch.aborted)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_cut(codec: int) -> None:
+    """A payload cut at each byte under right lengths and CRC: the kernel's own checks, one after the other."""
+    payload = b"".join(make.encode_record(record, 5, 1_700_000_000_000) for record in _records(5, 5))
+    for size in range(len(payload)):
+        _check(make.build(base_offset=5, codec=codec, payload=payload[:size], count=5, last_offset_delta=8), [])
+
+
+def _overlong(payload: bytes, at: int) -> bytes:
+    return payload[:at] + b"\xff" * 12 + payload[at + 1 :]
+
+
+def _replaced(payload: bytes, at: int) -> bytes:
+    return payload[:at] + b"\x80" + payload[at + 1 :]
+
+
+@pytest.mark.parametrize("damage", [_overlong, _replaced])
+def test_every_position(damage: Callable[[bytes, int], bytes]) -> None:
+    """A varint without end, or one byte longer, at each byte."""
+    payload = b"".join(make.encode_record(record, 5, 1_700_000_000_000) for record in _records(5, 5))
+    for at in range(len(payload)):
+        _check(make.build(base_offset=5, payload=damage(payload, at), count=5, last_offset_delta=8), [])
+
+
+@pytest.mark.slow
+def test_with_bounds_checked_kernels(tmp_path: Path) -> None:
+    """The same tests with kernels compiled to check each index: a read or write past any array is an IndexError."""
+    environment = {
+        **os.environ,
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "OVERLAY_FUZZ": str(min(ROUNDS, 1500)),
+    }
+    names = [f"tests/scan/test_{name}.py" for name in ("fuzz", "decode", "json")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not bounds_checked", *names]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    assert run.returncode == 0, run.stdout[-5000:]

@@ -1,0 +1,139 @@
+"""Fields of JSON values, found in the bytes, against json.loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from overlay.field import Field, FieldKind
+from overlay.scan import MALFORMED, MISSING, Decoder, Records, make_plan
+from tests.oracle.batches import Record
+from tests.support.batches import build
+from tests.support.strategies import broken_json, json_documents, json_keys, json_leaves, json_values
+
+SLOW_DRAWS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATHS = ["origin", "leg", "leg.dest", "leg.origin.a", "a", "a.a", "ключ", 'q"uote', "back\\slash", "origin "]
+DECODER = Decoder(make_plan([Field(FieldKind.VALUE, path) for path in PATHS]))
+Text = bytes | int  # what the scan found: JSON text, MISSING or MALFORMED
+
+
+def find(values: Sequence[bytes | None]) -> list[list[Text]]:
+    """Per value, per path. Each value has its neighbours' bytes around it, as in a real batch."""
+    records = [Record(i, 0, None, value, []) for i, value in enumerate(values)]
+    found: list[list[Text]] = []
+    for piece in DECODER.decode(np.frombuffer(build(records), np.uint8)):
+        assert isinstance(piece, Records)
+        found += [[_text(piece, slot, row) for slot in range(len(PATHS))] for row in range(len(piece))]
+    assert len(found) == len(values)
+    return found
+
+
+def _text(piece: Records, slot: int, row: int) -> Text:
+    at, size = int(piece.at[slot, row]), int(piece.size[slot, row])
+    if size < 0:
+        return size
+    assert int(piece.body[row]) < at
+    assert at + size < int(piece.end[row])
+    return piece.buf[at : at + size].tobytes()
+
+
+def _keep_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of keys that stand twice in an object the first counts, as json.py says; json.loads alone keeps the last."""
+    return dict(reversed(pairs))
+
+
+def lookup(document: Any, path: str) -> tuple[bool, Any]:
+    for step in path.split("."):
+        if not isinstance(document, dict) or step not in document:
+            return False, None
+        document = document[step]
+    return True, document
+
+
+def check(value: bytes, found: list[Text]) -> None:
+    document = json.loads(value.decode("utf-8", "surrogatepass"), object_pairs_hook=_keep_first)
+    for path, text in zip(PATHS, found, strict=True):
+        there, expected = lookup(document, path)
+        if not there:
+            assert text == MISSING, path
+        else:
+            assert isinstance(text, bytes), path
+            assert json.loads(text.decode("utf-8", "surrogatepass"), object_pairs_hook=_keep_first) == expected, path
+
+
+@SLOW_DRAWS
+@given(st.lists(json_values(), max_size=4))
+def test_any_documents(values: list[bytes]) -> None:
+    for value, found in zip(values, find(values), strict=True):
+        check(value, found)
+
+
+@st.composite
+def objects_with_duplicates(draw: st.DrawFn) -> bytes:
+    """An object written by hand: keys may stand twice, keys and strings may be escaped in full."""
+    pairs = draw(st.lists(st.tuples(json_keys, json_leaves | json_documents), max_size=6))
+    blank = draw(st.sampled_from(["", " ", "\r\n\t"]))
+    members = [f"{_spell(draw, key)}{blank}:{blank}{json.dumps(value)}" for key, value in pairs]
+    text = f"{blank}{{{blank}{f'{blank},{blank}'.join(members)}{blank}}}{blank}"
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _spell(draw: st.DrawFn, key: str) -> str:
+    if draw(st.booleans()):
+        return json.dumps(key, ensure_ascii=draw(st.booleans()))
+    units = key.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
+    return '"' + "".join(f"\\u{unit.upper() if draw(st.booleans()) else unit}" for unit in units) + '"'
+
+
+@SLOW_DRAWS
+@given(objects_with_duplicates())
+@example(b'{"a": 1, "a": {"a": 2}}')
+@example(b'{"or\\u0069gin": "x", "origin": "y"}')
+@example(b'{"\\u006Ceg": {"\\u0064est": null}}')
+def test_duplicate_and_escaped_keys(value: bytes) -> None:
+    check(value, find([value])[0])
+
+
+@SLOW_DRAWS
+@given(st.lists(broken_json() | st.binary(max_size=30), min_size=1, max_size=4))
+def test_broken_documents_stay_within_themselves(values: list[bytes]) -> None:
+    """What was found before the break may be there, but never a byte of the neighbours, and no fault of the batch."""
+    alone = [find([value])[0] for value in values]
+    assert find(values) == alone
+    for value, found in zip(values, alone, strict=True):
+        assert all(text in value if isinstance(text, bytes) else text in (MISSING, MALFORMED) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "origin"),
+    [
+        (None, MISSING),
+        (b"", MALFORMED),
+        (b"  ", MALFORMED),
+        (b"{}", MISSING),
+        (b"[]", MISSING),
+        (b"12", MISSING),
+        (b'"origin"', MISSING),
+        (b'{"origin"', MALFORMED),
+        (b'{"origin":', MALFORMED),
+        (b'{"origin":}', MALFORMED),
+        (b'{"origin":"JFK', MALFORMED),
+        (b'{"origin":"JF\\"K"}', b'"JF\\"K"'),
+        (b'{"origin":"JFK\\', MALFORMED),
+        (b'{"dest":"LAX",}', MALFORMED),
+        (b'{"dest":"LAX" "origin":"JFK"}', MALFORMED),
+        (b'{"dest":"LAX"', MALFORMED),
+        (b'{"x":{"origin":1}, "origin": -1.5e+7}', b"-1.5e+7"),
+        (b'{"x":"}","y":["{",{}],"origin":[1,[2]],"z":0}', b"[1,[2]]"),
+        (b'{"originate":1,"origi":2}', MISSING),
+        (b'{"origin":null}', b"null"),
+    ],
+)
+def test_one_field(value: bytes | None, origin: Text) -> None:
+    assert find([value])[0][0] == origin

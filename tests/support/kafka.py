@@ -1,0 +1,50 @@
+"""Topics and plain records for tests, by confluent-kafka: an independent client, so that it can also judge."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+DEADLINE_S = 30
+
+
+class NewTopicFixture(Protocol):
+    """The fixture `new_topic`: dots of a config name are written as underscores (`retention_ms=1000`)."""
+
+    def __call__(self, partitions: int = 1, **config: object) -> str: ...
+
+
+def make_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+    """Create a topic and wait until the broker has it."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    client.create_topics([topic], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
+    return name
+
+
+def name_topics(bootstrap: str, prefix: str) -> Callable[..., str]:
+    """A maker of uniquely named topics: `make(partitions=3, cleanup_policy="compact")` returns the name."""
+
+    def make(partitions: int = 1, **config: object) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        dotted = {key.replace("_", "."): str(value) for key, value in config.items()}
+        return make_topic(bootstrap, name, partitions, dotted)
+
+    return make
+
+
+def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], **settings: object) -> None:
+    """Write values to a topic and wait until all are acknowledged."""
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+        producer.poll(0)
+    left = producer.flush(DEADLINE_S)
+    if left or failures:
+        raise AssertionError(f"{topic}: {left} records were not acknowledged, {len(failures)} refused: {failures[:3]}")
