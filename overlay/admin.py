@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from overlay.connection import Properties, for_confluent
-from overlay.errors import OverlayError, SourceUnavailable
+from overlay.errors import SourceUnavailable
 
 DEADLINE_S = 15.0
 
 
-class TopicRefused(OverlayError):
-    """Kafka would not create a topic."""
+def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
+    return NewTopic(name, partitions, replication, config=dict(config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +68,63 @@ class Admin:
         except KafkaException as error:
             raise SourceUnavailable(error.args[0].str()) from error
 
-    async def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
-        """Create a topic; one that is there already is left as it is. Raises TopicRefused."""
-        await asyncio.to_thread(self._create_topic, NewTopic(name, partitions, replication, config=dict(config)))
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
+        """Create topics, and wait until every one can be described. Those that are there already are left as they are.
 
-    def _create_topic(self, topic: NewTopic) -> None:
-        future = self._client.create_topics([topic], operation_timeout=DEADLINE_S, request_timeout=DEADLINE_S)[topic.topic]
-        try:
-            future.result(DEADLINE_S)
-        except KafkaException as error:
-            if error.args[0].code() != RdKafkaError.TOPIC_ALREADY_EXISTS:
-                raise TopicRefused(f"topic {topic.topic} cannot be created: {error.args[0].str()}") from error
+        Returns why for each that Kafka refused. Topics come from `new_topic`.
+        """
+        wanted = {topic.topic: topic for topic in topics}
+        refused = await asyncio.to_thread(self._create_topics, wanted) if wanted else {}
+        await self._await_topics(set(wanted) - set(refused))
+        return refused
 
-    async def find_offsets(self, sources: Iterable[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-        """An offset of each partition: OffsetSpec.earliest(), latest() (committed), or for_timestamp(ms); -1 for none."""
-        return await asyncio.to_thread(self._find_offsets, list(sources), spec)
+    def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
+        refused: dict[str, str] = {}
+        options = {"operation_timeout": DEADLINE_S, "request_timeout": DEADLINE_S}
+        for name, future in self._client.create_topics(list(wanted.values()), **options).items():
+            try:
+                future.result(DEADLINE_S)
+            except KafkaException as error:
+                if error.args[0].code() != RdKafkaError.TOPIC_ALREADY_EXISTS:
+                    refused[name] = f"topic {name} cannot be created: {error.args[0].str()}"
+        return refused
 
-    def _find_offsets(self, sources: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    async def _await_topics(self, names: set[str]) -> None:
+        # a broker answers for a new topic a moment after the controller has created it
+        async with asyncio.timeout(DEADLINE_S):
+            while names - set(await self.find_topics(names, with_config=False)):
+                await asyncio.sleep(0.05)
+
+    async def find_offsets(
+        self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
+    ) -> dict[tuple[str, int], int]:
+        """An offset of each partition: OffsetSpec.earliest(), latest(), or for_timestamp(ms), which gives -1 for none.
+
+        The latest is the last stable offset, or with `committed=False` the high watermark.
+        """
+        return await asyncio.to_thread(self._find_offsets, list(sources), spec, committed)
+
+    def _find_offsets(
+        self, sources: list[tuple[str, int]], spec: OffsetSpec, committed: bool
+    ) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(topic, partition): spec for topic, partition in sources}
         if not asked:
             return {}
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         try:
-            answers = self._client.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=DEADLINE_S
-            )
+            answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
             return {(tp.topic, tp.partition): future.result(DEADLINE_S).offset for tp, future in answers.items()}
         except KafkaException as error:
             raise SourceUnavailable(error.args[0].str()) from error
+
+    async def find_bounds(
+        self, sources: Iterable[tuple[str, int]], *, committed: bool = True
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Log start and end of each partition."""
+        wanted = list(sources)
+        first = await self.find_offsets(wanted, OffsetSpec.earliest())
+        last = await self.find_offsets(wanted, OffsetSpec.latest(), committed=committed)
+        return {source: (first[source], last[source]) for source in wanted}
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""

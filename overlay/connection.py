@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
-from confluent_kafka import KafkaException
 from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
@@ -90,7 +89,7 @@ async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
     try:
         await client.bootstrap()
-    except (KafkaConnectionError, KafkaError, asyncio.TimeoutError) as error:
+    except (TimeoutError, KafkaConnectionError, KafkaError) as error:
         await client.close()
         raise SourceUnavailable(f"{kafka['bootstrap.servers']}: Kafka cannot be reached: {error}") from error
     return client

@@ -64,10 +64,13 @@ class Fenced(OverlayError):
 
 
 class DeliveryFailed(OverlayError):
-    """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled."""
+    """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled.
 
-    def __init__(self, topic: str, partition: int, reason: str) -> None:
-        self.topic, self.partition, self.reason = topic, partition, reason
+    `final`: whether trying again cannot help.
+    """
+
+    def __init__(self, topic: str, partition: int, reason: str, *, final: bool) -> None:
+        self.topic, self.partition, self.reason, self.final = topic, partition, reason, final
         super().__init__(f"{topic}-{partition}: {reason}")
 
 

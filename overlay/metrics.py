@@ -46,7 +46,7 @@ class Metrics:
             "consumer_lag_seconds", "Age of the last record delivered while there is more to read, else 0", "stream", "consumer"
         )
         self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
-        self.stream_stopped = gauge("stream_stopped", "Partitions of a stream that are not read", "stream", "reason")
+        self.stream_stopped = gauge("stream_stopped", "1 while a stream, or a partition of it, is not read", "stream")
         self.commit_seconds = Histogram(
             "commit_seconds", "Time from the begin of a transaction to its commit",
             namespace="overlay", registry=registry, buckets=_COMMIT_BUCKETS,

@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-def validate(folder: Path, as_json: bool) -> None:
-    """Check the config files in DIR. Exit code 1 when there is a problem."""
+@click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
+def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
+    """Check the config files in DIR. Exit code 1 when there is a problem, or something is missing in Kafka."""
     loaded, problems = read_folder(folder)
-    if as_json:
-        click.echo(json.dumps(describe(loaded, problems), ensure_ascii=False))
-    else:
+    answer = describe(loaded, problems)
+    if not as_json:
         for problem in problems:
             click.echo(str(problem))
         click.echo(summarise(loaded, problems))
-    sys.exit(1 if problems else 0)
+    missing = False
+    if ask_kafka and loaded is not None:
+        from overlay.cli.kafka_check import report_kafka
+
+        answer["kafka"], missing = report_kafka(loaded, as_json)
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    sys.exit(1 if problems or missing else 0)
 
 
 def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:

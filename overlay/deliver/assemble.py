@@ -208,8 +208,10 @@ def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _assemble(buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds,
-              source_time, stream_sequence, consumer_sequence, base, out, at, count_before):  # type: ignore[no-untyped-def]  # fmt: skip
+def _assemble(  # type: ignore[no-untyped-def]
+    buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds,
+    source_time, stream_sequence, consumer_sequence, base, out, at, count_before,
+):  # fmt: skip
     token = np.empty(prefix.size + 84, np.uint8)
     _copy(token, 0, prefix, 0, prefix.size)
     one = np.full(1, 49, np.uint8)

@@ -28,6 +28,10 @@ class EncodedBatch:
         self._count, self._base, self._latest = body.count, body.base_timestamp, body.max_timestamp
         self._producer = (-1, -1, -1)
 
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self._attributes & TRANSACTIONAL)
+
     def append(self, *, timestamp: object, key: object, value: object, headers: object = ()) -> None:
         """Refuse: the batch is full, aiokafka is to open another."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import structlog
 
-from overlay.admin import Admin, TopicFacts
+from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config.consumer import ConsumerConfig, Delivery, HeaderStyle, Timestamps
-from overlay.errors import OverlayError
 from overlay.scan.codec import Codec
 
 from .assemble import make_envelope
@@ -27,20 +28,24 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
     return {**given, "message.timestamp.type": _TIME_TYPE[config.output.timestamps]}
 
 
-async def ensure_outlet(admin: Admin, config: ConsumerConfig, replication: int, *, sequenced: bool) -> Outlet:
-    """The output topic of a consumer. `sequenced`: whether the stream gives sequences. Raises OverlayError."""
-    name = config.deliver_subject
-    facts = (await admin.find_topics([name])).get(name)
-    if facts is None:
-        await admin.create_topic(name, config.output.partitions, replication, topic_config(config))
-        log.info("output topic created", topic=name, partitions=config.output.partitions)
-        facts = (await admin.find_topics([name])).get(name)
-        if facts is None:
-            raise OverlayError(f"output topic {name} was created but cannot be found. Check that we may describe it")
-    else:
-        for difference in find_differences(facts, config):
-            log.warning("output topic differs from the consumer's file; it is used as it is", topic=name, why=difference)
-    return make_outlet(facts, config, sequenced=sequenced)
+async def ensure_topics(
+    admin: Admin, configs: Iterable[ConsumerConfig], replication: int
+) -> tuple[dict[str, TopicFacts], dict[str, str]]:
+    """The consumers' output topics as they stand, missing ones created, and why for each that could not be."""
+    wanted = {config.deliver_subject: config for config in configs}
+    present = await admin.find_topics(wanted)
+    missing = [config for name, config in wanted.items() if name not in present]
+    refused = await admin.create_topics(
+        new_topic(config.deliver_subject, config.output.partitions, replication, topic_config(config))
+        for config in missing
+    )
+    created = await admin.find_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
+    for name, facts in created.items():
+        log.info("output topic created", topic=name, partitions=facts.partitions)
+    for name, facts in present.items():
+        for difference in find_differences(facts, wanted[name]):
+            log.warning("output topic differs from the consumer's file; used as it is", topic=name, why=difference)
+    return present | created, refused
 
 
 def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:

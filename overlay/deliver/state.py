@@ -46,13 +46,23 @@ class ConsumerState:
 class Delta:
     """What one transaction changed; consumers are replaced whole."""
 
-    cursors: Mapping[tuple[str, Source], Mark] = field(default_factory=dict)
-    consumers: Mapping[ConsumerId, ConsumerState] = field(default_factory=dict)
-    topics: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
+    topics: dict[tuple[str, str], str] = field(default_factory=dict)
     """Kafka's topic id for each stream and topic."""
     forgotten: tuple[ConsumerId, ...] = ()
     generation: int | None = None
     """The owner's generation; in the first record of an ownership."""
+
+    def merge(self, later: Delta) -> Delta:
+        """This and a later delta as one."""
+        return Delta(
+            {**self.cursors, **later.cursors},
+            {**self.consumers, **later.consumers},
+            {**self.topics, **later.topics},
+            (*self.forgotten, *later.forgotten),
+            self.generation if later.generation is None else later.generation,
+        )
 
     def __bool__(self) -> bool:
         return bool(self.cursors or self.consumers or self.topics or self.forgotten or self.generation is not None)

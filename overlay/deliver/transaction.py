@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -42,9 +42,6 @@ _FENCED = (
     kafka_errors.OutOfOrderSequenceNumber,
 )
 
-Sends = Mapping[TopicPartition, Sequence[Outgoing]]
-
-
 class _Sender:
     """An aiokafka producer, started with a deadline and stopped without waiting for what can no longer succeed."""
 
@@ -62,6 +59,12 @@ class _Sender:
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             raise SourceUnavailable(f"the producer cannot start: {error or type(error).__name__}") from error
+
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """Get the metadata of topics in one request, rather than one by one as batches come."""
+        for topic in topics:
+            self._producer.client._topics.add(topic)
+        await self._producer.client.force_metadata_update()
 
     async def close(self) -> None:
         with contextlib.suppress(KafkaError, OSError, TimeoutError, asyncio.InvalidStateError):
@@ -84,7 +87,7 @@ class _Sender:
                 first = list(by_partition)[tasks.index(next(iter(late)))]
                 everyone = "" if done else " (nor by any other partition)"
                 reason = f"not taken within {DEADLINE_S:.0f} s: {', '.join(names[:5])}{everyone}"
-                raise DeliveryFailed(first.topic, first.partition, reason)
+                raise DeliveryFailed(first.topic, first.partition, reason, final=False)
         finally:
             for task in tasks:
                 task.cancel()
@@ -100,10 +103,16 @@ class _Sender:
         except _FENCED as error:
             raise Fenced(f"{tp.topic}-{tp.partition}: {type(error).__name__}: {error}") from error
         except (KafkaError, OSError, AssertionError) as error:
-            raise DeliveryFailed(tp.topic, tp.partition, f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise DeliveryFailed(tp.topic, tp.partition, reason, final=_is_final(error)) from error
         finally:
             for future in futures:
                 future.add_done_callback(_consume)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether trying again cannot help."""
+    return isinstance(error, KafkaError) and not error.retriable
 
 
 def _consume(future: asyncio.Future[Any]) -> None:
@@ -127,25 +136,34 @@ class Transactions(_Sender):
         super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         self._state = TopicPartition(state_topic, shard)
 
-    async def commit(self, batches: Iterable[Outgoing], state: bytes) -> int:
-        """Batches and state record in one transaction; returns the state record's offset.
+    async def begin(self) -> None:
+        """Open a transaction."""
+        async with self._guard():
+            await self._producer.begin_transaction()
 
-        Raises Fenced, DeliveryFailed or SourceUnavailable; nothing was committed then (after SourceUnavailable it may have
-        been), and this object is of no more use.
+    async def send(self, batches: Iterable[Outgoing]) -> None:
+        """Send and await batches of the open transaction."""
+        async with self._guard():
+            await self._send_all(batches)
+
+    async def finish(self, state: bytes) -> int:
+        """Write the state record and commit; returns the record's offset."""
+        async with self._guard():
+            async with asyncio.timeout(DEADLINE_S):
+                future = await self._producer.send(self._state.topic, state, partition=self._state.partition)
+                metadata: RecordMetadata = await future
+                await self._producer.commit_transaction()
+            return int(metadata.offset)
+
+    @contextlib.asynccontextmanager
+    async def _guard(self) -> AsyncIterator[None]:
+        """Abort on any error and say whose fault it is: Fenced, DeliveryFailed or SourceUnavailable.
+
+        Nothing is committed then, but for SourceUnavailable from `finish`, after which only the state can tell; in every
+        case this object is of no more use.
         """
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT_MS / 1000):
-                await self._producer.begin_transaction()
-                recorded = asyncio.create_task(self._record(state))
-                try:
-                    await self._send_all(batches)
-                    offset = await recorded
-                except BaseException:
-                    recorded.cancel()
-                    await asyncio.gather(recorded, return_exceptions=True)
-                    raise
-                await self._producer.commit_transaction()
-                return offset
+            yield
         except _FENCED as error:
             raise Fenced(f"{self._state.topic}-{self._state.partition}: {type(error).__name__}: {error}") from error
         except (Fenced, DeliveryFailed):
@@ -154,11 +172,6 @@ class Transactions(_Sender):
         except (KafkaError, OSError, TimeoutError) as error:
             await self._abort()
             raise SourceUnavailable(f"the transaction did not end: {error or type(error).__name__}") from error
-
-    async def _record(self, state: bytes) -> int:
-        future = await self._producer.send(self._state.topic, state, partition=self._state.partition)
-        metadata: RecordMetadata = await future
-        return int(metadata.offset)
 
     async def _abort(self) -> None:
         """Best effort: the next owner's InitProducerId aborts what is left open."""

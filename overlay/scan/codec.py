@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import numpy as np
@@ -91,14 +92,14 @@ def _snappy(data: Bytes, out: Bytes) -> int:
     return filled
 
 
-def _raw_snappy(raw: bytes, out: Bytes) -> int:
+def _raw_snappy(raw: bytes, out: Any) -> int:
     size = int(cramjam.snappy.decompress_raw_len(raw))
     if size > out.size:
         raise _Full(f"{size} bytes do not fit")
     return int(cramjam.snappy.decompress_raw_into(raw, out[:size])) if size else 0
 
 
-_DECOMPRESS: dict[int, Callable[[Bytes, Bytes], int]] = {
+_DECOMPRESS: dict[int, Callable[[Any, Any], int]] = {
     Codec.GZIP: cramjam.gzip.decompress_into,
     Codec.SNAPPY: _snappy,
     Codec.LZ4: cramjam.lz4.decompress_into,
@@ -118,12 +119,12 @@ def _lz4(data: Bytes) -> bytes:
     return bytes(frame.finish())
 
 
-def _xerial(data: Bytes) -> bytes:
+def _xerial(data: Any) -> bytes:
     block = bytes(cramjam.snappy.compress_raw(data))
     return XERIAL + struct.pack(">iii", 1, 1, len(block)) + block
 
 
-_COMPRESS: dict[Codec, Callable[[Bytes], bytes]] = {
+_COMPRESS: dict[Codec, Callable[[Any], bytes]] = {
     Codec.NONE: lambda data: data.tobytes(),
     Codec.GZIP: lambda data: bytes(cramjam.gzip.compress(data, 1)),
     Codec.SNAPPY: _xerial,

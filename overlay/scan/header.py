@@ -64,27 +64,40 @@ Batches: TypeAlias = npt.NDArray[np.void]  # of dtype BATCH
 class Fault(enum.IntEnum):
     """Why bytes of the log cannot be read. Kernels return the number, messages show the text."""
 
-    text: str
+    NONE = 0
+    LENGTH = 1
+    OLD_FORMAT = 2
+    MAGIC = 3
+    CRC = 4
+    CODEC = 5
+    DECOMPRESS = 6
+    TOO_LARGE = 7
+    RECORD = 8
+    COUNT = 9
+    OFFSETS = 10
+    ORDER = 11
+    CONTROL = 12
 
-    def __new__(cls, number: int, text: str) -> Fault:
-        fault = int.__new__(cls, number)
-        fault._value_ = number
-        fault.text = text
-        return fault
+    @property
+    def text(self) -> str:
+        return _TEXTS[self]
 
-    NONE = 0, "no fault"
-    LENGTH = 1, "the batch's length field is out of range"
-    OLD_FORMAT = 2, "message format v0 or v1; only v2 (Kafka 0.11 and later) can be read"
-    MAGIC = 3, "unknown message format"
-    CRC = 4, "the CRC does not match"
-    CODEC = 5, "unknown compression codec"
-    DECOMPRESS = 6, "the records do not decompress"
-    TOO_LARGE = 7, "the records decompress to more than the limit"
-    RECORD = 8, "a record runs past its end, or ends before it"
-    COUNT = 9, "the record count does not agree with the records"
-    OFFSETS = 10, "record offsets do not ascend within the batch's range"
-    ORDER = 11, "the batch's offsets overlap those of the batch before"
-    CONTROL = 12, "the control record cannot be read"
+
+_TEXTS = {
+    Fault.NONE: "no fault",
+    Fault.LENGTH: "the batch's length field is out of range",
+    Fault.OLD_FORMAT: "message format v0 or v1; only v2 (Kafka 0.11 and later) can be read",
+    Fault.MAGIC: "unknown message format",
+    Fault.CRC: "the CRC does not match",
+    Fault.CODEC: "unknown compression codec",
+    Fault.DECOMPRESS: "the records do not decompress",
+    Fault.TOO_LARGE: "the records decompress to more than the limit",
+    Fault.RECORD: "a record runs past its end, or ends before it",
+    Fault.COUNT: "the record count does not agree with the records",
+    Fault.OFFSETS: "record offsets do not ascend within the batch's range",
+    Fault.ORDER: "the batch's offsets overlap those of the batch before",
+    Fault.CONTROL: "the control record cannot be read",
+}
 
 
 @nb.njit(cache=True, nogil=True)

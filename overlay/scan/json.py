@@ -1,244 +1,303 @@
 """Fields of JSON values, found in the bytes without parsing the document into objects.
 
-`extract` looks for each wanted path in each record's value and notes where its JSON text lies: strings with their quotes,
-objects and arrays whole. It reads no further than it must: what stands behind the wanted field is not looked at, so a document
-is malformed only as far as it was read. Of keys that stand twice in an object the first counts. A text that ends too early
-or has another character where the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or
-leads through something that is no object, gives MISSING.
+What. `extract` looks for all wanted paths in each record's value in one pass and notes where their JSON texts lie: strings
+with their quotes, objects and arrays whole. Each path is answered as if it were looked for alone, and read no further than
+it must be: what stands behind the field is not looked at, so a document is malformed for a path only as far as it had to be
+read for it. Of keys that stand twice in an object the first counts. A text that ends too early or has another character where
+the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or leads through something that
+is no object, gives MISSING.
+
+How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes through
+the object of one node at a time. A wanted key is either an answer, or leads to a node with children: then the pass
+enters its value and comes back to the outer object at the value's end. It leaves an object as soon as all children of its node
+are answered, and the document as soon as all paths are.
+
+Two ways lead over a value: `_pass` counts brackets and knows strings, and the pass itself, which also wants keys, colons and
+commas. Where the strict way gives up inside a nested object, the paths below it are MALFORMED, and the outer object goes
+on behind the value as `_pass` sees it: a path is never malformed for what another path had to read.
+
+Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is compared
+only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from .borrow import borrow
 from .header import Bytes
 from .kernel import MISSING
+from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
+from .spelling import is_key
+from .words import find_quote
+
+Ints = npt.NDArray[np.int64]
 
 MALFORMED = -2  # the size of a field whose document cannot be read up to it
 
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Wanted paths as kernels take them: steps end to end in `text`, step i at bounds[i]:bounds[i+1], the steps of path p
-    being starts[p]:starts[p+1], and slots[p] its row in the plan's arrays."""
-
-    text: Bytes
-    bounds: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-
-    @property
-    def count(self) -> int:
-        return self.slots.size
+_CLOSED = 0  # instead of a node: the object ended (node 0 is the document, which is nobody's member)
 
 
-def extract(
-    buf: Bytes,
-    at: npt.NDArray[np.int64],
-    size: npt.NDArray[np.int64],
-    value_slot: int,
-    paths: Paths,
-    low: int,
-    high: int,
-) -> None:
+def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low: int, high: int) -> None:
     """For the records low:high write where each path's text lies; `at` and `size` are [fields, records]."""
-    _extract(buf, at, size, value_slot, paths.text, paths.bounds, paths.starts, paths.slots, low, high)
+    _extract(buf, at, size, value_slot, paths.text, paths.nodes, low, high)
 
 
 @nb.njit(cache=True, nogil=True)
-def _extract(buf, at, size, value_slot, text, bounds, starts, slots, low, high):  # type: ignore[no-untyped-def]
+def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
+    kept = np.full(nodes.shape[0], -1, np.int64), np.zeros((4, nodes.shape[0]), np.int64)
+    met, frames = borrow(kept[0]), borrow(kept[1])  # met: the last record in which each node's key was met
+    buf, at, size, text, nodes = borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes)
     for row in range(low, high):
         begin = at[value_slot, row]
         length = size[value_slot, row]
-        for p in range(slots.size):
-            if length < 0:
-                size[slots[p], row] = MISSING
-            else:
-                at[slots[p], row], size[slots[p], row] = _find(
-                    buf, begin, begin + length, text, bounds, starts[p], starts[p + 1]
-                )
+        pos = _blank(buf, begin, begin + length)
+        if length < 0:
+            _settle(nodes, 0, row, size, MISSING)
+        elif pos >= begin + length:
+            _settle(nodes, 0, row, size, MALFORMED)
+        elif buf[np.uintp(pos)] != 0x7B:  # {
+            _settle(nodes, 0, row, size, MISSING)
+        else:
+            _search(buf, pos + 1, begin + length, text, nodes, row, at, size, met, frames)
 
 
 @nb.njit(cache=True, nogil=True)
-def _find(buf, pos, end, text, bounds, step, last):  # type: ignore[no-untyped-def]
-    """Where the value at path steps step:last lies: (position, size), or (pos, MISSING | MALFORMED)."""
-    pos = _blank(buf, pos, end)
-    while step < last:
-        if pos >= end:
-            return pos, MALFORMED
-        if buf[pos] != 0x7B:  # {
-            return pos, MISSING
-        pos = _enter(buf, pos + 1, end, text, bounds[step], bounds[step + 1])
-        if pos < 0:
-            return np.int64(0), pos
-        step += 1
+def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
+    """Give all paths through the node the same answer."""
+    for n in range(node, nodes[node, AFTER]):
+        if nodes[n, SLOT] >= 0:
+            size[nodes[n, SLOT], row] = answer
+
+
+@nb.njit(cache=True, nogil=True)
+def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyped-def]
+    """The same for those of the node's children whose keys were not met."""
+    child = node + 1
+    while child < nodes[node, AFTER]:
+        if met[child] != row:
+            _settle(nodes, child, row, size, answer)
+        child = nodes[child, AFTER]
+
+
+@nb.njit(cache=True, nogil=True)
+def _search(buf, pos, end, text, nodes, row, at, size, met, frames):  # type: ignore[no-untyped-def]
+    """Answer all paths of one document, whose opening `{` ends at pos.
+
+    frames[:, d]: the node whose object is being read at depth d, where the object begins, how many of the node's children
+    are still to be met, and whether the next member is the first.
+    """
+    depth = 0
+    frames[0, 0], frames[1, 0], frames[2, 0], frames[3, 0] = 0, pos - 1, nodes[0, CHILDREN], 1
+    while True:
+        node = frames[0, depth]
+        child, pos = _seek(buf, pos, end, text, nodes, node, frames[3, depth] == 1, row, met)
+        frames[3, depth] = 0
+        if child > 0:
+            met[child] = row
+            frames[2, depth] -= 1
+            if nodes[child, CHILDREN] > 0 and pos < end and buf[np.uintp(pos)] == 0x7B:
+                depth += 1
+                frames[0, depth], frames[1, depth], frames[2, depth], frames[3, depth] = (
+                    child, pos, nodes[child, CHILDREN], 1,
+                )  # fmt: skip
+                pos += 1
+                continue
+            pos = _answer(buf, pos, end, text, nodes, child, row, at, size, frames[2, depth] > 0)
+            if pos >= 0 and frames[2, depth] > 0:
+                continue
+            child = np.int64(1) if pos >= 0 else np.int64(MALFORMED)
+        depth, pos = _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, child)
+        if depth < 0:
+            return
+
+
+@nb.njit(cache=True, nogil=True)
+def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: ignore[no-untyped-def]
+    """Answer the paths that a member ends, whose value at pos is entered no further. Position after it, or MALFORMED.
+
+    The value is passed only for a path that asks for it, or when the position after it is `needed`.
+    """
+    if nodes[child, CHILDREN] > 0:
+        _settle(nodes, child, row, size, MISSING if pos < end else MALFORMED)
+    slot = nodes[child, SLOT]
+    if slot < 0 and not needed:
+        return pos
     after = _pass(buf, pos, end)
-    if after < 0:
-        return pos, MALFORMED
-    return pos, after - pos
+    if slot >= 0:
+        at[slot, row] = pos
+        size[slot, row] = after - pos if after >= 0 else MALFORMED
+    return after
 
 
 @nb.njit(cache=True, nogil=True)
-def _enter(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
-    """Position of the value of the key text[first:last] in the object whose `{` ends at pos; MISSING or MALFORMED."""
-    pos = _blank(buf, pos, end)
-    if pos < end and buf[pos] == 0x7D:  # }
-        return MISSING
-    while pos < end and buf[pos] == 0x22:  # "
-        key = pos + 1
-        pos = _pass(buf, pos, end)
+def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why):  # type: ignore[no-untyped-def]
+    """Leave objects until one is reached that has more to tell: (its depth, position), or depth -1 when none has.
+
+    `why`: _CLOSED with pos behind the `}`, MALFORMED, or any node when all children were met, pos then standing inside.
+    """
+    while True:
+        node = frames[0, depth]
+        if why <= _CLOSED:
+            _settle_unmet(nodes, node, row, size, met, MISSING if why == _CLOSED else MALFORMED)
+        begin = frames[1, depth]
+        depth -= 1
+        if depth < 0:
+            return depth, pos
+        slot = nodes[node, SLOT]
+        if why == MALFORMED:
+            pos = _pass(buf, begin, end)
+        elif why != _CLOSED:
+            pos = _pass_rest(buf, pos, end, 1)
+        if slot >= 0:
+            at[slot, row] = begin
+            size[slot, row] = pos - begin if pos >= 0 else MALFORMED
         if pos < 0:
-            return MALFORMED
-        wanted = _is_key(buf, key, pos - 1, text, first, last)
-        pos = _blank(buf, pos, end)
-        if pos >= end or buf[pos] != 0x3A:  # :
-            return MALFORMED
-        pos = _blank(buf, pos + 1, end)
-        if wanted:
-            return pos
-        pos = _pass(buf, pos, end)
-        if pos < 0:
-            return MALFORMED
+            why = np.int64(MALFORMED)
+        elif frames[2, depth] > 0:
+            return depth, pos
+        else:
+            why = np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True)
+def _seek(buf, pos, end, text, nodes, node, is_first, row, met):  # type: ignore[no-untyped-def]
+    """The next member that a path wants: (its node, position of its value).
+
+    pos stands behind the object's `{` or behind a value. (_CLOSED, position after `}`) at the end, or (MALFORMED, MALFORMED).
+    """
+    while True:
         pos = _blank(buf, pos, end)
         if pos >= end:
-            return MALFORMED
-        if buf[pos] == 0x7D:
-            return MISSING
-        if buf[pos] != 0x2C:  # ,
-            return MALFORMED
+            break
+        byte = buf[np.uintp(pos)]
+        if byte == 0x7D:  # }
+            return np.int64(_CLOSED), pos + 1
+        if not is_first:
+            if byte != 0x2C:  # ,
+                break
+            pos = _blank(buf, pos + 1, end)
+        is_first = False
+        if pos >= end or buf[np.uintp(pos)] != 0x22:
+            break
+        key = pos + 1
+        pos = find_quote(buf, key, end)
+        is_plain = pos < end and buf[np.uintp(pos)] == 0x22
+        pos = pos + 1 if is_plain else _pass_string(buf, pos, end)
+        if pos < 0:
+            break
+        child = _match(buf, key, pos - 1, text, nodes, node, is_plain, row, met)
+        pos = _blank(buf, pos, end)
+        if pos >= end or buf[np.uintp(pos)] != 0x3A:  # :
+            break
         pos = _blank(buf, pos + 1, end)
-    return MALFORMED
+        if child > 0:
+            return child, pos
+        pos = _pass(buf, pos, end)
+        if pos < 0:
+            break
+    return np.int64(MALFORMED), np.int64(MALFORMED)
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def _match(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignore[no-untyped-def]
+    """The child of the node that the key key:end names for the first time in this object, or 0."""
+    length = end - key
+    if is_plain:
+        bit = np.uint64(digest(np.int64(buf[np.uintp(key)]), length))
+        if not (np.uint64(nodes[node, MASK]) >> bit) & np.uint64(1):
+            return np.int64(0)
+    return _compare(buf, key, end, text, nodes, node, is_plain, row, met)
+
+
+@nb.njit(cache=True, nogil=True)
+def _compare(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignore[no-untyped-def]
+    child = node + 1
+    while child < nodes[node, AFTER]:
+        if met[child] != row:
+            first, last = nodes[child, FIRST], nodes[child, LAST]
+            if is_plain:
+                found = last - first == end - key and _same(buf, key, text, first, end - key)
+            else:
+                found = is_key(buf, key, end, text, first, last)
+            if found:
+                return child
+        child = nodes[child, AFTER]
+    return np.int64(0)
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def _same(buf, at, text, first, size):  # type: ignore[no-untyped-def]
+    for i in range(size):  # noqa: SIM110 - a loop is what numba compiles
+        if buf[np.uintp(at + i)] != text[np.uintp(first + i)]:
+            return False
+    return True
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def _blank(buf, pos, end):  # type: ignore[no-untyped-def]
-    while pos < end and (buf[pos] == 0x20 or buf[pos] == 0x0A or buf[pos] == 0x0D or buf[pos] == 0x09):
+    while pos < end:
+        byte = buf[np.uintp(pos)]
+        if byte > 0x20 or not (byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09):
+            break
         pos += 1
     return pos
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def _pass(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position after the value at pos, or MALFORMED. Brackets are counted, not matched by kind."""
     if pos >= end:
-        return MALFORMED
-    if buf[pos] == 0x22:
+        return np.int64(MALFORMED)
+    byte = buf[np.uintp(pos)]
+    if byte == 0x22:
         return _pass_string(buf, pos + 1, end)
-    if buf[pos] != 0x7B and buf[pos] != 0x5B:
-        return _pass_scalar(buf, pos, end)
-    depth = 0
+    if byte == 0x7B or byte == 0x5B:
+        return _pass_rest(buf, pos + 1, end, 1)
+    return _pass_scalar(buf, pos, end)
+
+
+@nb.njit(cache=True, nogil=True)
+def _pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
+    """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
     while pos < end:
-        byte = buf[pos]
+        byte = buf[np.uintp(pos)]
         pos += 1
         if byte == 0x22:
             pos = _pass_string(buf, pos, end)
             if pos < 0:
-                return MALFORMED
+                break
         elif byte == 0x7B or byte == 0x5B:  # { [
             depth += 1
         elif byte == 0x7D or byte == 0x5D:  # } ]
             depth -= 1
             if depth == 0:
                 return pos
-    return MALFORMED
+    return np.int64(MALFORMED)
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def _pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
-    while pos < end:
-        if buf[pos] == 0x22:
+    """Position after the closing quote, or MALFORMED."""
+    while True:
+        pos = find_quote(buf, pos, end)
+        if pos >= end:
+            return np.int64(MALFORMED)
+        if buf[np.uintp(pos)] == 0x22:
             return pos + 1
-        pos += 2 if buf[pos] == 0x5C else 1  # backslash
-    return MALFORMED
+        pos += 2
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def _pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
     """A number, true, false or null: its characters up to a separator. At least one is needed."""
     first = pos
-    while pos < end:
-        byte = buf[pos]
-        named = (0x30 <= byte <= 0x39) or (0x61 <= byte <= 0x7A) or byte == 0x2E or byte == 0x45
-        if not (named or byte == 0x2B or byte == 0x2D):  # + -
-            break
+    while pos < end and _IN_SCALAR[buf[np.uintp(pos)]]:
         pos += 1
-    return pos if pos > first else MALFORMED
+    return pos if pos > first else np.int64(MALFORMED)
 
 
-@nb.njit(cache=True, nogil=True)
-def _is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
-    """Whether the key between its quotes at pos:end says text[first:last], escapes taken into account."""
-    while pos < end and first < last and buf[pos] != 0x5C:
-        if buf[pos] != text[first]:
-            return False
-        pos += 1
-        first += 1
-    if pos >= end or buf[pos] != 0x5C:
-        return pos == end and first == last
-    return _is_escaped_key(buf, pos, end, text, first, last)
-
-
-@nb.njit(cache=True, nogil=True)
-def _is_escaped_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
-    spelled = np.empty(4, np.uint8)
-    while pos < end:
-        if buf[pos] == 0x5C:
-            count, pos = _unescape(buf, pos + 1, end, spelled)
-        else:
-            spelled[0] = buf[pos]
-            count, pos = 1, pos + 1
-        for i in range(count):
-            if first >= last or text[first] != spelled[i]:
-                return False
-            first += 1
-    return first == last
-
-
-@nb.njit(cache=True, nogil=True)
-def _unescape(buf, pos, end, out):  # type: ignore[no-untyped-def]
-    """The character behind a backslash, as UTF-8 in `out`: (bytes, next position)."""
-    byte = buf[pos] if pos < end else np.uint8(0)
-    if byte != 0x75:  # u
-        out[0] = byte
-        for spelling, meaning in ((0x62, 8), (0x66, 12), (0x6E, 10), (0x72, 13), (0x74, 9)):
-            if byte == spelling:
-                out[0] = meaning
-        return 1, pos + 1
-    code = _hex(buf, pos + 1, end)
-    pos += 5
-    if 0xD800 <= code < 0xDC00 and pos + 1 < end and buf[pos] == 0x5C and buf[pos + 1] == 0x75:
-        low = _hex(buf, pos + 2, end)
-        if 0xDC00 <= low < 0xE000:
-            return _utf8(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), out), pos + 6
-    return _utf8(code, out), pos
-
-
-@nb.njit(cache=True, nogil=True)
-def _hex(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Four hexadecimal digits at pos; what is no digit counts as zero, and the key then differs from any that is wanted."""
-    code = 0
-    for i in range(4):
-        byte = np.int64(buf[pos + i]) if pos + i < end else 0
-        digit = byte - 0x30 if byte <= 0x39 else (byte | 0x20) - 0x57
-        code = code * 16 + (digit if 0 <= digit < 16 else 0)
-    return code
-
-
-@nb.njit(cache=True, nogil=True)
-def _utf8(code, out):  # type: ignore[no-untyped-def]
-    if code < 0x80:
-        out[0] = code
-        return 1
-    if code < 0x800:
-        out[0], out[1] = 0xC0 | (code >> 6), 0x80 | (code & 0x3F)
-        return 2
-    if code < 0x10000:
-        out[0], out[1], out[2] = 0xE0 | (code >> 12), 0x80 | ((code >> 6) & 0x3F), 0x80 | (code & 0x3F)
-        return 3
-    out[0], out[1] = 0xF0 | (code >> 18), 0x80 | ((code >> 12) & 0x3F)
-    out[2], out[3] = 0x80 | ((code >> 6) & 0x3F), 0x80 | (code & 0x3F)
-    return 4
+_IN_SCALAR = np.zeros(256, np.bool_)
+_IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True

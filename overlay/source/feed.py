@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -162,7 +163,7 @@ class Feed:
                     leaderless = True
                 elif node not in self._nodes:
                     self._nodes[node] = asyncio.create_task(self._fetch(node, lanes), name=f"fetch-{node}")
-                    self._nodes[node].add_done_callback(lambda _, n=node: self._finish(n))
+                    self._nodes[node].add_done_callback(functools.partial(self._finish, node))
             if leaderless:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._idle.wait(), pause)
@@ -172,8 +173,8 @@ class Feed:
                 pause = BACKOFF_S[0]
                 await self._idle.wait()
 
-    def _finish(self, node: int) -> None:
-        task = self._nodes.pop(node)
+    def _finish(self, node: int, task: asyncio.Task[None]) -> None:
+        del self._nodes[node]
         if not task.cancelled() and task.exception():
             log.error("fetch failed", broker=node, error=str(task.exception()))
         self.wake()
@@ -192,6 +193,7 @@ class Feed:
         waiting = len(lanes) < len(self._lanes)
         request = self._request(lanes, SHORT_WAIT_MS if waiting else LONG_WAIT_MS)
         asked = {lane.tp: (lane, lane.position) for lane in lanes}
+        asked_lanes = set(lanes)
         for lane in lanes:
             lane.in_flight = True
         try:
@@ -199,15 +201,15 @@ class Feed:
             stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
             if any(stale):
                 await self._refresh()
-        except (KafkaError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
             await asyncio.sleep(BACKOFF_S[0])
             await self._refresh()
         finally:
             for lane in lanes:
                 lane.in_flight = False
-        # the one who asked for these lanes may take them before the next fetch is made up
-        self._lanes.sort(key=lambda lane: lane.ready is not None)
+        # two lanes of one partition take turns
+        self._lanes.sort(key=lambda lane: lane in asked_lanes)
 
     def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
         topics: dict[str, list[tuple[int, int, int]]] = {}

@@ -7,15 +7,12 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.structs import TopicPartition
 
 from overlay.errors import SourceChanged, SourceUnavailable
-from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.kernel import open_bodies
 
-from .feed import READ_COMMITTED, Denied, Feed, Fetched, Lost
+from .feed import Denied, Feed, Fetched, Lost
 
 PATIENCE_S = 30.0
 
@@ -73,22 +70,3 @@ async def read_values(
             for offset, first, length in zip(piece.offset.tolist(), at.tolist(), size.tolist(), strict=True):
                 if length >= 0:
                     yield offset, piece.buf[first : first + length].tobytes()
-
-
-async def find_end(client: AIOKafkaClient, topic: str, partition: int) -> tuple[int, int]:
-    """Log start and high watermark of a partition, committed or not, by an empty-handed fetch. Raises SourceUnavailable."""
-    await client.add_topic(topic)
-    await client.force_metadata_update()
-    node = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-    if node is None or node < 0:
-        raise SourceUnavailable(f"{topic}-{partition}: has no leader now")
-    request = FetchRequest(0, 0, 1, READ_COMMITTED, [(topic, [(partition, 0, 1)])])
-    try:
-        response = await client.send(node, request)
-    except (KafkaError, OSError) as error:
-        raise SourceUnavailable(f"{topic}-{partition}: {error}") from error
-    _, _, high_watermark, _, log_start, *_ = response.topics[0][1][0]
-    return log_start, high_watermark
-
-
-__all__ = ["Records", "find_end", "read_span", "read_values"]

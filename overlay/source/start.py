@@ -50,8 +50,9 @@ async def find_start(
     client: AIOKafkaClient, admin: Admin, config: ConsumerConfig, stream: StreamConfig, sources: Sequence[Source]
 ) -> Start:
     """The start of a consumer that has no position yet. Raises SourceChanged, SourceUnavailable."""
-    earliest = await admin.find_offsets(sources, OffsetSpec.earliest())
-    ends = await admin.find_offsets(sources, OffsetSpec.latest())
+    bounds = await admin.find_bounds(sources)
+    earliest = {source: first for source, (first, _) in bounds.items()}
+    ends = {source: end for source, (_, end) in bounds.items()}
     match config.deliver_policy:
         case DeliverPolicy.ALL:
             return Start(earliest, {})

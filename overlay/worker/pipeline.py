@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.deliver.outbox import Outgoing, Outlet, Press
-from overlay.deliver.state import ConsumerId, Mark, Source
+from overlay.deliver.state import ConsumerId
 from overlay.match import Addressed, Addressing, Audience
 from overlay.scan import Malformed
-from overlay.scan.decode import NO_STOP
 from overlay.source.feed import Fetched
+from overlay.source.mark import Mark, Source
 from overlay.subject import Pattern
 
 Ints = npt.NDArray[np.int64]
@@ -167,5 +167,3 @@ class Pipeline:
             self._audiences[key] = Audience(dictionary, [reader.filters for reader in task.readers])
         return self._audiences[key]
 
-
-__all__ = ["NO_STOP", "Corruption", "Outcome", "Pipeline", "Progress", "Reader", "Task"]

@@ -10,55 +10,83 @@ sits the round out; otherwise it would always be a step ahead and the two would 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
-LaneT = TypeVar("LaneT")
+import numpy as np
+import numpy.typing as npt
+
+from overlay.deliver.state import ConsumerId
+from overlay.scan.decode import NO_STOP
+from overlay.source.mark import Mark
 
 
 @dataclass(slots=True, eq=False)
-class Track(Generic[LaneT]):
-    """`position`: the next offset that its consumers have not been given."""
+class Track:
+    """`mark`: what its consumers have been given lies before it."""
 
-    position: int
-    lane: LaneT
-    members: set[tuple[str, str]] = field(default_factory=set)
-    alone: bool = False
-    """Whether it must not join another yet: it delivers selected records only (last_per_subject)."""
+    mark: Mark
+    members: set[ConsumerId] = field(default_factory=set)
+    only: npt.NDArray[np.int64] | None = None
+    """Offsets to deliver and no others, up to `snapshot_end`; such a track is by itself (last_per_subject)."""
+    snapshot_end: int = NO_STOP
+    halted: bool = False
+    """A corrupt batch is in the way; those who reach it stop as well."""
+
+    @property
+    def position(self) -> int:
+        return self.mark.position
+
+    @property
+    def is_alone(self) -> bool:
+        return self.only is not None
+
+    def finish_snapshot(self) -> None:
+        """Once the last messages are delivered, go on like any other."""
+        if self.is_alone and self.position >= self.snapshot_end:
+            self.only, self.snapshot_end = None, NO_STOP
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[LaneT]):
+class Turn:
     """One track's part in a round: read to `stop`, exclusive."""
 
-    track: Track[LaneT]
+    track: Track
     stop: int
 
 
-def plan_round(tracks: list[Track[LaneT]], fetched_to: dict[int, int], no_stop: int) -> list[Turn[LaneT]]:
-    """Turns for the tracks of one partition. `fetched_to`: where the data in hand ends, by id() of the track."""
-    turns: list[Turn[LaneT]] = []
-    held: set[int] = set()
-    ordered = sorted(tracks, key=lambda track: track.position)
-    for track, ahead in zip(ordered, [*ordered[1:], None], strict=True):
-        end = fetched_to.get(id(track))
-        if end is None or id(track) in held:
+def find_tail(tracks: Sequence[Track]) -> Track | None:
+    """The foremost track, whose position is the stream's cursor; one that is alone never is."""
+    return max((track for track in tracks if not track.is_alone), key=lambda track: track.position, default=None)
+
+
+def plan_round(tracks: Sequence[Track], fetched_to: Mapping[Track, int]) -> list[Turn]:
+    """Turns for the tracks of one partition. `fetched_to`: where the data in hand ends, for tracks that have some."""
+    turns: list[Turn] = []
+    held: set[Track] = set()
+    joinable = sorted((track for track in tracks if not track.is_alone), key=lambda track: track.position)
+    for track, ahead in zip(joinable, [*joinable[1:], None], strict=True):
+        if track in held or track not in fetched_to:
             continue
-        stop = no_stop if ahead is None or track.alone else ahead.position
-        if ahead is not None and not track.alone and end >= stop:
-            held.add(id(ahead))
+        stop = NO_STOP if ahead is None else ahead.position
+        if ahead is not None and fetched_to[track] >= stop:
+            held.add(ahead)
         turns.append(Turn(track, stop))
+    turns += [Turn(track, track.snapshot_end) for track in tracks if track.is_alone and track in fetched_to]
     return turns
 
 
-def join(tracks: list[Track[LaneT]]) -> list[Track[LaneT]]:
-    """Merge tracks that have met; returns those that are no longer needed. `tracks` is changed in place."""
-    by_position: dict[int, Track[LaneT]] = {}
-    spent: list[Track[LaneT]] = []
+def join(tracks: list[Track]) -> list[Track]:
+    """Merge tracks that have met, changing `tracks`; returns those that are no longer needed."""
+    met: dict[int, Track] = {}
+    spent: list[Track] = []
     for track in tracks:
-        first = by_position.setdefault(track.position, track) if not track.alone else track
+        if track.is_alone:
+            continue
+        first = met.setdefault(track.position, track)
         if first is not track:
             first.members |= track.members
+            first.halted |= track.halted
             spent.append(track)
     tracks[:] = [track for track in tracks if track not in spent]
     return spent

@@ -1,0 +1,83 @@
+# Python 3.11 or newer and make are all that has to be there: every target sets up what it needs. `make help` lists them.
+
+VENV   := .venv
+RUN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+BROKEN := $(VENV)/.installing
+LOCK   := requirements.lock
+# the service alone, for the container image: the same versions without the extras
+SLIM   := requirements-service.lock
+
+# a Python of your choice: make venv PYTHON=/opt/python3.12/bin/python3
+PYTHON ?=
+# passed on: make test ARGS="tests/subject -x", make demo ARGS="--scale 3"
+ARGS   ?=
+NAME   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## set up .venv with the locked versions; at once when nothing has changed
+
+demo: $(STAMP) ## filter real flight records out of a real Kafka topic, and check the result
+	@$(RUN)/overlay demo $(ARGS)
+
+test: lint ## lint, then every test
+	@echo "pytest"
+	@$(RUN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff and mypy
+	@echo "ruff check"
+	@$(RUN)/ruff check --quiet .
+	@echo "ruff format --check"
+	@$(RUN)/ruff format --quiet --check . || { echo "some files are not formatted (above). Run: make format" >&2; exit 1; }
+	@echo "mypy"
+	@$(RUN)/mypy
+
+format: $(STAMP) ## write the code as ruff formats it
+	@$(RUN)/ruff check --quiet --fix-only .
+	@$(RUN)/ruff format .
+
+bench: $(STAMP) ## measure beside what you would use instead: make bench NAME=scan
+	@if [ -z "$(NAME)" ]; then echo "which bench? For example: make bench NAME=scan" >&2; exit 2; fi
+	@$(RUN)/python -m bench $(NAME) $(ARGS)
+
+lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer versions
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(RUN)/uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file $(LOCK) $(ARGS)
+	@$(RUN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --constraints $(LOCK) \
+	  --output-file $(SLIM)
+	@echo "$(LOCK) and $(SLIM) are up to date"
+
+clean: ## remove .venv, caches and builds
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An install that was broken off leaves $(BROKEN) behind: half a package can look like a whole one to pip, so the next
+# run begins with an empty folder. The stamp is written last.
+$(STAMP): $(LOCK) pyproject.toml
+	@python=; \
+	for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "no Python 3.11 or newer among: $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)." \
+	    "Install one, or name it: make venv PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$python cannot make virtual environments: its modules venv and ensurepip are missing." \
+	    "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	fi; \
+	clear=; if [ -e $(BROKEN) ]; then clear=--clear; fi; \
+	echo "making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $$clear $(VENV) && touch $(BROKEN)
+	@echo "installing $$(grep -c '^[a-z].*==' $(LOCK)) packages at the locked versions: a minute or two the first time"
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(LOCK)
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@rm -f $(BROKEN) && touch $@
+	@echo "$(VENV) is ready"

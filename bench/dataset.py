@@ -1,0 +1,77 @@
+"""The data of all benches: flights in one topic per codec, published once, and the counts that every filter must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.errors import WrongAnswer
+from bench.sides import Tally, Work
+from overlay.local import flights
+from overlay.subject import Matcher, Pattern
+
+CODECS = ("none", "lz4", "zstd")
+SELECTIVITIES = {"0.1%": "flights.JFK.HNL.HA", "33%": "flights.JFK.>", "100%": "flights.>"}
+"""A daily flight to Honolulu (342 of 336,776, spread over the year), everything out of JFK (111,279), everything."""
+WARM_UP_RECORDS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The flights `scale` times over, on one broker."""
+
+    bootstrap: str
+    table: pa.Table
+    subjects: pa.Array
+    scale: float
+
+    @property
+    def records(self) -> int:
+        return flights.count_records(self.table, self.scale)
+
+    def publish(self, codec: str, progress: Callable[[int], None] | None = None) -> None:
+        """Fill the codec's two topics: the one to measure and a small one to warm up on."""
+        flights.publish(self.bootstrap, _name(codec), self.scale, codec, progress, table=self.table)
+        scale = WARM_UP_RECORDS / self.table.num_rows
+        flights.publish(self.bootstrap, f"{_name(codec)}-warm-up", scale, codec, table=self.table)
+
+    def plan(self, codec: str, pattern: str) -> Work:
+        return Work(self.bootstrap, _name(codec), self.records, pattern)
+
+    def plan_warm_up(self, codec: str) -> Work:
+        return Work(self.bootstrap, f"{_name(codec)}-warm-up", WARM_UP_RECORDS, SELECTIVITIES["33%"])
+
+    def count(self, pattern: str, records: int) -> int:
+        """How many of the first `records` records match: from the data set alone, without Kafka."""
+        wraps, rest = divmod(records, self.table.num_rows)
+        once = _count(self.subjects, pattern) if wraps else 0
+        return wraps * once + _count(self.subjects.slice(0, rest), pattern)
+
+    def check(self, side: str, work: Work, tally: Tally) -> None:
+        """Raises WrongAnswer when a side did not read what it says or did not find what is there."""
+        if not 0 < tally.records <= work.records:
+            raise WrongAnswer(f"{side} on {work.topic}: read {tally.records} records, {work.records} are there")
+        expected = self.count(work.pattern, tally.records)
+        if tally.matched is not None and tally.matched != expected:
+            raise WrongAnswer(
+                f"{side} on {work.topic}: {tally.matched} of {tally.records} records match {work.pattern},"
+                f" the data set says {expected}. Run this side alone (--only) to look into it"
+            )
+
+
+def load(bootstrap: str, scale: float) -> Dataset:
+    """Read the data set. Raises FlightsError."""
+    table = flights.read_flights()
+    return Dataset(bootstrap, table, flights.subjects(table), scale)
+
+
+def _name(codec: str) -> str:
+    return f"flights-{codec}"
+
+
+def _count(subjects: pa.Array, pattern: str) -> int:
+    matcher = Matcher([(Pattern(pattern), 0)])
+    return sum(row["counts"] for row in pc.value_counts(subjects).to_pylist() if matcher.match(row["values"]))

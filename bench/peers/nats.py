@@ -1,0 +1,138 @@
+"""A NATS JetStream ordered consumer with a filter subject: the same messages, copied once into nats-server's file storage.
+
+Each flight is published under its subject, with the same value and headers. The server applies the filter, so the client
+receives matching messages only; the rate counts what the server had to look through, as for every other side. The clock runs
+from the connection to the last matching message. Copying the data into NATS is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.api import StorageType, StreamConfig
+
+from bench.dataset import Dataset
+from bench.errors import PeerUnavailable
+from bench.sides import Tally, Work
+from overlay.local import flights
+from overlay.local.ports import find_free, is_answering
+
+HOST = "127.0.0.1"
+START_S = 30.0
+ANSWER_S = 60.0
+DEADLINE_S = 300.0
+ACKED_EVERY = 500
+
+
+class NatsScan:
+    name = "nats"
+    warm = True
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._server: Server | None = None
+        self._copied: set[int] = set()
+
+    def run(self, work: Work) -> Tally:
+        if self._server is None:
+            self._server = Server()
+        if work.records not in self._copied:
+            asyncio.run(_copy(self._server.url, self._dataset, work.records))
+            self._copied.add(work.records)
+        return asyncio.run(_count(self._server.url, work, self._dataset.count(work.pattern, work.records)))
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+class Server:
+    """A nats-server with JetStream in a temporary folder. Raises PeerUnavailable when it is missing or does not start."""
+
+    def __init__(self) -> None:
+        program = Path(sysconfig.get_path("scripts"), "nats-server")
+        if not program.exists():
+            raise PeerUnavailable("nats-server is not installed: run `pip install 'kafka-overlay[bench]'`")
+        self._folder = tempfile.mkdtemp(prefix="bench-nats-")
+        port = find_free(HOST, 1)[0]
+        self.url = f"nats://{HOST}:{port}"
+        command = [str(program), "-a", HOST, "-p", str(port), "-js", "-sd", self._folder]
+        self._log = Path(self._folder, "nats-server.log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + START_S
+        while not is_answering(HOST, port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                said = self._log.read_text(errors="replace")[-500:]
+                self.stop()
+                raise PeerUnavailable(f"nats-server did not start. It said: {said}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _prefix(records: int) -> str:
+    """A stream for each number of records; streams of one server must not share subjects."""
+    return f"first{records}"
+
+
+async def _copy(url: str, dataset: Dataset, records: int) -> None:
+    client = await nats.connect(url)
+    try:
+        stream = client.jetstream()
+        prefix = _prefix(records)
+        config = StreamConfig(name=prefix, subjects=[f"{prefix}.>"], storage=StorageType.FILE, allow_direct=True)
+        await stream.add_stream(config)
+        subjects = dataset.subjects.to_pylist()
+        rows = flights.records(dataset.table, records / dataset.table.num_rows)
+        for count, (_, value, headers) in enumerate(rows, start=1):
+            subject = f"{prefix}.{subjects[(count - 1) % len(subjects)]}"
+            texts = {name: text.decode() for name, text in headers}
+            # the answer to one says that those before it are stored: as fast as the server takes them, none dropped
+            if count % ACKED_EVERY == 0 or count == records:
+                await stream.publish(subject, value, headers=texts, timeout=ANSWER_S)
+            else:
+                await client.publish(subject, value, headers=texts)
+        stored = (await stream.stream_info(prefix)).state.messages
+        if stored != records:
+            raise PeerUnavailable(f"nats-server kept {stored} of {records} messages published to it")
+    finally:
+        await client.close()
+
+
+async def _count(url: str, work: Work, expected: int) -> Tally:
+    began = time.perf_counter()
+    client: Client = await nats.connect(url)
+    done = asyncio.Event()
+    matched = 0
+
+    async def receive(_: Msg) -> None:
+        nonlocal matched
+        matched += 1
+        if matched >= expected:
+            done.set()
+
+    try:
+        prefix = _prefix(work.records)
+        stream = client.jetstream()
+        await stream.subscribe(f"{prefix}.{work.pattern}", stream=prefix, ordered_consumer=True, cb=receive)
+        await asyncio.wait_for(done.wait(), DEADLINE_S)
+        return Tally(work.records, matched, time.perf_counter() - began)
+    except TimeoutError as error:
+        raise PeerUnavailable(
+            f"nats: {matched} of {expected} matching messages came within {DEADLINE_S:.0f} s"
+        ) from error
+    finally:
+        await client.close()

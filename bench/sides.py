@@ -1,0 +1,65 @@
+"""The seam between the harness and whoever is measured: what they are given, and what they give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from overlay.local.flights import SUBJECT
+from overlay.subject import Pattern
+
+TEMPLATE = SUBJECT
+STREAM_SUBJECTS = (Pattern("flights.>"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Read the `records` records of partition 0 of `topic` and pick those whose subject matches `pattern`."""
+
+    bootstrap: str
+    topic: str
+    records: int
+    pattern: str
+
+    def list_wanted(self) -> dict[str, str]:
+        """The headers that decide and the values they must have: what a client without subjects has to test."""
+        fields = ("origin", "dest", "carrier")
+        tokens = self.pattern.split(".")[1:]
+        return {name: token for name, token in zip(fields, tokens, strict=False) if token not in ("*", ">")}
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of it. `matched` is None for a side that does not filter; `records` may be fewer than asked for."""
+
+    records: int
+    matched: int | None
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Records read per second."""
+        return self.records / self.seconds
+
+
+class Side(Protocol):
+    """One way to do the work. Raises PeerUnavailable when it cannot be done that way on this machine."""
+
+    name: str
+    warm: bool
+    """Whether it runs in this process, and so does a little work before the first round as all those do."""
+
+    def run(self, work: Work) -> Tally: ...
+
+    def close(self) -> None: ...
+
+
+class Delivery(Protocol):
+    """A side that also writes what it picked to `out_topic`, exactly once."""
+
+    name: str
+    warm: bool
+
+    def run(self, work: Work, out_topic: str) -> Tally: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,147 @@
+"""`overlay init`: a first config for a topic that is there already, made from a look at it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from overlay.inspect.draft import Names
+    from overlay.inspect.proposal import Proposal
+
+_ROWS = 40
+
+
+@click.command()
+@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Some brokers, with commas between.")
+@click.option("--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="Repeat it for more topics.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("overlay-config"),
+    show_default=True,
+    help="The config folder to write.",
+)
+@click.option("--sample", type=click.IntRange(2, 100_000), default=1000, show_default=True, help="Records to look at.")
+@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka property by librdkafka's name.")
+@click.option("--force", is_flag=True, help="Overwrite files that are there with another content.")
+def init(
+    bootstrap: str, topics: tuple[str, ...], folder: Path, sample: int, settings: tuple[str, ...], force: bool
+) -> None:
+    """Look at a topic and write a stream and a consumer file for it.
+
+    Reads some committed records from both ends of each partition, joins no group and changes nothing in Kafka. The
+    files say why each choice was made; they are a beginning, to be changed by whoever knows the topic.
+    """
+    from overlay.inspect.draft import draft_service, name_topics
+    from overlay.inspect.folder import check_files, write_files
+    from overlay.inspect.proposal import propose
+    from overlay.inspect.reading import check_topics, look_around, read_sample
+
+    kafka = read_settings(bootstrap, settings)
+    cluster = look_around(kafka)
+    names = name_topics(topics)
+    check_topics(cluster, names)
+    files = {"overlay.yaml": draft_service(kafka, cluster.brokers)}
+    proposals = {}
+    for topic in names:
+        click.echo(f"reading {topic} ...", err=True)
+        proposals[topic] = propose(read_sample(kafka, topic, cluster.topics[topic], sample))
+        files |= _draft(proposals[topic], names[topic])
+    check_files(files)
+    outcome = write_files(folder, files, force=force)
+    for proposal in proposals.values():
+        _show(proposal)
+    _close(folder, outcome, kafka)
+
+
+def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
+    """The Kafka settings by librdkafka's names. Raises click's UsageError or ConfigError for what no client takes."""
+    from overlay.config.document import Document
+    from overlay.config.problems import validate
+    from overlay.config.service import ServiceConfig
+    from overlay.errors import ConfigError, Place
+
+    given = {"bootstrap.servers": bootstrap}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
+        given[name.strip()] = value
+    place = Place("--bootstrap and -X")
+    service, problems = validate(ServiceConfig, Document(place.file, {"kafka": given}, {}, {}))
+    if service is None:
+        raise problems[0]
+    if conflict := service.kafka_properties.find_conflict():
+        name, why = conflict
+        raise ConfigError(place, why, field=name)
+    return service.kafka
+
+
+def _draft(proposal: Proposal, names: Names) -> dict[str, str]:
+    from overlay.inspect.draft import draft_consumers, draft_stream
+
+    consumers = {f"consumers/{stem}.yaml": text for stem, text in draft_consumers(proposal, names).items()}
+    return {f"streams/{names.stem}.yaml": draft_stream(proposal, names), **consumers}
+
+
+def _show(proposal: Proposal) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True)
+    sample = proposal.sample
+    formats = ", ".join(f"{form.value} {count}" for form, count in proposal.formats.most_common()) or "none"
+    where = f"{len(sample.records)} records of {sample.span} offsets in {sample.partitions} partitions"
+    console.print(f"\n[bold]{escape(sample.topic)}[/bold]: {where}; values: {escape(formats)}")
+    if proposal.columns:
+        console.print(_table(proposal))
+    console.print(f"subject: [bold]{escape(proposal.subject.template)}[/bold]  ({proposal.subject.why})")
+    if proposal.subjects:
+        common = ", ".join(subject for subject, _ in proposal.subjects.most_common(3))
+        console.print(f"         {len(proposal.subjects)} in the sample, such as {escape(common)}")
+    if proposal.unaddressed:
+        console.print(f"         {proposal.unaddressed} sampled records lack a field and would be left out")
+    for note in proposal.notes:
+        console.print(f"note: {escape(note)}")
+
+
+def _table(proposal: Proposal) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("field", "type", "in", "values", "use")
+    names = {column.field: name for name, column in proposal.properties}
+    for column in proposal.columns[:_ROWS]:
+        use = f"property {names[column.field]}" if column.field in names else ""
+        if column in proposal.subject.columns:
+            use = "subject" + (f", {use}" if use else "")
+        table.add_row(
+            Text(str(column.field)), column.type.value, f"{column.share:.0%}", str(column.distinct), Text(use)
+        )
+    if len(proposal.columns) > _ROWS:
+        table.add_row(f"... {len(proposal.columns) - _ROWS} more", "", "", "", "")
+    return table
+
+
+def _close(folder: Path, outcome: Mapping[str, str], kafka: Mapping[str, str]) -> None:
+    from overlay.inspect.draft import SECRETS
+
+    click.echo()
+    for name, word in outcome.items():
+        click.echo(f"{word:<9} {folder / name}")
+    shown = shlex.quote(str(folder))
+    click.echo()
+    for name, variable in SECRETS.items():
+        if name in kafka:
+            click.echo(f"{name} is not written down: overlay.yaml says ${{{variable}}}. Set that variable first:")
+            click.echo(f"      read -rs {variable} && export {variable}")
+    click.echo(f"next: overlay validate {shown} --kafka     (what it needs of Kafka, and what is missing)")
+    click.echo(f"      overlay run --config {shown}")

@@ -1,0 +1,91 @@
+"""The part of `overlay validate` that asks Kafka: what a config needs, and what of it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
+    from overlay.inspect.verdict import Finding
+
+_STYLES = {"ok": "green", "will be created": "cyan", "cannot be asked": "yellow", "missing": "bold red"}
+
+
+def check_kafka(loaded: Loaded) -> tuple[Finding, ...]:
+    """Ask Kafka for everything that the folder needs, creating nothing.
+
+    Raises CredentialsRefused or SourceUnavailable when Kafka cannot be asked.
+    """
+    from overlay.inspect.cluster import ask_kafka
+    from overlay.inspect.needs import Kind, find_needs, plan_topic
+    from overlay.inspect.verdict import judge_all
+
+    needs = find_needs(loaded)
+    plans = {need.name: plan for need in needs if (plan := plan_topic(need, loaded.service))}
+    topics = {need.name for need in needs if need.kind.is_topic}
+    groups = [need.name for need in needs if need.kind is Kind.GROUP]
+    return judge_all(needs, ask_kafka(loaded.service.kafka, topics, plans, groups), loaded.service)
+
+
+def report_kafka(loaded: Loaded, as_json: bool) -> tuple[dict[str, object], bool]:
+    """The findings as a JSON object, printed unless `as_json`, and whether something is missing.
+
+    With `as_json` a Kafka that cannot be asked is an answer too, `{"error": ...}`; without it is raised.
+    """
+    from overlay.errors import CredentialsRefused, SourceUnavailable
+    from overlay.inspect.verdict import count_missing
+
+    try:
+        findings = check_kafka(loaded)
+    except (CredentialsRefused, SourceUnavailable) as error:
+        if not as_json:
+            raise
+        return {"error": str(error)}, True
+    if not as_json:
+        print_findings(findings)
+    return describe_findings(findings), count_missing(findings) > 0
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """A table on stdout, and a line with the counts."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from overlay.inspect.verdict import count_missing
+
+    table = Table("what", "name", "needs", "answer", show_lines=False)
+    for finding in findings:
+        need = finding.need
+        answer = Text(finding.state.value, style=_STYLES[finding.state.value])
+        table.add_row(need.kind.value, Text(need.name, overflow="fold"), " ".join(need.operations), answer)
+    console = Console()
+    console.print(table)
+    for finding in findings:
+        for remark in finding.remarks:
+            who = ", ".join(finding.need.users)
+            line = f"{finding.need.kind.value} {finding.need.name} ({who}): {remark}"
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(f"{len(findings)} needs, {count_missing(findings)} missing; nothing was created", highlight=False)
+
+
+def describe_findings(findings: Sequence[Finding]) -> dict[str, object]:
+    """The same as a JSON object."""
+    from overlay.inspect.verdict import count_missing
+
+    return {
+        "missing": count_missing(findings),
+        "needs": [
+            {
+                "kind": finding.need.kind.value,
+                "name": finding.need.name,
+                "users": list(finding.need.users),
+                "operations": list(finding.need.operations),
+                "answer": finding.state.value,
+                "missing_operations": list(finding.missing),
+                "remarks": list(finding.remarks),
+            }
+            for finding in findings
+        ],
+    }

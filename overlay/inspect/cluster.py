@@ -1,0 +1,151 @@
+"""What Kafka says of the things a config needs. Every call here asks; none creates, writes, joins or alters.
+
+Kafka tells a user's own permissions with the description of a topic, a group or the cluster. For a topic that does not
+exist it has nothing to describe; whether it could be created is asked by a creation that is to be validated only. For
+transactional ids there is no question at all that would not fence their owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.errors import SourceUnavailable
+from overlay.inspect.answers import Answers, Operations, TopicAnswer
+from overlay.inspect.needs import NewTopicPlan
+
+DEADLINE_S = 15.0
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def ask_kafka(
+    kafka: Properties, topics: Collection[str], plans: Mapping[str, NewTopicPlan], groups: Iterable[str]
+) -> Answers:
+    """Ask for `topics`, for how missing ones could be created as `plans` say, and for `groups`.
+
+    Raises CredentialsRefused or SourceUnavailable.
+    """
+    check_reachable(kafka)
+    asking = _Asking(AdminClient({**for_confluent(kafka), "log_level": "0"}), kafka["bootstrap.servers"])
+    try:
+        brokers, operations = asking.ask_cluster()
+        found = asking.ask_topics([*topics, OFFSETS_TOPIC])
+        # a question for a group makes a broker create this topic where it knows of none
+        may_ask = found.pop(OFFSETS_TOPIC).exists is not False
+        missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
+        found |= asking.ask_creation(missing)
+        visible = tuple(sorted(name for name in asking.list_topics() if not name.startswith("__")))
+        return Answers(brokers, operations, found, asking.ask_groups(groups if may_ask else ()), visible)
+    except KafkaException as error:
+        raise asking.explain(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    client: AdminClient
+    address: str
+
+    def ask_cluster(self) -> tuple[int, Operations]:
+        future = self.client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
+        found = future.result(DEADLINE_S)
+        return len(found.nodes), _name_operations(found.authorized_operations)
+
+    def list_topics(self) -> list[str]:
+        return list(self.client.list_topics(timeout=DEADLINE_S).topics)
+
+    def ask_topics(self, names: Iterable[str]) -> dict[str, TopicAnswer]:
+        futures = self.client.describe_topics(
+            TopicCollection(sorted(set(names))), include_authorized_operations=True, request_timeout=DEADLINE_S
+        )
+        found = {name: self._describe(future) for name, future in futures.items()}
+        configs = self._ask_configs([name for name, topic in found.items() if topic.exists])
+        return {
+            name: TopicAnswer(topic.exists, topic.partitions, topic.identity, topic.operations, configs.get(name))
+            for name, topic in found.items()
+        }
+
+    def _describe(self, future: Any) -> TopicAnswer:
+        try:
+            topic = future.result(DEADLINE_S)
+        except KafkaException as error:
+            match error.args[0].code():
+                case RdKafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return TopicAnswer(exists=False)
+                case RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    return TopicAnswer(exists=None)
+            raise
+        operations = _name_operations(topic.authorized_operations)
+        return TopicAnswer(True, len(topic.partitions), str(topic.topic_id), operations)
+
+    def _ask_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        if not resources:
+            return {}
+        found: dict[str, dict[str, str]] = {}
+        for resource, future in self.client.describe_configs(resources, request_timeout=DEADLINE_S).items():
+            try:
+                found[resource.name] = {key: str(entry.value) for key, entry in future.result(DEADLINE_S).items()}
+            except KafkaException as error:
+                if error.args[0].code() != RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+        return found
+
+    def ask_creation(self, plans: Mapping[str, NewTopicPlan]) -> dict[str, TopicAnswer]:
+        topics = [
+            NewTopic(
+                name, num_partitions=plan.partitions, replication_factor=plan.replication, config=dict(plan.config)
+            )
+            for name, plan in plans.items()
+        ]
+        if not topics:
+            return {}
+        futures = self.client.create_topics(topics, validate_only=True, request_timeout=DEADLINE_S)
+        return {name: self._judge_creation(future) for name, future in futures.items()}
+
+    def _judge_creation(self, future: Any) -> TopicAnswer:
+        try:
+            future.result(DEADLINE_S)
+        except KafkaException as error:
+            code = error.args[0].code()
+            denied = code in (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+            return TopicAnswer(exists=False, refusal=error.args[0].str(), creation_denied=denied)
+        return TopicAnswer(exists=False)
+
+    def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
+        asked = sorted(set(names))
+        if not asked:
+            return {}
+        futures = self.client.describe_consumer_groups(
+            asked, include_authorized_operations=True, request_timeout=DEADLINE_S
+        )
+        return {name: self._describe_group(future) for name, future in futures.items()}
+
+    def _describe_group(self, future: Any) -> Operations:
+        try:
+            return _name_operations(future.result(DEADLINE_S).authorized_operations)
+        except KafkaException as error:
+            match error.args[0].code():
+                case RdKafkaError.GROUP_AUTHORIZATION_FAILED:
+                    return frozenset()
+                case RdKafkaError.GROUP_ID_NOT_FOUND:
+                    return None
+            raise
+
+    def explain(self, error: KafkaException) -> SourceUnavailable:
+        return SourceUnavailable(f"{self.address}: Kafka did not answer a question: {error.args[0].str()}. Try again")
+
+
+def _name_operations(operations: Iterable[Any] | None) -> Operations:
+    """`DESCRIBE_CONFIGS` as people write it in ACLs: DescribeConfigs."""
+    if operations is None:
+        return None
+    return frozenset(operation.name.title().replace("_", "") for operation in operations)

@@ -1,0 +1,178 @@
+"""Fields of the sampled records side by side: how often each is there, how many values it has, which type fits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from overlay.config.stream import PropertyType
+from overlay.field import Field, FieldKind
+from overlay.inspect.formats import parse_json
+from overlay.inspect.sample import Record
+
+MAX_DEPTH = 6
+MAX_COLUMNS = 1000
+"""Documents with ids for field names would make a column of every id."""
+
+_LONG = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+_DOUBLE = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[-+]\d\d:\d\d)", re.ASCII)
+_LONG_MAX = 1 << 63
+
+Cell = tuple[str, PropertyType] | None
+"""A value as text and the type it would have by itself; None for a value that is absent, null or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field over all sampled records: `texts[i]` is its value in record i, None when it has none there."""
+
+    field: Field
+    texts: tuple[str | None, ...]
+    type: PropertyType
+    present: int = dataclasses.field(init=False)
+    counts: Counter[str] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        counts = Counter(text for text in self.texts if text is not None)
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "present", counts.total())
+
+    @property
+    def distinct(self) -> int:
+        return len(self.counts)
+
+    @property
+    def share(self) -> float:
+        """In how many of the records it is, 0 to 1."""
+        return self.present / len(self.texts) if self.texts else 0.0
+
+    @property
+    def fits_template(self) -> bool:
+        """Whether a template can name it: names with braces cannot stand between braces."""
+        return not set("{}") & set(self.field.name)
+
+
+def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
+    """Headers, JSON fields of the value and the key of the records, in the order in which they first appear."""
+    cells: dict[Field, list[Cell]] = {}
+    for row, record in enumerate(records):
+        for name, cell in _read_record(record):
+            column = cells.get(name)
+            if column is None:
+                if len(cells) >= MAX_COLUMNS:
+                    continue
+                column = cells[name] = []
+            column.extend([None] * (row - len(column)))
+            # of headers with one name the last counts, and it comes last here
+            column[row:] = [cell]
+    kinds = (FieldKind.HEADER, FieldKind.VALUE, FieldKind.KEY)
+    found = (_make_column(name, column, len(records)) for name, column in cells.items())
+    return tuple(sorted(found, key=lambda column: kinds.index(column.field.kind)))
+
+
+def count_unnamed(records: Iterable[Record]) -> int:
+    """In how many records there are JSON fields whose names no path can spell: empty ones, and ones with a dot."""
+    documents = (parse_json(record.value or b"") for record in records)
+    return sum(1 for document in documents if isinstance(document, dict) and _has_unnamed(document, 0))
+
+
+def guess_type(text: str) -> PropertyType:
+    """The narrowest type that reads the text and gives it back: `007` is a string, for its zeros mean something."""
+    if text in ("true", "false"):
+        return PropertyType.BOOLEAN
+    if _LONG.fullmatch(text) and -_LONG_MAX <= int(text) < _LONG_MAX:
+        return PropertyType.LONG
+    if _DOUBLE.fullmatch(text):
+        return PropertyType.DOUBLE
+    return PropertyType.TIMESTAMP if _is_time(text) else PropertyType.STRING
+
+
+def join_types(types: Iterable[PropertyType]) -> PropertyType:
+    """The type that reads all of them."""
+    distinct = set(types)
+    if len(distinct) == 1:
+        return distinct.pop()
+    if PropertyType.BINARY in distinct:
+        return PropertyType.BINARY
+    return PropertyType.DOUBLE if distinct == {PropertyType.LONG, PropertyType.DOUBLE} else PropertyType.STRING
+
+
+def _make_column(name: Field, cells: list[Cell], rows: int) -> Column:
+    cells.extend([None] * (rows - len(cells)))
+    texts = tuple(cell[0] if cell else None for cell in cells)
+    return Column(name, texts, join_types(cell[1] for cell in cells if cell))
+
+
+def _read_record(record: Record) -> Iterator[tuple[Field, Cell]]:
+    for name, value in record.headers:
+        if name:
+            yield Field(FieldKind.HEADER, name), _read_bytes(value)
+    document = parse_json(record.value or b"")
+    if isinstance(document, dict):
+        yield from _read_object(document, ())
+    if record.key is not None:
+        yield Field(FieldKind.KEY), _read_bytes(record.key)
+
+
+def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator[tuple[Field, Cell]]:
+    for name, value in document.items():
+        if not _is_nameable(name):
+            continue
+        here = (*path, name)
+        if isinstance(value, dict):
+            if len(here) < MAX_DEPTH:
+                yield from _read_object(value, here)
+        elif not isinstance(value, list):
+            yield Field(FieldKind.VALUE, ".".join(here)), _read_scalar(value)
+
+
+def _has_unnamed(document: dict[str, object], depth: int) -> bool:
+    return any(
+        not _is_nameable(name) or (isinstance(value, dict) and depth < MAX_DEPTH and _has_unnamed(value, depth + 1))
+        for name, value in document.items()
+    )
+
+
+def _is_nameable(name: str) -> bool:
+    """Dots separate the steps of a path, and half of a surrogate pair can stand in no file."""
+    return bool(name) and "." not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _read_bytes(value: bytes | None) -> Cell:
+    if not value:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return value.decode("utf-8", "backslashreplace"), PropertyType.BINARY
+    if not all(letter.isprintable() or letter.isspace() for letter in text):
+        return text, PropertyType.BINARY
+    return text, guess_type(text)
+
+
+def _read_scalar(value: object) -> Cell:
+    match value:
+        case bool():
+            return ("true" if value else "false"), PropertyType.BOOLEAN
+        case int() if -_LONG_MAX <= value < _LONG_MAX:
+            return str(value), PropertyType.LONG
+        case int() | float():
+            return repr(float(value)) if isinstance(value, float) else "more than 64 bits", PropertyType.DOUBLE
+        case str() if value:
+            return value, PropertyType.TIMESTAMP if _is_time(value) else PropertyType.STRING
+    return None
+
+
+def _is_time(text: str) -> bool:
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.datetime.fromisoformat(text.replace(" ", "T").upper())
+    except ValueError:
+        return False
+    return True

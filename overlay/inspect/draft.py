@@ -1,0 +1,237 @@
+"""The text of config files for a proposal: valid as it stands, with the reasons in comments.
+
+Values of the data appear only where they are subjects anyway: files like these get committed, the rest stays in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from overlay.config.stream import PropertyType
+from overlay.field import Field, FieldKind, parse_template
+from overlay.inspect.column import Column
+from overlay.inspect.proposal import Proposal
+from overlay.subject import SubjectRule, escape_token
+
+SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
+"""Properties that are not written down, and the environment variables that stand for them."""
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_FILE_LENGTH = 200
+_WIDTH = 118
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the files and objects of a topic are called."""
+
+    stem: str
+    stream: str
+
+
+def name_topics(topics: Iterable[str]) -> dict[str, Names]:
+    """Names for each topic, distinct among them: file names, and stream names in JetStream's upper-case manner."""
+    names: dict[str, Names] = {}
+    taken: set[str] = set()
+    for topic in dict.fromkeys(topics):
+        stem = re.sub(r"[^A-Za-z0-9_-]", "-", topic).strip("-")[: _FILE_LENGTH - 20] or "topic"
+        distinct, number = stem, 1
+        while distinct.upper() in taken:
+            number += 1
+            distinct = f"{stem}-{number}"
+        taken.add(distinct.upper())
+        names[topic] = Names(distinct, distinct.upper())
+    return names
+
+
+def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
+    """overlay.yaml. Secrets among the properties are written as variables."""
+    lines = ["# The service: which Kafka to use, where the overlay keeps its own topics, where it serves metrics."]
+    lines.append("kafka:")
+    for name, value in kafka.items():
+        if variable := SECRETS.get(name):
+            lines.append(f"  {name}: ${{{variable}}}     # from the environment, so that no secret stands here")
+        else:
+            lines.append(f"  {name}: {quote(value.replace('${', '$${'))}")
+    replication = min(3, max(1, brokers))
+    answered = f"{count(brokers, 'broker')} answered"
+    return _join(
+        *lines,
+        "",
+        "topics:",
+        "  prefix: overlay       # the overlay's own topics: overlay.state ...",
+        f"  replication: {replication}        # for topics that the overlay creates; {answered}",
+        "",
+        "http:",
+        "  listen: 127.0.0.1:8222        # /metrics /healthz /readyz",
+    )
+
+
+def draft_stream(proposal: Proposal, names: Names) -> str:
+    """The stream's file."""
+    sample, subject = proposal.sample, proposal.subject
+    looked = f"{count(len(sample.records), 'record')} of {count(sample.partitions, 'partition')}"
+    patterns = ", ".join(quote(str(pattern)) for pattern in SubjectRule.from_template(subject.template).patterns())
+    lines = [
+        *comment(
+            f"The topic {sample.topic} as a stream. Written by `overlay init` from a sample of {looked}:"
+            " change what you know better, then run `overlay validate` on the folder."
+        ),
+        f"name: {names.stream}",
+        f"topics: [{quote(sample.topic)}]",
+        "",
+        *_comment_notes(proposal),
+        *comment(f"Each message gets a subject made of {describe_template(subject.template)}: {subject.why}."),
+    ]
+    lines += [line for column in subject.columns for line in comment(f"  {column.field}: {_describe_values(column)}")]
+    lines += _comment_outcome(proposal)
+    lines += [f"subject: {_draft_rule(subject.template, sample.topic)}", *_comment_alternatives(proposal)]
+    lines += [f"subjects: [{patterns}]     # messages with other subjects would not belong to the stream"]
+    return _join(*lines, *_draft_properties(proposal))
+
+
+def draft_consumers(proposal: Proposal, names: Names) -> dict[str, str]:
+    """File stem to text: a consumer of everything, and one of the commonest kind when there are kinds."""
+    everything = f"{names.stem}-all"
+    found = {
+        everything: _draft_consumer(
+            names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}.", None
+        )
+    }
+    if narrow := _narrow(proposal):
+        value, pattern = narrow
+        slug = re.sub(r"[^A-Za-z0-9_-]", "-", value).strip("-")[:20] or "some"
+        name = f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only"
+        about = "Only some subjects: `*` is one token, `>` all that follow."
+        found[name] = _draft_consumer(names, name, about, pattern)
+    return found
+
+
+def quote(text: str, *, force: bool = False) -> str:
+    """A text as a YAML scalar: as it is when nothing could misread it, else in double quotes."""
+    if not force and _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return '"' + "".join(_escape(letter) for letter in text) + '"'
+
+
+def comment(text: str) -> list[str]:
+    """Comment lines of a text; whatever could end a comment is escaped."""
+    shown = "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+    inner = " " * (len(shown) - len(shown.lstrip()))
+    return textwrap.wrap(shown, _WIDTH, initial_indent="# ", subsequent_indent=f"# {inner}", break_on_hyphens=False)
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def describe_template(template: str) -> str:
+    """`the header origin, the key`: the fields of a template in words."""
+    words = {FieldKind.HEADER: "the header", FieldKind.VALUE: "the field", FieldKind.KEY: "the key"}
+    named = [part for part in parse_template(template) if isinstance(part, Field) and part.kind in words]
+    fields = [f"{words[part.kind]} {part.name}".strip() for part in named]
+    return ", ".join(["the topic's name", *fields])
+
+
+def _draft_rule(template: str, topic: str) -> str:
+    return "{topic: true}" if template == topic else f"{{template: {quote(template, force=True)}}}"
+
+
+def _draft_consumer(names: Names, name: str, about: str, pattern: str | None) -> str:
+    later = "# filter: {sql: ...}     # conditions over the stream's properties are not supported yet"
+    return _join(
+        *comment(about),
+        f"stream: {quote(names.stream)}",
+        f"durable_name: {quote(name)}     # the position is kept under this name",
+        f"deliver_subject: {quote(name)}     # the output topic; created when it is missing",
+        *([f"filter_subject: {quote(pattern)}"] if pattern else []),
+        "ack_policy: none     # deliver once and go on; acks are not supported yet",
+        "# deliver_policy: new     # only what comes from now on; without it from the topic's beginning",
+        *([later] if pattern else []),
+    )
+
+
+def _narrow(proposal: Proposal) -> tuple[str, str] | None:
+    """The commonest value of the first token after the topic, and the pattern that selects it."""
+    columns = proposal.subject.columns
+    if not columns or not proposal.subjects:
+        return None
+    value = columns[0].counts.most_common(1)[0][0]
+    (pattern,) = SubjectRule.from_template(proposal.subject.template).patterns()
+    tokens = list(pattern.tokens)
+    at = len(tokens) - len(columns)
+    tokens[at:] = [escape_token(value.encode("utf-8", "surrogatepass")), *([">"] if len(columns) > 1 else [])]
+    return value, ".".join(tokens)
+
+
+def _comment_notes(proposal: Proposal) -> list[str]:
+    return [line for note in proposal.notes for line in comment(f"Note: {note}.")]
+
+
+def _describe_values(column: Column) -> str:
+    values = sorted(column.counts, key=lambda text: -column.counts[text])[:5]
+    shown = " ".join(escape_token(value.encode("utf-8", "surrogatepass")) for value in values)
+    return f"{count(column.distinct, 'value')}: {shown}{' ...' if column.distinct > len(values) else ''}"
+
+
+def _comment_outcome(proposal: Proposal) -> list[str]:
+    rows = len(proposal.sample.records)
+    if not rows:
+        return []
+    common = ", ".join(subject for subject, _ in proposal.subjects.most_common(2))
+    lines = comment(f"In the sample that makes {count(len(proposal.subjects), 'subject')}, such as {common}")
+    if proposal.unaddressed:
+        lines += comment(f"{proposal.unaddressed} of {rows} records lack a field and would be left out, counted.")
+    return lines
+
+
+def _comment_alternatives(proposal: Proposal) -> list[str]:
+    if not proposal.alternatives:
+        return []
+    lines = ["# Others that would do (`subjects` then has to change with them):"]
+    for choice in proposal.alternatives:
+        lines += [f"#   subject: {_draft_rule(choice.template, proposal.sample.topic)}", *comment(f"    {choice.why}")]
+    return lines
+
+
+def _draft_properties(proposal: Proposal) -> list[str]:
+    if not proposal.properties:
+        return []
+    lines = [
+        "",
+        "# Typed fields that filters can name later on. Filters by them and an index of them are not supported yet;",
+        "# the types are those that every sampled value fits. A value that does not parse as its type counts as null.",
+        "properties:",
+    ]
+    for name, column in proposal.properties:
+        source = quote(str(column.field), force=True)
+        lines.append(f"  {quote(name)}: {{type: {column.type.value}, from: {source}}}{_comment_property(column)}")
+    if proposal.left_out:
+        lines += comment(f"{proposal.left_out} more fields are in few records, or are too many to list.")
+    return lines
+
+
+def _comment_property(column: Column) -> str:
+    remarks = []
+    if column.share < 1:
+        remarks.append(f"in {column.share:.0%} of the records")
+    if column.type is PropertyType.LONG and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts):
+        remarks.append("perhaps milliseconds since 1970; `timestamp` then")
+    return f"     # {', '.join(remarks)}" if remarks else ""
+
+
+def _escape(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    if letter.isprintable():
+        return letter
+    code = ord(letter)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _join(*lines: str) -> str:
+    return "\n".join(lines) + "\n"

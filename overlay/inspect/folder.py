@@ -1,0 +1,67 @@
+"""Writing config files: checked by the loader beforehand, and never over somebody's own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from overlay.config import load
+from overlay.errors import OverlayError
+from overlay.inspect.draft import SECRETS
+
+ENVIRONMENT = dict.fromkeys(SECRETS.values(), "given at run time")
+
+
+class FolderRefused(OverlayError):
+    """The files cannot be written where they were wanted. Whoever named the folder acts."""
+
+
+def check_files(files: Mapping[str, str]) -> None:
+    """Load `files` (relative path to text) as a folder of their own. Raises FolderRefused with the problems."""
+    with tempfile.TemporaryDirectory(prefix="overlay-init-") as name:
+        _write(Path(name), files)
+        problems = load(Path(name), environment=ENVIRONMENT).problems
+    if problems:
+        found = "; ".join(f"{Path(problem.place.file).name}: {problem.message}" for problem in problems)
+        raise FolderRefused(f"no sound config could be made for this topic, nothing is written: {found}")
+
+
+def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> dict[str, str]:
+    """Write the files; the answer says of each whether it was written, kept or replaced.
+
+    A file that says the same already is kept. Raises FolderRefused, before anything is written, when another text
+    stands there and `force` is not given, or when the folder cannot be written.
+    """
+    outcome = {name: _look(folder / name, text) for name, text in files.items()}
+    taken = [str(folder / name) for name, word in outcome.items() if word == "replaced"]
+    if taken and not force:
+        raise FolderRefused(
+            f"{', '.join(taken)}: exists with another content, so nothing is written."
+            " Choose another folder with --dir, or overwrite with --force"
+        )
+    try:
+        _write(folder, {name: text for name, text in files.items() if outcome[name] != "kept"})
+    except OSError as error:
+        raise FolderRefused(
+            f"{error.filename or folder}: {error.strerror}. Choose a folder that can be written"
+        ) from error
+    return outcome
+
+
+def _look(file: Path, text: str) -> str:
+    try:
+        return "kept" if file.read_text(encoding="utf-8") == text else "replaced"
+    except FileNotFoundError:
+        return "written"
+    except UnicodeDecodeError:
+        return "replaced"
+    except OSError as error:
+        raise FolderRefused(f"{file}: {error.strerror}. Choose another folder with --dir") from error
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")

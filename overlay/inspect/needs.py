@@ -1,0 +1,108 @@
+"""What a config needs of Kafka: topics, groups and transactional ids, and what must be allowed on each. Pure.
+
+Source of the operations: Kafka's table of which request asks for which operation on which resource (its security page,
+"Operations and Protocols on Resources"), read for the requests that the overlay sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
+
+
+class Kind(Enum):
+    """The words are those that people see."""
+
+    SOURCE = "source topic"
+    OUTPUT = "output topic"
+    STATE = "state topic"
+    TRANSACTION = "transactional id"
+    GROUP = "group"
+    CLUSTER = "cluster"
+
+    @property
+    def is_topic(self) -> bool:
+        return self in (Kind.SOURCE, Kind.OUTPUT, Kind.STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One resource. `operations` are Kafka's words for ACLs; Create counts only while the topic is missing."""
+
+    kind: Kind
+    name: str
+    operations: tuple[str, ...]
+    users: tuple[str, ...]
+    """Which streams and consumers need it."""
+    partitions: tuple[int, ...] = ()
+    """Of a source: the partitions that a file names. Of the state topic: all that it must have."""
+    consumers: tuple[ConsumerConfig, ...] = ()
+    """Of an output: who writes to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopicPlan:
+    """How the service would create a topic."""
+
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+def find_needs(loaded: Loaded) -> tuple[Need, ...]:
+    """Everything that running this folder needs, in the order of the data's way."""
+    return (
+        *_need_sources(loaded.streams.values()),
+        *_need_outputs(loaded.consumers.values()),
+        *_need_service(loaded.service),
+    )
+
+
+def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
+    """How a missing topic would be created; None for what the service never creates."""
+    replication = service.topics.replication
+    if need.kind is Kind.STATE:
+        return NewTopicPlan(service.shards, replication, {})
+    if need.kind is Kind.OUTPUT:
+        # the conversion to topic properties loads the batch kernels, which nothing else here needs
+        from overlay.deliver.outlets import topic_config
+
+        consumer = need.consumers[0]
+        return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
+    return None
+
+
+def _need_sources(streams: Iterable[StreamConfig]) -> Iterator[Need]:
+    users: dict[str, list[str]] = {}
+    partitions: dict[str, set[int]] = {}
+    for stream in streams:
+        for source in stream.topics:
+            users.setdefault(source.topic, []).append(f"stream {stream.name}")
+            partitions.setdefault(source.topic, set()).update(source.partitions or ())
+    for topic, who in users.items():
+        yield Need(Kind.SOURCE, topic, ("Describe", "Read"), tuple(who), tuple(sorted(partitions[topic])))
+
+
+def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
+    writers: dict[str, list[ConsumerConfig]] = {}
+    for consumer in consumers:
+        if consumer.is_push:
+            writers.setdefault(consumer.deliver_subject, []).append(consumer)
+    operations = ("Describe", "DescribeConfigs", "Write", "Create")
+    for topic, who in writers.items():
+        users = tuple(f"consumer {name} of {stream}" for stream, name in (consumer.id for consumer in who))
+        yield Need(Kind.OUTPUT, topic, operations, users, consumers=tuple(who))
+
+
+def _need_service(service: ServiceConfig) -> Iterator[Need]:
+    prefix, users = service.topics.prefix, ("the service",)
+    # Delete is what DeleteRecords asks for: the log is cut below its last checkpoint
+    operations = ("Describe", "DescribeConfigs", "Read", "Write", "Delete", "Create")
+    yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
+    for shard in range(service.shards):
+        yield Need(Kind.TRANSACTION, f"{prefix}.shard.{shard}", ("Describe", "Write"), users)
+    yield Need(Kind.GROUP, f"{prefix}.workers", ("Describe", "Read"), users)
+    yield Need(Kind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)

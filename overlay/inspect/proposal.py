@@ -1,0 +1,206 @@
+"""From the columns of a sample to a stream: which fields make the subject, and which become properties.
+
+A subject should say what kind of message this is, so that a few patterns select well: fields that every record has and
+that take few values, the ones with fewest values first, because a wildcard at the end (`>`) is the cheapest. What a
+field says that another one says too (same value always with same value) is no second token. Headers go before fields of
+the value, since a header is read without parsing the value. An id that is new in each record makes a poor token; a key
+that comes back makes a fair one, but only where there is nothing better.
+
+All of it is judged from a sample, so the result is a beginning for the owner of the topic to change, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlay.config.stream import PropertyType
+from overlay.field import FieldKind
+from overlay.inspect.column import Column, count_unnamed, find_columns
+from overlay.inspect.formats import ValueFormat, count_formats
+from overlay.inspect.sample import Sample
+from overlay.subject import SubjectRule, Unaddressed, is_subject
+
+MAX_TOKENS = 3
+MAX_VALUES = 500
+MAX_NUMBERS = 32
+"""Numbers with more values than this are measures, not kinds."""
+MAX_TEXT = 48
+MAX_PROPERTIES = 60
+MIN_SHARE = 0.98
+RARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A subject rule: a template, and why it might be the right one."""
+
+    template: str
+    why: str
+    columns: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What is proposed for a topic, with the observations behind it."""
+
+    sample: Sample
+    columns: tuple[Column, ...]
+    formats: Counter[ValueFormat]
+    subject: Choice
+    alternatives: tuple[Choice, ...]
+    properties: tuple[tuple[str, Column], ...]
+    left_out: int
+    """Columns that are too rare or too many to become properties."""
+    subjects: Counter[str]
+    """Of the sampled records, by the proposed rule."""
+    unaddressed: int
+    notes: tuple[str, ...]
+
+
+def propose(sample: Sample) -> Proposal:
+    """Look through a sample and choose. Works for an empty one too: the subject is the topic's name then."""
+    columns = find_columns(sample.records)
+    formats = count_formats(record.value for record in sample.records)
+    ranked = _rank(columns, len(sample.records))
+    subject = _choose(sample, ranked, columns)
+    properties, left_out = _name_properties(columns)
+    subjects, unaddressed = _try_out(subject, sample)
+    return Proposal(
+        sample=sample,
+        columns=columns,
+        formats=formats,
+        subject=subject,
+        alternatives=_list_alternatives(sample, subject, ranked, columns),
+        properties=properties,
+        left_out=left_out,
+        subjects=subjects,
+        unaddressed=unaddressed,
+        notes=(*sample.notes, *_note(sample, columns, formats)),
+    )
+
+
+def topic_literal(topic: str) -> str:
+    """The topic's name as the beginning of a template: as it is, or one escaped token where its dots make no tokens."""
+    return topic if is_subject(topic) else "{topic}"
+
+
+def _rank(columns: Sequence[Column], rows: int) -> list[Column]:
+    """Columns that can be tokens, the most telling first, no two that say the same."""
+    fit = [column for column in columns if column.field.kind is not FieldKind.KEY and _makes_kinds(column, rows)]
+    order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
+    fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
+    ranked: list[Column] = []
+    for column in fit:
+        if not any(_says_same(column, other) for other in ranked):
+            ranked.append(column)
+    return ranked
+
+
+def _makes_kinds(column: Column, rows: int) -> bool:
+    limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
+    most = min(limits.get(column.type, 0), max(4, rows // 4), rows - 1)
+    return (
+        1 < column.distinct <= most
+        and column.share >= MIN_SHARE
+        and column.fits_template
+        and max(map(len, column.counts)) <= MAX_TEXT
+    )
+
+
+def _says_same(one: Column, other: Column) -> bool:
+    pairs = {pair for pair in zip(one.texts, other.texts, strict=True) if None not in pair}
+    return len(pairs) == one.distinct == other.distinct
+
+
+def _choose(sample: Sample, ranked: Sequence[Column], columns: Sequence[Column]) -> Choice:
+    if ranked:
+        first = ranked[0].field.kind
+        same_place = [column for column in ranked if column.field.kind is first]
+        return _make_choice(sample.topic, same_place[:MAX_TOKENS], "fields that every record has, with few values each")
+    if (key := _find_key(columns)) is not None and key.distinct < key.present:
+        return _make_choice(sample.topic, [key], "no header and no field has few values, but keys come back")
+    return Choice(topic_literal(sample.topic), "nothing in the sample tells kinds of messages apart")
+
+
+def _make_choice(topic: str, columns: Sequence[Column], why: str) -> Choice:
+    ordered = tuple(sorted(columns, key=lambda column: column.distinct))
+    return Choice(".".join([topic_literal(topic), *(str(column.field) for column in ordered)]), why, ordered)
+
+
+def _find_key(columns: Sequence[Column]) -> Column | None:
+    for column in columns:
+        if column.field.kind is FieldKind.KEY and column.share >= MIN_SHARE and column.type is not PropertyType.BINARY:
+            return column
+    return None
+
+
+def _list_alternatives(
+    sample: Sample, chosen: Choice, ranked: Sequence[Column], columns: Sequence[Column]
+) -> tuple[Choice, ...]:
+    found = [_make_choice(sample.topic, [column], f"{column.distinct} values") for column in ranked[: 2 * MAX_TOKENS]]
+    if len(ranked) > 1:
+        found.insert(0, _make_choice(sample.topic, ranked[: MAX_TOKENS + 1], "headers and fields of the value"))
+    if (key := _find_key(columns)) is not None:
+        found.append(_make_choice(sample.topic, [*chosen.columns, key], f"with the key, {key.distinct} values"))
+    found.append(Choice(topic_literal(sample.topic), "one subject for all"))
+    distinct = {choice.template: choice for choice in reversed(found) if choice.template != chosen.template}
+    return tuple(reversed(distinct.values()))
+
+
+def _name_properties(columns: Sequence[Column]) -> tuple[tuple[tuple[str, Column], ...], int]:
+    """Each property's name and column: a plain word where the field's name is none."""
+    usable = [column for column in columns if column.field.kind is not FieldKind.KEY and column.present]
+    kept = [column for column in usable if column.share >= RARE][:MAX_PROPERTIES]
+    names: dict[str, Column] = {}
+    for column in kept:
+        word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in column.field.name).strip("_")
+        word = word if word and not word[0].isdigit() else f"p_{word}".rstrip("_")
+        if word in names and _copies(column, names[word]):
+            continue
+        while word in names:
+            word = f"{column.field.kind.value}_{word}"
+        names[word] = column
+    return tuple(names.items()), len(usable) - len(kept)
+
+
+def _copies(column: Column, other: Column) -> bool:
+    return column.field.name == other.field.name and column.texts == other.texts
+
+
+def _try_out(choice: Choice, sample: Sample) -> tuple[Counter[str], int]:
+    """The subjects that the rule builds for the sampled records, and how many get none."""
+    rule = SubjectRule.from_template(choice.template)
+    subjects: Counter[str] = Counter()
+    for row, record in enumerate(sample.records):
+        texts = {column.field: column.texts[row] for column in choice.columns}
+        values = [_encode(texts[field], field.kind) for field in rule.fields]
+        subject = rule.build(values, sample.topic, record.partition)
+        if not isinstance(subject, Unaddressed):
+            subjects[subject] += 1
+    return subjects, len(sample.records) - subjects.total()
+
+
+def _encode(text: str | None, kind: FieldKind) -> bytes | None:
+    """The raw bytes that the scan would find: JSON text for fields of the value."""
+    if text is None:
+        return None
+    return json.dumps(text).encode() if kind is FieldKind.VALUE else text.encode()
+
+
+def _note(sample: Sample, columns: Sequence[Column], formats: Counter[ValueFormat]) -> list[str]:
+    notes = []
+    if not sample.records:
+        notes.append("the topic holds no record that can be read, so the subject is the topic's name; look again later")
+    for form, count in formats.most_common():
+        if form.is_encoded:
+            share = f"{count} of {len(sample.records)} values"
+            notes.append(f"{share} are {form.value}: not decoded yet; subjects come from headers, key and topic only")
+    if unnamed := count_unnamed(sample.records):
+        notes.append(f"{unnamed} records have JSON fields with a dot in their name or none: no path can name them")
+    braced = [column.field.name for column in columns if not column.fits_template]
+    if braced:
+        notes.append(f"names with braces can be properties, but no part of a template: {', '.join(braced[:3])}")
+    return notes

@@ -1,0 +1,172 @@
+"""Needs held against Kafka's answers: what is there, what will be created, what somebody has to see to. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from overlay.config import ServiceConfig
+from overlay.config.relations import suggest
+from overlay.inspect.answers import Answers, Operations, TopicAnswer
+from overlay.inspect.needs import Kind, Need
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class State(Enum):
+    """The words are those that people see."""
+
+    OK = "ok"
+    CREATED = "will be created"
+    UNKNOWN = "cannot be asked"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one need stands. `missing`: operations that are not allowed; `remarks`: sentences for people."""
+
+    need: Need
+    state: State
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def judge_all(needs: Iterable[Need], answers: Answers, service: ServiceConfig) -> tuple[Finding, ...]:
+    """A finding for each need, in their order."""
+    all_needs = tuple(needs)
+    outputs = {need.name for need in all_needs if need.kind is Kind.OUTPUT}
+    return tuple(_judge(need, answers, service, outputs) for need in all_needs)
+
+
+def count_missing(findings: Iterable[Finding]) -> int:
+    return Counter(finding.state for finding in findings)[State.MISSING]
+
+
+def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[str]) -> Finding:
+    if need.kind.is_topic:
+        topic = answers.topics[need.name]
+        if topic.exists is None:
+            why = "it is not there, or this user may not describe it. Grant the operations, or name another topic"
+            return Finding(need, State.MISSING, _without_create(need), (why,))
+        if topic.exists:
+            return _judge_topic(need, topic)
+        return _judge_absent(need, topic, answers, service, outputs)
+    match need.kind:
+        case Kind.GROUP:
+            return _judge_group(need, answers)
+        case Kind.CLUSTER:
+            return _judge_cluster(need, answers.operations)
+    return Finding(need, State.UNKNOWN, remarks=(f"Kafka has no question for it; it needs {_list(need.operations)}",))
+
+
+def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
+    wanted = _without_create(need)
+    missing = _subtract(wanted, topic.operations)
+    remarks = [*_check_partitions(need, topic)]
+    state = State.MISSING if missing or remarks else State.OK
+    if missing:
+        remarks.append(f"this user lacks {_list(missing)} on it. Grant it")
+    if topic.operations is None:
+        state = max(state, State.UNKNOWN, key=[*State].index)
+        remarks.append(f"Kafka does not say what this user may do; it needs {_list(wanted)}")
+    if need.kind is Kind.SOURCE:
+        remarks += _remark_source(topic)
+    if need.kind is Kind.OUTPUT:
+        remarks += _remark_output(need, topic)
+    return Finding(need, state, missing, tuple(remarks))
+
+
+def _judge_absent(
+    need: Need, topic: TopicAnswer, answers: Answers, service: ServiceConfig, outputs: set[str]
+) -> Finding:
+    if need.kind is Kind.SOURCE:
+        if need.name in outputs:
+            return Finding(need, State.CREATED, remarks=("it is the output of a consumer",))
+        near = suggest(need.name, answers.visible)
+        why = f"there is no such topic.{near} Create it, or name another in the stream's file"
+        return Finding(need, State.MISSING, remarks=(why,))
+    if topic.creation_denied:
+        why = "there is no such topic, and this user may not create it. Grant Create on it, or create it yourself"
+        return Finding(need, State.MISSING, ("Create",), (why,))
+    if service.topics.replication > answers.brokers:
+        brokers = f"{answers.brokers} broker{'' if answers.brokers == 1 else 's'}"
+        why = f"it cannot be created: topics.replication is {service.topics.replication}, there are {brokers}. Lower it"
+        return Finding(need, State.MISSING, remarks=(why,))
+    if topic.refusal:
+        return Finding(need, State.MISSING, remarks=(f"Kafka would not create it: {topic.refusal}",))
+    if _is_super(answers.operations):
+        return Finding(need, State.CREATED)
+    later = f"what this user may do on it can be asked once it is there; it needs {_list(_without_create(need))}"
+    return Finding(need, State.CREATED, remarks=(later,))
+
+
+def _judge_group(need: Need, answers: Answers) -> Finding:
+    operations = answers.groups.get(need.name)
+    if operations is None:
+        why = f"no group was ever used there, or Kafka does not say; it needs {_list(need.operations)}"
+        return Finding(need, State.OK if _is_super(answers.operations) else State.UNKNOWN, remarks=(why,))
+    missing = _subtract(need.operations, operations)
+    if missing:
+        return Finding(need, State.MISSING, missing, (f"this user lacks {_list(missing)} on it. Grant it",))
+    return Finding(need, State.OK)
+
+
+def _judge_cluster(need: Need, operations: Operations) -> Finding:
+    """Since Kafka 2.8 whoever may write to some topic may also write idempotently (KIP-679)."""
+    if operations is not None and set(need.operations) <= operations:
+        return Finding(need, State.OK)
+    return Finding(need, State.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
+
+
+def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
+    absent = [number for number in need.partitions if number >= topic.partitions]
+    if not absent:
+        return []
+    has = f"it has {topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
+    if need.kind is Kind.STATE:
+        return [f"{has}, `shards` says {len(need.partitions)}: the number is fixed once the topic exists. Set it back"]
+    return [f"{has}, the stream's file names {', '.join(map(str, absent))}. Partitions count from 0"]
+
+
+def _remark_source(topic: TopicAnswer) -> list[str]:
+    config = topic.config or {}
+    remarks = []
+    if "compact" in config.get("cleanup.policy", ""):
+        remarks.append("it is compacted: a record may be gone before a consumer that stands still has seen it")
+    retention = int(config.get("retention.ms", -1))
+    if "delete" in config.get("cleanup.policy", "delete") and 0 <= retention < DAY_MS:
+        span = f"{retention / 3_600_000:.3g} h"
+        remarks.append(f"it keeps records for {span} only: a service that stands still longer loses what passes")
+    return remarks
+
+
+def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
+    from overlay.admin import TopicFacts
+    from overlay.deliver.outlets import find_differences
+
+    if topic.config is None:
+        return []
+    facts = TopicFacts(need.name, topic.identity, topic.partitions, topic.config)
+    found = [difference for consumer in need.consumers for difference in find_differences(facts, consumer)]
+    return [f"{difference}; it is used as it is" for difference in dict.fromkeys(found)]
+
+
+def _without_create(need: Need) -> tuple[str, ...]:
+    return tuple(operation for operation in need.operations if operation != "Create")
+
+
+def _subtract(wanted: Iterable[str], allowed: Operations) -> tuple[str, ...]:
+    return () if allowed is None else tuple(operation for operation in wanted if operation not in allowed)
+
+
+def _is_super(operations: Operations) -> bool:
+    """Whoever may act as a broker may do everything; a cluster without an authorizer lets all do so."""
+    return operations is not None and "ClusterAction" in operations
+
+
+def _list(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

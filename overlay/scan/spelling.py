@@ -1,0 +1,102 @@
+"""JSON strings and what they mean: escapes undone, without an object per string.
+
+The bytes between the quotes are what is given to these kernels; `end` is the closing quote. Two `\\u` escapes that are the
+halves of one character (RFC 8259, section 7) are put together; half a character alone is spelled in UTF-8 all the same
+(three bytes, which no valid UTF-8 has), so that whoever needs text finds it to be none.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+WRONG = -1  # a backslash before something that JSON gives no meaning
+
+
+@nb.njit(cache=True, nogil=True)
+def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
+    """Whether the key between its quotes at pos:end says text[first:last], escapes taken into account."""
+    spelled = np.empty(4, np.uint8)
+    while pos < end:
+        if buf[np.uintp(pos)] == 0x5C:
+            count, pos = read_escape(buf, pos + 1, end, spelled, 0)
+        else:
+            spelled[0] = buf[np.uintp(pos)]
+            count, pos = 1, pos + 1
+        for i in range(max(count, 0)):
+            if first >= last or text[np.uintp(first)] != spelled[i]:
+                return False
+            first += 1
+        if count == WRONG:
+            return False
+    return first == last
+
+
+@nb.njit(cache=True, nogil=True)
+def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
+    """Write what the string pos:end means to `out` from `at` on: the position after it, or WRONG.
+
+    It is never longer than it is spelled.
+    """
+    while pos < end:
+        if buf[np.uintp(pos)] == 0x5C:
+            count, pos = read_escape(buf, pos + 1, end, out, at)
+            if count == WRONG:
+                return np.int64(WRONG)
+            at += count
+        else:
+            out[np.uintp(at)] = buf[np.uintp(pos)]
+            at += 1
+            pos += 1
+    return np.int64(at)
+
+
+@nb.njit(cache=True, nogil=True)
+def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
+    """Write the character behind a backslash to `out` as UTF-8: (bytes or WRONG, next position)."""
+    byte = buf[np.uintp(pos)] if pos < end else np.uint8(0)
+    if byte == 0x75:  # u
+        code = _read_unit(buf, pos + 1, end)
+        pos += 5
+        if 0xD800 <= code < 0xDC00 and pos + 1 < end and buf[np.uintp(pos)] == 0x5C and buf[np.uintp(pos + 1)] == 0x75:
+            low = _read_unit(buf, pos + 2, end)
+            if 0xDC00 <= low < 0xE000:
+                return _write(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), out, at), pos + 6
+        return _write(code, out, at), pos
+    meaning = np.int64(WRONG)
+    if byte == 0x22 or byte == 0x5C or byte == 0x2F:
+        meaning = np.int64(byte)
+    for spelled, meant in ((0x62, 8), (0x66, 12), (0x6E, 10), (0x72, 13), (0x74, 9)):
+        if byte == spelled:
+            meaning = np.int64(meant)
+    return _write(meaning, out, at), pos + 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Four hexadecimal digits at pos, or WRONG."""
+    if pos + 4 > end:
+        return np.int64(WRONG)
+    code = np.int64(0)
+    for i in range(4):
+        byte = np.int64(buf[np.uintp(pos + i)])
+        digit = byte - 0x30 if byte <= 0x39 else (byte | 0x20) - 0x57
+        if digit < 0 or digit > 15 or (byte > 0x39 and digit < 10):
+            return np.int64(WRONG)
+        code = code * 16 + digit
+    return code
+
+
+@nb.njit(cache=True, nogil=True)
+def _write(code, out, at):  # type: ignore[no-untyped-def]
+    """A code point as UTF-8: how many bytes. WRONG stays WRONG."""
+    if code < 0:
+        return np.int64(WRONG)
+    if code < 0x80:
+        out[np.uintp(at)] = code
+        return np.int64(1)
+    count = 2 if code < 0x800 else 3 if code < 0x10000 else 4
+    out[np.uintp(at)] = ((0xF00 >> count) & 0xFF) | (code >> (6 * (count - 1)))
+    for i in range(1, count):
+        out[np.uintp(at + i)] = 0x80 | ((code >> (6 * (count - 1 - i))) & 0x3F)
+    return np.int64(count)

@@ -1,0 +1,64 @@
+"""Eight bytes at a time: what the kernels that look for a byte in a text share.
+
+A word is put together from single reads that numba can check (NUMBA_BOUNDSCHECK), and that the compiler makes one
+load of; its lowest byte is the first. The tests on a word look at all its bytes at once: `x - 0x01..01 & ~x & 0x80..80`
+has the top bit set in the first byte of x that is zero (bytes behind it may be marked wrongly, so only the first counts).
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+WORD = 8
+_ONES = np.uint64(0x0101010101010101)
+_TOPS = np.uint64(0x8080808080808080)
+_QUOTES = np.uint64(0x2222222222222222)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def load(buf, pos):  # type: ignore[no-untyped-def]
+    """The eight bytes at `pos`; the caller has made sure that they are there."""
+    at = np.uintp(pos)
+    return (
+        np.uint64(buf[at])
+        | np.uint64(buf[at + np.uintp(1)]) << np.uint64(8)
+        | np.uint64(buf[at + np.uintp(2)]) << np.uint64(16)
+        | np.uint64(buf[at + np.uintp(3)]) << np.uint64(24)
+        | np.uint64(buf[at + np.uintp(4)]) << np.uint64(32)
+        | np.uint64(buf[at + np.uintp(5)]) << np.uint64(40)
+        | np.uint64(buf[at + np.uintp(6)]) << np.uint64(48)
+        | np.uint64(buf[at + np.uintp(7)]) << np.uint64(56)
+    )
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Position of the first quote or backslash from `pos` on; `end` when there is none."""
+    while pos + WORD <= end:
+        word = load(buf, pos)
+        quote = word ^ _QUOTES
+        backslash = word ^ _BACKSLASHES
+        hit = (((quote - _ONES) & ~quote) | ((backslash - _ONES) & ~backslash)) & _TOPS
+        if hit:
+            first = (hit & (~hit + np.uint64(1))) >> np.uint64(7)
+            return pos + np.int64((first * _ORDINALS) >> np.uint64(56))
+        pos += WORD
+    while pos < end and buf[np.uintp(pos)] != 0x22 and buf[np.uintp(pos)] != 0x5C:
+        pos += 1
+    return pos
+
+
+@nb.njit(cache=True, nogil=True)
+def is_ascii(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Whether all bytes of pos:end are below 0x80."""
+    seen = np.uint64(0)
+    while pos + WORD <= end:
+        seen |= load(buf, pos)
+        pos += WORD
+    while pos < end:
+        seen |= np.uint64(buf[np.uintp(pos)])
+        pos += 1
+    return (seen & _TOPS) == np.uint64(0)

@@ -1,0 +1,71 @@
+"""Where every consumer of a session stands, while records are on their way and before they are committed.
+
+Holds the tracks of each partition and turns what a round has come to into the delta that accounts for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from overlay.deliver.state import ConsumerId, ConsumerState, Delta
+from overlay.source.mark import Mark, Source
+
+from .tracks import Track, find_tail, join
+
+Place = tuple[str, Source]  # stream and partition
+
+
+@dataclass(slots=True)
+class Positions:
+    tracks: dict[Place, list[Track]] = field(default_factory=dict)
+    sequences: dict[ConsumerId, int] = field(default_factory=dict)
+    snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+
+    def enlist(self, consumer: ConsumerId, state: ConsumerState, marks: Mapping[Source, Mark]) -> None:
+        """Put a consumer on the track at its position in each partition, or on a new one."""
+        self.sequences[consumer] = state.sequence
+        self.snapshots[consumer] = state.snapshot
+        for source, mark in marks.items():
+            tracks = self.tracks.setdefault((consumer[0], source), [])
+            end = state.snapshot.get(source, -1)
+            here = next((t for t in tracks if t.position == mark.position and not t.is_alone), None)
+            if here is not None and mark.position >= end:
+                here.members.add(consumer)
+            else:
+                tracks.append(Track(mark, {consumer}))
+
+    def all(self) -> Iterator[tuple[Place, Track]]:
+        for place, tracks in self.tracks.items():
+            for track in tracks:
+                yield place, track
+
+    def settle(self, place: Place) -> list[Track]:
+        """Join the tracks of a partition that have met; returns those that are no longer needed."""
+        for track in self.tracks[place]:
+            track.finish_snapshot()
+        return join(self.tracks[place])
+
+    def own(self, consumer: ConsumerId) -> dict[Source, Mark]:
+        """The consumer's positions that are not the cursor's."""
+        own = {}
+        for (stream, source), tracks in self.tracks.items():
+            if stream == consumer[0]:
+                tail = find_tail(tracks)
+                own.update({source: t.mark for t in tracks if consumer in t.members and t is not tail})
+        return own
+
+    def state_of(self, consumer: ConsumerId) -> ConsumerState:
+        own = self.own(consumer)
+        snapshot = {s: end for s, end in self.snapshots[consumer].items() if s in own and own[s].position < end}
+        return ConsumerState(self.sequences[consumer], own, snapshot)
+
+    def delta(self, moved: set[Place], changed: set[ConsumerId]) -> Delta:
+        """What to remember after a round: the cursors of the partitions that moved, and the consumers that changed."""
+        cursors = {}
+        for place in moved:
+            tail = find_tail(self.tracks[place])
+            if tail is not None:
+                cursors[place] = tail.mark
+        return Delta(cursors, {consumer: self.state_of(consumer) for consumer in sorted(changed)})
+

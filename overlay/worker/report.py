@@ -1,0 +1,153 @@
+"""What a running service says of itself: readiness, streams and consumers with positions, lag and rates."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from overlay.clock import now_ms
+from overlay.config import Loaded
+from overlay.deliver.state import ConsumerId
+from overlay.metrics import Metrics
+
+from .pipeline import Outcome
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .shard import Shard
+
+WINDOW_MS = 10_000
+
+
+@dataclass(slots=True)
+class Rates:
+    """Counts since the service started, and per second over the last ten seconds."""
+
+    delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    decoded: Counter[str] = field(default_factory=Counter)
+    newest: dict[ConsumerId, int] = field(default_factory=dict)
+    _recent: deque[tuple[int, Counter[ConsumerId], Counter[str]]] = field(default_factory=deque)
+
+    def note(self, outcome: Outcome, now: int) -> None:
+        self.delivered.update(outcome.delivered)
+        self.decoded.update(outcome.decoded)
+        self.newest.update(outcome.newest)
+        self._recent.append((now, outcome.delivered, outcome.decoded))
+        self._forget(now)
+
+    def _forget(self, now: int) -> None:
+        while self._recent and self._recent[0][0] < now - WINDOW_MS:
+            self._recent.popleft()
+
+    def of_consumer(self, consumer: ConsumerId, now: int) -> float:
+        """Records a second."""
+        self._forget(now)
+        return sum(delivered[consumer] for _, delivered, _ in self._recent) * 1000 / WINDOW_MS
+
+    def of_stream(self, stream: str, now: int) -> float:
+        self._forget(now)
+        return sum(decoded[stream] for _, _, decoded in self._recent) * 1000 / WINDOW_MS
+
+
+def report_service(
+    loaded: Loaded, shards: Iterable[Shard], rates: Rates, metrics: Metrics, trouble: str
+) -> dict[str, Any]:
+    """The body of /readyz, /streams and /consumers, and the gauges that follow from it."""
+    sessions = [shard.session for shard in shards if shard.session is not None]
+    served = [shard for shard in shards if shard.mine]
+    reasons = [trouble] if trouble else []
+    reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
+    consumers = [_consumer(loaded, sessions, rates, consumer) for consumer in sorted(loaded.consumers)]
+    streams = [_stream(loaded, sessions, rates, name) for name in sorted(loaded.streams)]
+    reasons += [f"{c['stream']}/{c['name']}: {c['reason']}" for c in consumers if c["state"] == "stalled"]
+    reasons += [f"{s['name']}: {s['reason']}" for s in streams if s["state"] == "stopped"]
+    _set_gauges(metrics, consumers, streams)
+    ready = not trouble and all(shard.session is not None for shard in served)
+    return {"ready": ready, "reasons": reasons, "streams": streams, "consumers": consumers}
+
+
+def _consumer(loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId) -> dict[str, Any]:
+    now = now_ms()
+    config = loaded.consumers[consumer]
+    found: dict[str, Any] = {
+        "stream": consumer[0],
+        "name": consumer[1],
+        "deliver_subject": config.deliver_subject,
+        "filters": list(config.filters),
+        "state": "starting",
+        "reason": "",
+        "delivered": rates.delivered[consumer],
+        "rate": rates.of_consumer(consumer, now),
+    }
+    for session in sessions:
+        if consumer in session.roster.stalled:
+            found |= {"state": "stalled", "reason": session.roster.stalled[consumer]}
+        elif consumer[0] in session.roster.stopped:
+            found |= {"state": "stopped", "reason": session.roster.stopped[consumer[0]]}
+        elif consumer in session.roster.readers:
+            found |= _place(session, consumer)
+    lagging = found.get("lag_records", 0) and consumer in rates.newest
+    found["lag_seconds"] = max(0, now - rates.newest[consumer]) / 1000 if lagging else 0.0
+    return found
+
+
+def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
+    """Position and lag of a consumer that is being served."""
+    positions: dict[str, int] = {}
+    lag, catching_up = 0, False
+    for (stream, (topic, partition)), tracks in session.positions.tracks.items():
+        for track in tracks:
+            if stream == consumer[0] and consumer in track.members:
+                positions[f"{topic}-{partition}"] = track.position
+                lane = session.lanes.get(track)
+                lag += max(0, lane.stable_end - track.position) if lane else 0
+                catching_up |= len(tracks) > 1
+    return {
+        "state": "catching up" if catching_up else "running",
+        "consumer_sequence": session.positions.sequences[consumer],
+        "positions": positions,
+        "lag_records": lag,
+    }
+
+
+def _stream(loaded: Loaded, sessions: list[Session], rates: Rates, name: str) -> dict[str, Any]:
+    stream = loaded.streams[name]
+    found: dict[str, Any] = {
+        "name": name,
+        "topics": list(stream.topic_names),
+        "subjects": list(stream.subjects),
+        "state": "idle",
+        "reason": "",
+        "decoded": rates.decoded[name],
+        "rate": rates.of_stream(name, now_ms()),
+        "consumers": [c for s, c in sorted(loaded.consumers) if s == name],
+        "partitions": {},
+    }
+    for session in sessions:
+        if name in session.roster.stopped:
+            found |= {"state": "stopped", "reason": session.roster.stopped[name]}
+        for place, tracks in session.positions.tracks.items():
+            if place[0] == name:
+                topic, partition = place[1]
+                ends = [lane.stable_end for t in tracks if (lane := session.lanes.get(t))]
+                entry = {"end": max(ends, default=-1), "position": max(t.position for t in tracks)}
+                found["partitions"][f"{topic}-{partition}"] = entry
+                found["state"] = "running"
+        halted = [why for (stream_name, _), why in session.halted.items() if stream_name == name]
+        if halted:
+            found |= {"state": "stopped", "reason": "; ".join(halted)}
+        if name in session.roster.sources and session.roster.sources[name].unread:
+            found["reason"] = f"not read until `overlay stream extend`: {session.roster.sources[name].unread}"
+    return found
+
+
+def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
+    for found in consumers:
+        labels = (found["stream"], found["name"])
+        metrics.consumer_lag_records.labels(*labels).set(found.get("lag_records", 0))
+        metrics.consumer_lag_seconds.labels(*labels).set(found["lag_seconds"])
+        metrics.consumer_stalled.labels(*labels).set(found["state"] == "stalled")
+    for found in streams:
+        metrics.stream_stopped.labels(found["name"]).set(found["state"] == "stopped")

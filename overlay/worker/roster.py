@@ -1,0 +1,129 @@
+"""Who a session serves: streams with their partitions, consumers with their outlets, and who cannot be served and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin, TopicFacts
+from overlay.config import ConsumerConfig, Loaded, StreamConfig
+from overlay.deliver.outlets import ensure_topics, make_outlet
+from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
+from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
+from overlay.source.mark import Mark, Source
+from overlay.source.start import find_start, patterns
+
+from .pipeline import Reader
+from .sources import Sources, check_mark, list_sources
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Roster:
+    """`stopped` streams and `stalled` consumers are left out of `sources` and `readers`, with the reason."""
+
+    streams: dict[str, StreamConfig] = field(default_factory=dict)
+    sources: dict[str, Sources] = field(default_factory=dict)
+    readers: dict[ConsumerId, Reader] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+    stalled: dict[ConsumerId, str] = field(default_factory=dict)
+    topics: dict[str, TopicFacts | None] = field(default_factory=dict)
+    """Every source topic as it was found, None for those that were not there."""
+
+    def is_served(self, topic: str) -> bool:
+        """Whether a stream that is being read has this topic."""
+        return any(topic in stream.topic_names for stream in self.streams.values())
+
+    def members(self, stream: str) -> list[ConsumerId]:
+        return [consumer for consumer in self.readers if consumer[0] == stream]
+
+
+async def make_roster(
+    client: AIOKafkaClient,
+    admin: Admin,
+    loaded: Loaded,
+    mine: Mapping[ConsumerId, ConsumerConfig],
+    state: ShardState,
+    stalled: Mapping[ConsumerId, str],
+) -> tuple[Roster, Delta]:
+    """Look at everything the consumers of this shard need, create what is missing, and find where new ones start.
+
+    The delta says what of that the state has to remember before the first record is delivered. Raises SourceUnavailable.
+    """
+    roster = Roster(stalled=dict(stalled))
+    wanted = {name: loaded.streams[name] for name, _ in mine}
+    facts = await admin.find_topics(topic for stream in wanted.values() for topic in stream.topic_names)
+    roster.topics = {topic: facts.get(topic) for stream in wanted.values() for topic in stream.topic_names}
+    delta = Delta()
+    for name, stream in wanted.items():
+        try:
+            sources = list_sources(stream, facts, state)
+            for source in sources.partitions:
+                compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
+                for mark in _marks(state, name, source):
+                    await check_mark(client, source, mark, compacted=compacted)
+        except SourceChanged as error:
+            roster.stopped[name] = str(error)
+            log.error("stream stopped", stream=name, reason=str(error))
+            continue
+        if sources.unread:
+            log.error("partitions are not read until `overlay stream extend`", stream=name, partitions=sources.unread)
+        roster.streams[name], roster.sources[name] = stream, sources
+        delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
+    ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
+    outputs, refused = await ensure_topics(admin, ready, loaded.service.topics.replication)
+    for config in ready:
+        try:
+            if reason := refused.get(config.deliver_subject):
+                raise OverlayError(reason)
+            await _enlist(client, admin, config, outputs[config.deliver_subject], state, roster, delta)
+        except SourceUnavailable:
+            raise
+        except OverlayError as error:
+            roster.stalled[config.id] = str(error)
+            log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
+    delta.consumers.update(_pin_absent(state, roster))
+    return roster, delta
+
+
+def _marks(state: ShardState, stream: str, source: Source) -> set[Mark]:
+    """Every position that someone of the stream has in a partition."""
+    own = {c.own[source] for (name, _), c in state.consumers.items() if name == stream and source in c.own}
+    cursor = state.cursors.get((stream, source))
+    return own | ({cursor} if cursor else set())
+
+
+async def _enlist(
+    client: AIOKafkaClient,
+    admin: Admin,
+    config: ConsumerConfig,
+    output: TopicFacts,
+    state: ShardState,
+    roster: Roster,
+    delta: Delta,
+) -> None:
+    """Make ready one consumer, and find its start if it is new."""
+    sources = roster.sources[config.stream]
+    if config.id not in state.consumers:
+        start = await find_start(client, admin, config, roster.streams[config.stream], sources.partitions)
+        own = {source: Mark(position) for source, position in start.positions.items()}
+        delta.consumers[config.id] = ConsumerState(0, own, start.snapshot)
+        log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
+    outlet = make_outlet(output, config, sequenced=sources.is_sequenced)
+    roster.readers[config.id] = Reader(config.id, patterns(config), outlet)
+
+
+def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerState]:
+    """Give positions of their own to consumers that are not served now, before the cursor moves on without them."""
+    pinned = {}
+    for consumer, known in state.consumers.items():
+        if consumer in roster.readers or consumer[0] not in roster.sources:
+            continue
+        now = state.pin(consumer, roster.sources[consumer[0]].partitions)
+        if now.own != known.own:
+            pinned[consumer] = replace(now, snapshot=known.snapshot)
+    return pinned

@@ -1,0 +1,319 @@
+"""One ownership of a shard, from takeover to the first error: reading, the pipeline, and commits, side by side.
+
+Three things run at once. The feed fetches. The reading loop takes what has come, one round at a time, has the pipeline turn
+it into finished batches in a thread, and moves the tracks. The commit loop sends batches while the next round is being
+worked on, and ends the transaction when it is time: at once when there is nothing more to read, since somebody waits for the
+records; after a quarter of a second when there is a backlog, since each commit costs some 20 ms. After a commit at the tail
+it waits 10 ms: a transaction opened at once would run into the broker still ending the last one (design 11.8).
+
+Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
+thrown away and the next one begins from the state partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import structlog
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin
+from overlay.clock import now_ms
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.state import ConsumerId, Delta, ShardState, encode
+from overlay.deliver.transaction import PlainSender, Transactions
+from overlay.errors import CorruptBatch, SourceChanged
+from overlay.metrics import Metrics
+from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.mark import Mark, Source
+
+from .pipeline import Outcome, Pipeline, Task
+from .positions import Place, Positions
+from .roster import Roster
+from .tracks import Track, plan_round
+
+log = structlog.get_logger(__name__)
+
+BULK_S = 0.25
+"""How long a transaction collects while there is a backlog."""
+PAUSE_S = 0.01
+"""Wait after a commit at the tail."""
+LAZY_S = 1.0
+"""How often progress without deliveries is written."""
+ROUND_BYTES = 16 << 20
+BACKLOG_BYTES = 1 << 20
+CHECKPOINT_EVERY = 1_000
+QUEUE_ROUNDS = 2
+
+
+@dataclass(slots=True)
+class Round:
+    """A round's outcome and what the state has to remember of it."""
+
+    outcome: Outcome
+    delta: Delta
+    plain: asyncio.Task[None] | None = None
+    """The sends of at-least-once consumers, which must be through before the positions are written."""
+
+    @property
+    def transactional(self) -> list[Outgoing]:
+        return [outgoing for _, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
+
+
+@dataclass(slots=True)
+class Session:
+    """Good for one run; see the module's essay."""
+
+    client: AIOKafkaClient
+    admin: Admin
+    metrics: Metrics
+    roster: Roster
+    state: ShardState
+    positions: Positions
+    transactions: Transactions
+    plain: PlainSender | None
+    state_place: tuple[str, int]
+    """Topic and partition of the state."""
+    on_commit: Callable[[Outcome], None]
+    halted: dict[Place, str] = field(default_factory=dict)
+    """Partitions with a corrupt batch in the way."""
+    lanes: dict[Track, Lane] = field(default_factory=dict)
+    _queue: asyncio.Queue[Round | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_ROUNDS))
+    _ended: bool = False
+    _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _commits: int = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
+        await self.transactions.begin()
+        await self._record(Delta())
+        feed = Feed(self.client)
+        try:
+            for (_, source), track in self.positions.all():
+                self.lanes[track] = await feed.open(*source, track.position)
+            reading = asyncio.create_task(self._read(feed, stop), name="reading")
+            committing = asyncio.create_task(self._commit_rounds(), name="committing")
+            await _run_both(reading, committing)
+        finally:
+            await feed.close()
+
+    # ---- reading
+
+    async def _read(self, feed: Feed, stop: asyncio.Event) -> None:
+        pipeline = Pipeline(self.roster.streams, self.positions.sequences)
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(stop.wait())
+        fetched_bytes = 0
+        try:
+            with ThreadPoolExecutor(1, "pipeline") as thread:
+                while not stop.is_set():
+                    feed.changed.clear()
+                    tasks, tracks = await self._take_round()
+                    self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
+                    fetched_bytes = feed.bytes_fetched
+                    if not tasks:
+                        await _first_of(feed.changed, stopping)
+                        continue
+                    outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
+                    await self._queue.put(self._absorb(feed, outcome, tracks))
+                await self._queue.put(None)
+        finally:
+            stopping.cancel()
+
+    async def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
+        """What is there to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
+        tasks: list[Task] = []
+        owners: list[tuple[Place, Track]] = []
+        size = 0
+        for place, tracks in self.positions.tracks.items():
+            fetched_to: dict[Track, int] = {}
+            for track in tracks:
+                ready = self.lanes[track].ready
+                if isinstance(ready, Lost | Denied):
+                    await self._recover(place, track)
+                elif ready is not None and not track.halted:
+                    fetched_to[track] = ready.next_offset
+            for turn in plan_round(tracks, fetched_to) if size < ROUND_BYTES else ():
+                fetched = self.lanes[turn.track].take()
+                assert isinstance(fetched, Fetched)
+                readers = tuple(self.roster.readers[consumer] for consumer in sorted(turn.track.members))
+                stream, source = place
+                tasks.append(
+                    Task(stream, source, fetched, turn.track.position, turn.stop, readers, turn.track.only)
+                )
+                owners.append((place, turn.track))
+                size += fetched.data.size
+        return tasks, owners
+
+    async def _recover(self, place: Place, track: Track) -> None:
+        """The log does not have the track's position: go on at its start, unless it is another log."""
+        stream, source = place
+        lost = self.lanes[track].take()
+        if isinstance(lost, Denied):
+            raise SourceChanged(f"stream {stream}: {lost.reason}")
+        first, end = (await self.admin.find_bounds([source]))[source]
+        if track.position < first:
+            self.metrics.records_lost.labels(stream).inc(first - track.position)
+            log.error("retention passed the position", stream=stream, partition=source, lost=first - track.position)
+            track.mark = Mark(first)
+            self.lanes[track].seek(first)
+        elif track.position > end:
+            raise SourceChanged(
+                f"{source[0]}-{source[1]}: the log ends at {end}, below the position {track.position}: it was truncated or"
+                f" created again. Run `overlay stream reset {stream}` to start anew"
+            )
+
+    def _absorb(self, feed: Feed, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
+        """Move the tracks to where the round has brought them."""
+        moved: set[Place] = set()
+        changed: set[ConsumerId] = set(outcome.delivered)
+        self.positions.sequences.update(outcome.sequences)
+        for (place, track), progress in zip(owners, outcome.progress, strict=True):
+            if progress.mark.position > track.position:
+                track.mark = progress.mark
+                moved.add(place)
+            lane = self.lanes[track]
+            if progress.stopped:
+                track.halted = True
+                self._halt(place, outcome)
+            elif progress.mark.position != progress.task.fetched.next_offset:
+                lane.seek(progress.mark.position)
+            behind = lane.stable_end - lane.position
+            outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
+        for place in {place for place, _ in owners}:
+            changed |= self._settle(feed, place)
+        self._count(outcome)
+        batches = Round(outcome, self.positions.delta(moved, changed))
+        plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
+        if plain:
+            batches.plain = asyncio.create_task(self._send_plain(plain))
+        return batches
+
+    def _settle(self, feed: Feed, place: Place) -> set[ConsumerId]:
+        """Join tracks that have met; the consumers whose position is written differently from now on."""
+        tracks = self.positions.tracks[place]
+        changed = {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
+        for spent in self.positions.settle(place):
+            feed.shut(self.lanes.pop(spent))
+        return changed
+
+    def _halt(self, place: Place, outcome: Outcome) -> None:
+        stream, (topic, partition) = place
+        for corruption in outcome.corruptions:
+            if corruption.source == (topic, partition) and not corruption.skipped:
+                bad = corruption.malformed
+                self.halted[place] = str(CorruptBatch(topic, partition, bad.base_offset, bad.fault.text))
+                log.error("partition stopped", stream=stream, reason=self.halted[place])
+
+    def _count(self, outcome: Outcome) -> None:
+        for stream, records in outcome.decoded.items():
+            self.metrics.records_decoded.labels(stream).inc(records)
+        for (stream, reason), records in outcome.unaddressed.items():
+            self.metrics.records_unaddressed.labels(stream, reason).inc(records)
+        for corruption in outcome.corruptions:
+            action = "skip" if corruption.skipped else "stop"
+            self.metrics.corrupt_batches.labels(corruption.stream, action).inc()
+            if corruption.skipped:
+                topic, partition = corruption.source
+                bad = corruption.malformed
+                log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=bad.fault.text)
+
+    async def _send_plain(self, batches: list[Outgoing]) -> None:
+        assert self.plain is not None
+        async with self._plain_order:
+            await self.plain.send(batches)
+
+    # ---- committing
+
+    async def _commit_rounds(self) -> None:
+        """Commit what the reading loop hands over, until it says that there is no more."""
+        pending: list[Round] = []
+        written = time.monotonic()
+        while not self._ended or pending:
+            fresh = await self._next(LAZY_S)
+            pending += [fresh] if fresh else []
+            waited_for = fresh is not None and fresh.transactional
+            if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
+                backlog = await self._commit(pending)
+                pending, written = [], time.monotonic()
+                if not backlog:
+                    await asyncio.sleep(PAUSE_S)
+
+    async def _next(self, patience: float) -> Round | None:
+        """The next round; None when none comes in time or there will be no more."""
+        if self._ended:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                fresh = await self._queue.get()
+                self._ended = fresh is None
+                return fresh
+        return None
+
+    async def _commit(self, rounds: list[Round]) -> bool:
+        """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
+        began = time.monotonic()
+        await self.transactions.begin()
+        for done in rounds:
+            await self._send(done)
+        while rounds[-1].outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
+            more = await self._next(left)
+            if more is None:
+                break
+            rounds.append(more)
+            await self._send(more)
+        delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
+        await self._record(delta)
+        self.metrics.commit_seconds.observe(time.monotonic() - began)
+        for done in rounds:
+            self.on_commit(done.outcome)
+        return rounds[-1].outcome.backlog
+
+    async def _send(self, done: Round) -> None:
+        if done.plain is not None:
+            await done.plain
+        await self.transactions.send(done.transactional)
+
+    async def _record(self, delta: Delta) -> None:
+        """Write a delta and commit; now and then a checkpoint instead, and let go of what lies below it."""
+        self.state.apply(delta)
+        checkpoint = self._commits % CHECKPOINT_EVERY == 0
+        written = self.state.checkpoint() if checkpoint else delta
+        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint))
+        self._commits += 1
+        if checkpoint:
+            topic, shard = self.state_place
+            await self.admin.delete_records(topic, shard, offset)
+
+
+async def _first_of(changed: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
+    """Wait until something has been fetched or it is time to stop."""
+    waiting = asyncio.create_task(changed.wait())
+    await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+async def _run_both(reading: asyncio.Task[None], committing: asyncio.Task[None]) -> None:
+    """Wait for both; the first error ends the other."""
+    try:
+        await asyncio.gather(reading, committing)
+    finally:
+        for task in (reading, committing):
+            task.cancel()
+        await asyncio.gather(reading, committing, return_exceptions=True)
+
+
+def open_positions(roster: Roster, state: ShardState, starts: dict[Source, int]) -> Positions:
+    """Where the roster's consumers stand. A partition in which a consumer has no position yet is read from `starts`."""
+    positions = Positions()
+    for consumer in roster.readers:
+        sources = roster.sources[consumer[0]].partitions
+        marks = {source: state.mark_of(consumer, source) or Mark(starts.get(source, 0)) for source in sources}
+        positions.enlist(consumer, state.consumers[consumer], marks)
+    return positions

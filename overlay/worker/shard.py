@@ -1,0 +1,191 @@
+"""A shard's life: take it over, serve it, and after an error begin again from what is committed.
+
+Who has to act decides what an error does. Kafka being away is waited out with growing pauses. An output topic that refuses
+a batch stalls the consumers that write to it, not their neighbours; they are tried again after a while. A source that is no
+longer the log it was stops its stream. Being fenced means that somebody else may own the shard: it is taken again only if
+the group still says that it is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from overlay.admin import Admin
+from overlay.config import ConsumerConfig, Loaded
+from overlay.connection import open_client
+from overlay.deliver.state import ConsumerId
+from overlay.deliver.transaction import PlainSender
+from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
+from overlay.metrics import Metrics
+from overlay.source.mark import Source
+from overlay.source.start import find_lasts
+
+from .pipeline import Outcome
+from .roster import Roster, make_roster
+from .session import Session, open_positions
+from .takeover import state_topic, take_over
+from .watch import watch_topics
+
+log = structlog.get_logger(__name__)
+
+BACKOFF_S = (0.2, 10.0)
+STALL_S = 60.0
+"""How long a consumer whose output refused a batch is left out before it is tried again."""
+
+
+@dataclass(slots=True)
+class Shard:
+    """Serves the consumers `mine` until told to stop. `confirm` asks the group for the generation that we own it by."""
+
+    loaded: Loaded
+    number: int
+    mine: dict[ConsumerId, ConsumerConfig]
+    admin: Admin
+    metrics: Metrics
+    confirm: Callable[[], Awaitable[int]]
+    on_commit: Callable[[Outcome], None]
+    session: Session | None = None
+    trouble: str = ""
+    """Why nothing is being served right now; empty while all is well."""
+    _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
+    _failures: int = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await self._serve(stop)
+            except (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged) as error:
+                self._note(error)
+                await self._rest(stop)
+
+    def _note(self, error: Exception) -> None:
+        self.trouble = str(error)
+        self._failures += 1
+        cause = type(error).__name__
+        self.metrics.transactions_failed.labels(cause).inc()
+        log.warning("beginning again from what is committed", shard=self.number, cause=cause, reason=str(error))
+        if isinstance(error, Fenced):
+            self.metrics.fenced.inc()
+        if isinstance(error, DeliveryFailed) and (error.final or self._failures > 1):
+            until = time.monotonic() + STALL_S
+            for consumer, config in self.mine.items():
+                if config.deliver_subject == error.topic:
+                    self._stalled[consumer] = (str(error), until)
+                    log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
+
+    async def _rest(self, stop: asyncio.Event) -> None:
+        pause = min(BACKOFF_S[0] * 2 ** (self._failures - 1), BACKOFF_S[1])
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), pause)
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        """One ownership. Returns when `stop` is set, or when something changed that a new session takes up."""
+        service = self.loaded.service
+        generation = await self.confirm()
+        async with contextlib.AsyncExitStack() as closing:
+            client = await open_client(service.kafka)
+            closing.push_async_callback(client.close)
+            outputs = {config.deliver_subject for config in self.mine.values()}
+            transactions, state = await take_over(
+                service.kafka, client, self.admin, service.topics.prefix, self.number, generation
+            )
+            closing.push_async_callback(transactions.close)
+            roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, self._still_stalled())
+            await transactions.look_up(outputs)
+            state.apply(delta)
+            starts = await self.admin.find_bounds([s for sources in roster.sources.values() for s in sources.partitions])
+            self.session = Session(
+                client=client,
+                admin=self.admin,
+                metrics=self.metrics,
+                roster=roster,
+                state=state,
+                positions=open_positions(roster, state, {source: first for source, (first, _) in starts.items()}),
+                transactions=transactions,
+                plain=await self._open_plain(roster, closing),
+                state_place=(state_topic(service.topics.prefix), self.number),
+                on_commit=self._commit_seen,
+            )
+            await self._load_snapshots(self.session)
+            self.trouble = ""
+            try:
+                await self._run(self.session, stop)
+            finally:
+                self.session = None
+
+    def _still_stalled(self) -> dict[ConsumerId, str]:
+        now = time.monotonic()
+        return {consumer: why for consumer, (why, until) in self._stalled.items() if until > now}
+
+    def _commit_seen(self, outcome: Outcome) -> None:
+        self._failures = 0
+        self.on_commit(outcome)
+
+    async def _load_snapshots(self, session: Session) -> None:
+        """For last_per_subject: find the records that are still to be delivered. A scan, so it shows its progress."""
+        for (stream, source), track in session.positions.all():
+            for consumer in track.members:
+                end = session.positions.snapshots[consumer].get(source, -1)
+                if track.position >= end:
+                    continue
+                span = (track.position, end)
+                progress = ScanProgress(stream, consumer[1], source, end - track.position)
+                track.only = await find_lasts(
+                    session.client, self.mine[consumer], session.roster.streams[stream], source, span, progress.step
+                )
+                track.snapshot_end = end
+                progress.finish(track.only.size)
+
+    async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
+        topics = {reader.outlet.topic for reader in roster.readers.values() if not reader.outlet.transactional}
+        if not topics:
+            return None
+        plain = PlainSender(self.loaded.service.kafka)
+        await plain.start(topics)
+        closing.push_async_callback(plain.close)
+        return plain
+
+    async def _run(self, session: Session, stop: asyncio.Event) -> None:
+        """Run the session until `stop`, an error, or a reason for a new one."""
+        enough = asyncio.Event()
+        retry_at = min((until for _, until in self._stalled.values()), default=float("inf"))
+        serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
+        watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
+        stopping = asyncio.create_task(stop.wait())
+        tasks = (serving, watching, stopping)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                log.info("a new session begins", shard=self.number, reason=watching.result())
+            enough.set()
+            await serving
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class ScanProgress:
+    """Tells now and then how far a scan has come."""
+
+    stream: str
+    consumer: str
+    source: Source
+    total: int
+    _told: float = field(default_factory=time.monotonic)
+
+    def step(self, done: int) -> None:
+        if time.monotonic() - self._told >= 2.0:
+            self._told = time.monotonic()
+            percent = round(100 * done / max(1, self.total))
+            log.info("looking for last messages", stream=self.stream, consumer=self.consumer, percent=percent)
+
+    def finish(self, found: int) -> None:
+        log.info("last messages found", stream=self.stream, consumer=self.consumer, partition=self.source, found=found)

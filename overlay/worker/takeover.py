@@ -1,0 +1,87 @@
+"""Becoming the owner of a shard, and what it means to be late.
+
+The order matters (design 11.2). InitProducerId comes first: it fences the former owner and ends its open transaction. Then
+the state partition's high watermark is taken with read uncommitted, and the partition is read with read committed until the
+position reaches it. Asking for the committed end alone would be wrong: it can be anything down to 0 while somebody else's
+transaction is open.
+
+A worker that was slow between being told that it owns a shard and getting here has fenced the rightful owner. It finds a
+newer generation in the state and leaves without writing (design 11.3); the owner notices, confirms that it is still a
+member, and takes its shard again.
+"""
+
+from __future__ import annotations
+
+import structlog
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin, new_topic
+from overlay.connection import Properties
+from overlay.deliver.state import Delta, ShardState, decode
+from overlay.deliver.transaction import Transactions
+from overlay.errors import Fenced, OverlayError
+from overlay.source.span import read_values
+
+log = structlog.get_logger(__name__)
+
+STATE_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def state_topic(prefix: str) -> str:
+    return f"{prefix}.state"
+
+
+def transactional_id(prefix: str, shard: int) -> str:
+    return f"{prefix}.shard.{shard}"
+
+
+async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
+    """Create the state topic when it is missing; returns how many shards it has."""
+    name = state_topic(prefix)
+    if name not in await admin.find_topics([name], with_config=False):
+        refused = await admin.create_topics([new_topic(name, shards, replication, STATE_CONFIG)])
+        if refused:
+            raise OverlayError(refused[name])
+    facts = (await admin.find_topics([name], with_config=False)).get(name)
+    found = facts.partitions if facts else shards
+    if found != shards:
+        log.warning("the state topic decides how many shards there are", topic=name, shards=found, configured=shards)
+    return found
+
+
+async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
+    """A shard's state, read to the high watermark, and how many records that took. Raises StateUnreadable."""
+    log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
+    state, count = ShardState(), 0
+    async for _, value in read_values(client, topic, shard, log_start, end):
+        delta, is_checkpoint = decode(value)
+        if is_checkpoint:
+            state = ShardState()
+        state.apply(delta)
+        count += 1
+    return state, count
+
+
+async def take_over(
+    kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, shard: int, generation: int
+) -> tuple[Transactions, ShardState]:
+    """Own the shard: its transactions and its state, a checkpoint of which is the first thing committed.
+
+    `generation`: of the group membership that says we own it. Raises Fenced when the state shows a newer one.
+    """
+    topic = state_topic(prefix)
+    transactions = Transactions(kafka, transactional_id(prefix, shard), topic, shard)
+    await transactions.start([topic])
+    try:
+        state, count = await read_state(client, admin, topic, shard)
+        if state.generation > generation:
+            raise Fenced(
+                f"shard {shard} belongs to a worker of generation {state.generation}, ours is {generation}; leaving it alone"
+            )
+        state.apply(Delta(generation=generation))
+        log.info("shard taken over", shard=shard, generation=generation, state_records=count)
+    except BaseException:
+        await transactions.close()
+        raise
+    return transactions, state
+

@@ -1,0 +1,118 @@
+"""`overlay init` against a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from overlay.cli.init import init, read_settings
+from overlay.config import load
+from overlay.errors import ConfigError, OverlayError, SourceUnavailable
+from tests.support.kafka import NewTopicFixture, produce_values
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(init, [*arguments])
+
+
+def refuse(*arguments: str) -> str:
+    """The message of the error that the command ends with."""
+    result = run(*arguments)
+    assert isinstance(result.exception, OverlayError), result.output
+    return str(result.exception)
+
+
+@pytest.fixture
+def orders(bootstrap: str, new_topic: NewTopicFixture) -> str:
+    topic = new_topic(partitions=2)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(200):
+        value = json.dumps({"amount": number / 4, "customer": f"c{number}"})
+        headers = [("type", b"new" if number % 3 else b"paid"), ('odd "{name}" ü', b"x")]
+        producer.produce(topic, value, key=f"c{number}", headers=headers)
+    assert producer.flush(30) == 0
+    return topic
+
+
+def test_a_topic_becomes_a_config_that_loads(bootstrap: str, orders: str, tmp_path: Path) -> None:
+    folder = tmp_path / "my config"
+    result = run("--bootstrap", bootstrap, "--topic", orders, "--dir", str(folder))
+    assert result.exit_code == 0, result.output
+    loaded = load(folder)
+    assert loaded.problems == ()
+    assert loaded.service.kafka["bootstrap.servers"] == bootstrap
+    (stream,) = loaded.streams.values()
+    assert stream.subject.template == f"{orders}.{{header:type}}"
+    assert {str(entry.source): entry.type.value for entry in stream.properties.values()} == {
+        "{header:type}": "string",
+        '{header:odd "{name}" ü}': "string",
+        "{value:amount}": "double",
+        "{value:customer}": "string",
+    }
+    assert sorted(consumer.filters for consumer in loaded.consumers.values()) == [(), (f"{orders}.new",)]
+    assert f"{orders}.new" in result.output
+    assert f"next: overlay validate '{folder}' --kafka" in result.output
+
+
+def test_nothing_is_written_to_kafka(bootstrap: str, orders: str, tmp_path: Path) -> None:
+    def look() -> set[str]:
+        return {name for name in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics}
+
+    before = look()
+    assert run("--bootstrap", bootstrap, "--topic", orders, "--dir", str(tmp_path)).exit_code == 0
+    assert look() - before <= {"__consumer_offsets"}
+
+
+def test_a_second_topic_joins_the_folder(
+    bootstrap: str, orders: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    other = new_topic()
+    produce_values(bootstrap, other, [b"\x00\x00\x00\x00\x2a\x06JFK\x06LAX\x02"] * 5)
+    assert run("--bootstrap", bootstrap, "--topic", orders, "--dir", str(tmp_path)).exit_code == 0
+    result = run("--bootstrap", bootstrap, "--topic", other, "--dir", str(tmp_path))
+    assert result.exit_code == 0
+    assert "kept" in result.output
+    assert "Avro with a schema registry: not decoded yet" in result.output
+    assert (len(load(tmp_path).streams), load(tmp_path).problems) == (2, ())
+
+
+def test_files_of_ones_own_are_not_overwritten(bootstrap: str, orders: str, tmp_path: Path) -> None:
+    (tmp_path / "overlay.yaml").write_text("mine\n")
+    arguments = ("--bootstrap", bootstrap, "--topic", orders, "--dir", str(tmp_path))
+    assert "overwrite with --force" in refuse(*arguments)
+    assert (tmp_path / "overlay.yaml").read_text() == "mine\n"
+    assert run(*arguments, "--force").exit_code == 0
+    assert load(tmp_path).problems == ()
+
+
+def test_a_missing_topic_names_its_neighbour(bootstrap: str, orders: str, tmp_path: Path) -> None:
+    message = refuse("--bootstrap", bootstrap, "--topic", orders + "x", "--dir", str(tmp_path))
+    assert f"Did you mean {orders}?" in message
+    assert not [*tmp_path.iterdir()]
+
+
+def test_settings_are_those_of_the_service_file() -> None:
+    assert read_settings("b:9092", ["security.protocol=ssl", "ssl.ca.location=a=b.pem"]) == {
+        "bootstrap.servers": "b:9092",
+        "security.protocol": "SSL",
+        "ssl.ca.location": "a=b.pem",
+    }
+    with pytest.raises(ConfigError, match=r"kafka\.sasl\.user: is not a known field.*Did you mean sasl\.username"):
+        read_settings("b:9092", ["sasl.user=x"])
+    with pytest.raises(ConfigError, match=r"security\.protocol: SASL_SSL needs sasl\.mechanism too"):
+        read_settings("b:9092", ["security.protocol=SASL_SSL"])
+    with pytest.raises(ConfigError, match="is not host:port"):
+        read_settings("broker", [])
+    assert "write NAME=VALUE" in run("--bootstrap", "b:1", "--topic", "t", "-X", "password").output
+
+
+def test_an_unreachable_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.connection.check_reachable.__defaults__", (1.0,))
+    result = run("--bootstrap", "127.0.0.1:1", "--topic", "t")
+    assert isinstance(result.exception, SourceUnavailable)
+    assert "127.0.0.1:1: Kafka cannot be reached" in str(result.exception)

@@ -1,0 +1,131 @@
+"""The files of a proposal: whatever the topic holds, they load without a problem."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from overlay.config import Loaded, load
+from overlay.inspect.draft import comment, draft_consumers, draft_service, draft_stream, name_topics, quote
+from overlay.inspect.folder import ENVIRONMENT
+from overlay.inspect.proposal import propose
+from overlay.inspect.sample import Record, Sample
+from tests.inspect.samples import make_flights, make_record, make_sample
+
+KAFKA = {"bootstrap.servers": "broker:9092", "security.protocol": "PLAINTEXT"}
+
+
+def draft(*samples: Sample) -> dict[str, str]:
+    names = name_topics(sample.topic for sample in samples)
+    files = {"overlay.yaml": draft_service(KAFKA, 1)}
+    for sample in samples:
+        proposal, name = propose(sample), names[sample.topic]
+        files[f"streams/{name.stem}.yaml"] = draft_stream(proposal, name)
+        files |= {f"consumers/{stem}.yaml": text for stem, text in draft_consumers(proposal, name).items()}
+    return files
+
+
+def load_drafts(files: Mapping[str, str]) -> Loaded:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        return load(Path(folder), environment=ENVIRONMENT)
+
+
+def test_flights_load_as_a_stream_and_two_consumers() -> None:
+    loaded = load_drafts(draft(make_flights()))
+    assert loaded.problems == ()
+    stream = loaded.streams["FLIGHTS"]
+    assert (stream.topic_names, stream.subjects) == (("flights",), ("flights.*.*",))
+    assert stream.subject.template == "flights.{header:origin}.{header:dest}"
+    assert loaded.consumers["FLIGHTS", "flights-all"].filters == ()
+    assert loaded.consumers["FLIGHTS", "flights-JFK"].filters == ("flights.JFK.>",)
+
+
+def test_the_stream_file_explains_itself() -> None:
+    text = draft(make_flights())["streams/flights.yaml"]
+    assert "from a sample of 60 records of 1 partition" in text
+    assert "# {header:origin}: 3 values" not in text
+    assert "#   {header:origin}: 3 values: JFK LGA EWR" in text
+    assert '#   subject: {template: "flights.{header:dest}"}' in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_values_of_high_cardinality_stay_out_of_the_files() -> None:
+    sample = make_sample(make_record(at, key=f"secret-{at}", headers={"id": f"private-{at}"}) for at in range(50))
+    assert not any("secret-" in text or "private-" in text for text in draft(sample).values())
+
+
+def test_topics_of_similar_names_get_files_of_their_own() -> None:
+    names = name_topics(["a.b", "A-b", "a.b", "...", "x" * 249])
+    assert len({name.stem.lower() for name in names.values()}) == len(names) == 4
+    topics = ["a.b", "A-b", "a..b", ".hidden", "overlay.mine", "x" * 249, "_", "a" * 199 + ".b"]
+    loaded = load_drafts(draft(*(Sample(topic, 1) for topic in topics)))
+    assert loaded.problems == ()
+    assert sorted(stream.topic_names[0] for stream in loaded.streams.values()) == sorted(topics)
+
+
+def test_secrets_become_variables_and_dollars_stay() -> None:
+    kafka = {
+        **KAFKA,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "a${b}",
+        "sasl.password": "hush",
+    }
+    text = draft_service(kafka, 5)
+    assert "hush" not in text
+    service = load_drafts({"overlay.yaml": text}).service
+    assert service.kafka == {**kafka, "sasl.password": ENVIRONMENT["SASL_PASSWORD"]}
+    assert service.topics.replication == 3
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a{b}", "}{", "größe", "日本", "a\nb", "a: b # c", "\u2028", "a'b\\", "😀", " "]
+)
+def test_weird_header_names_load(name: str) -> None:
+    sample = make_sample(make_record(at, headers={name: "ab"[at % 2]}) for at in range(20))
+    loaded = load_drafts(draft(sample))
+    assert loaded.problems == ()
+    (found,) = loaded.streams["ORDERS"].properties.values()
+    assert found.source.name == name
+    braced = bool(set("{}") & set(name))
+    assert loaded.streams["ORDERS"].subject.template == (None if braced else f"orders.{{header:{name}}}")
+
+
+_names = st.text(st.characters(codec="utf-8"), max_size=12)
+_records = st.lists(
+    st.builds(
+        Record,
+        st.just(0),
+        st.integers(0, 9),
+        st.none() | st.binary(max_size=8),
+        st.none()
+        | st.binary(max_size=8)
+        | st.sampled_from([b'{"a":{"b":1}}', b'{"a":"x"}', b'{"$ref":true,"\xc2\x85":"y"}']),
+        st.lists(st.tuples(st.sampled_from(["h", "i"]) | _names, st.none() | st.binary(max_size=3)), max_size=4).map(
+            tuple
+        ),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(_records, st.sampled_from(["orders", "a.b", "a..b"]))
+def test_whatever_a_topic_holds_the_files_load(records: list[Record], topic: str) -> None:
+    assert load_drafts(draft(Sample(topic, 1, len(records), tuple(records)))).problems == ()
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30))
+def test_quoted_texts_come_back(text: str) -> None:
+    assert YAML(typ="safe", pure=True).load(f"a: {quote(text)}") == {"a": text}
+    assert all(line.startswith("# ") and len(line.splitlines()) == 1 for line in comment(text))

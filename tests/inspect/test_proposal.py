@@ -1,0 +1,85 @@
+"""Choices from samples: subject, alternatives, properties."""
+
+from __future__ import annotations
+
+from overlay.inspect.proposal import propose
+from overlay.inspect.sample import Sample
+from tests.inspect.samples import make_flights, make_record, make_sample
+
+
+def test_headers_with_few_values_make_the_subject_broadest_first() -> None:
+    found = propose(make_flights())
+    assert found.subject.template == "flights.{header:origin}.{header:dest}"
+    assert (found.unaddressed, len(found.subjects)) == (0, 30)
+    assert "flights.JFK.D0" in found.subjects
+
+
+def test_the_alternatives_name_other_fields_and_the_key() -> None:
+    templates = [choice.template for choice in propose(make_flights()).alternatives]
+    assert "flights.{header:dest}" in templates
+    assert "flights.{header:origin}.{header:dest}.{key}" in templates
+    assert templates[-1] == "flights"
+    assert len(templates) == len(set(templates))
+
+
+def test_properties_have_types_and_no_copies() -> None:
+    found = {name: (str(column.field), str(column.type)) for name, column in propose(make_flights()).properties}
+    assert found == {
+        "origin": ("{header:origin}", "string"),
+        "dest": ("{header:dest}", "string"),
+        "flight": ("{header:flight}", "long"),
+        "delay": ("{value:delay}", "double"),
+        "leg_km": ("{value:leg.km}", "long"),
+        "late": ("{value:late}", "boolean"),
+    }
+
+
+def test_fields_of_the_value_serve_where_no_header_does() -> None:
+    sample = make_sample(make_record(at, value={"kind": "ab"[at % 2], "id": at}) for at in range(40))
+    assert propose(sample).subject.template == "orders.{value:kind}"
+
+
+def test_a_field_that_says_what_another_says_is_no_second_token() -> None:
+    sample = make_sample(
+        make_record(at, headers={"code": "AB"[at % 2], "name": ("alpha", "beta")[at % 2]}) for at in range(40)
+    )
+    assert propose(sample).subject.template == "orders.{header:code}"
+
+
+def test_a_field_that_many_records_lack_is_no_token() -> None:
+    sample = make_sample(make_record(at, headers={"kind": "ab"[at % 2]} if at % 4 else {}) for at in range(40))
+    assert propose(sample).subject.template == "orders"
+
+
+def test_keys_that_come_back_make_the_subject_where_nothing_better_does() -> None:
+    returning = make_sample(make_record(at, key=f"customer-{at % 30}") for at in range(60))
+    assert propose(returning).subject.template == "orders.{key}"
+    unique = make_sample(make_record(at, key=f"order-{at}") for at in range(60))
+    assert propose(unique).subject.template == "orders"
+
+
+def test_rare_records_without_the_field_are_counted() -> None:
+    sample = make_sample(make_record(at, headers={"kind": "ab"[at % 2]} if at else {}) for at in range(100))
+    found = propose(sample)
+    assert (found.subject.template, found.unaddressed) == ("orders.{header:kind}", 1)
+
+
+def test_an_empty_topic_has_its_name_for_a_subject() -> None:
+    found = propose(Sample("a..b", 3))
+    assert (found.subject.template, found.subjects) == ("{topic}", {})
+    assert "holds no record" in found.notes[0]
+
+
+def test_values_that_are_not_decoded_are_named() -> None:
+    framed = b"\x00\x00\x00\x00\x2a\x06JFK\x06LAX\x02"
+    found = propose(make_sample(make_record(at, raw=framed, headers={"kind": "ab"[at % 2]}) for at in range(40)))
+    assert found.subject.template == "orders.{header:kind}"
+    assert found.notes == (
+        "40 of 40 values are Avro with a schema registry: not decoded yet; "
+        "subjects come from headers, key and topic only",
+    )
+
+
+def test_two_fields_of_one_word_get_two_names() -> None:
+    sample = make_sample(make_record(at, headers={"content-type": "a", "content type": "b"}) for at in range(9))
+    assert [name for name, _ in propose(sample).properties] == ["content_type", "header_content_type"]

@@ -1,0 +1,160 @@
+"""Needs of a config, and how they stand against answers that a Kafka might give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from overlay.inspect.answers import Answers, Operations, TopicAnswer
+from overlay.inspect.needs import Kind, find_needs, plan_topic
+from overlay.inspect.verdict import Finding, State, count_missing, judge_all
+from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
+
+ALL = frozenset({"Describe", "DescribeConfigs", "Read", "Write", "Create", "Delete", "Alter"})
+FULL = TopicAnswer(True, 3, "id", ALL, {"cleanup.policy": "delete", "retention.ms": "604800000"})
+ABSENT = TopicAnswer(False)
+
+
+def judge(
+    folder: Path,
+    topics: Mapping[str, TopicAnswer],
+    *,
+    operations: Operations = frozenset({"IdempotentWrite"}),
+    groups: Mapping[str, Operations] | None = None,
+    **files: str,
+) -> dict[str, Finding]:
+    """Findings by name. `files`: stream and consumer texts, service for overlay.yaml."""
+    texts = {
+        "streams/flights.yaml": files.get("stream", STREAM),
+        "consumers/late.yaml": files.get("consumer", CONSUMER),
+    }
+    loaded = load_files(folder, {"overlay.yaml": files.get("service", SERVICE), **texts})
+    assert loaded.problems == ()
+    found = {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT, **topics}
+    answers = Answers(1, operations, found, groups or {"overlay.workers": ALL}, ("flights", "late"))
+    return {finding.need.name: finding for finding in judge_all(find_needs(loaded), answers, loaded.service)}
+
+
+def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
+    loaded = load_files(tmp_path, {"consumers/late.yaml": CONSUMER, "overlay.yaml": SERVICE + "shards: 2\n"})
+    needs = {(need.kind, need.name): " ".join(need.operations) for need in find_needs(loaded)}
+    assert needs == {
+        (Kind.SOURCE, "flights"): "Describe Read",
+        (Kind.OUTPUT, "late"): "Describe DescribeConfigs Write Create",
+        (Kind.STATE, "overlay.state"): "Describe DescribeConfigs Read Write Delete Create",
+        (Kind.TRANSACTION, "overlay.shard.0"): "Describe Write",
+        (Kind.TRANSACTION, "overlay.shard.1"): "Describe Write",
+        (Kind.GROUP, "overlay.workers"): "Describe Read",
+        (Kind.CLUSTER, "kafka-cluster"): "IdempotentWrite",
+    }
+    plans = {need.name: plan_topic(need, loaded.service) for need in find_needs(loaded)}
+    assert [name for name, plan in plans.items() if plan] == ["late", "overlay.state"]
+    state = plans["overlay.state"]
+    assert state is not None
+    assert (state.partitions, state.replication) == (2, 1)
+
+
+def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
+    found = judge(tmp_path, {})
+    assert {name: finding.state for name, finding in found.items()} == {
+        "flights": State.OK,
+        "late": State.CREATED,
+        "overlay.state": State.CREATED,
+        "overlay.shard.0": State.UNKNOWN,
+        "overlay.workers": State.OK,
+        "kafka-cluster": State.OK,
+    }
+    assert count_missing(found.values()) == 0
+    assert "it needs Describe and Write" in found["overlay.shard.0"].remarks[0]
+    assert "can be asked once it is there" in found["late"].remarks[0]
+
+
+def test_operations_that_are_not_allowed_are_named(tmp_path: Path) -> None:
+    found = judge(
+        tmp_path,
+        {"flights": TopicAnswer(True, 3, "", frozenset({"Describe"})), "late": TopicAnswer(None)},
+        groups={"overlay.workers": frozenset()},
+        operations=frozenset(),
+    )
+    assert found["flights"].missing == ("Read",)
+    assert found["late"].missing == ("Describe", "DescribeConfigs", "Write")
+    assert found["overlay.workers"].missing == ("Describe", "Read")
+    assert "only brokers before 2.8" in found["kafka-cluster"].remarks[0]
+    assert count_missing(found.values()) == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "word"),
+    [
+        (TopicAnswer(False, refusal="no", creation_denied=True), "may not create it"),
+        (TopicAnswer(False, refusal="Invalid value x"), "Kafka would not create it: Invalid value x"),
+    ],
+)
+def test_a_topic_that_cannot_be_created_is_missing(tmp_path: Path, topic: TopicAnswer, word: str) -> None:
+    finding = judge(tmp_path, {"late": topic})["late"]
+    assert finding.state is State.MISSING
+    assert word in finding.remarks[0]
+
+
+def test_too_few_brokers_for_the_replication(tmp_path: Path) -> None:
+    found = judge(tmp_path, {}, service=SERVICE + "topics: {replication: 3}\n")
+    assert found["late"].state is State.MISSING
+    assert "topics.replication is 3, there are 1 broker. Lower it" in found["late"].remarks[0]
+
+
+def test_a_missing_source_has_a_did_you_mean(tmp_path: Path) -> None:
+    finding = judge(tmp_path, {"flghts": ABSENT}, stream=STREAM.replace("[flights]", "[flghts]"))["flghts"]
+    assert finding.state is State.MISSING
+    assert "Did you mean flights?" in finding.remarks[0]
+
+
+def test_a_source_that_a_consumer_fills_will_be_there(tmp_path: Path) -> None:
+    other = "name: LATE\ntopics: [late]\n"
+    loaded = load_files(tmp_path, {"streams/late.yaml": other, "consumers/late.yaml": CONSUMER})
+    answers = Answers(1, ALL, {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT}, {}, ())
+    found = judge_all(find_needs(loaded), answers, loaded.service)
+    assert [finding.state for finding in found if finding.need.name == "late"] == [State.CREATED, State.CREATED]
+
+
+def test_partitions_that_do_not_exist(tmp_path: Path) -> None:
+    stream = STREAM.replace("[flights]", "[{topic: flights, partitions: [1, 3, 7]}]")
+    finding = judge(tmp_path, {}, stream=stream)["flights"]
+    assert finding.state is State.MISSING
+    assert finding.remarks == ("it has 3 partitions, the stream's file names 3, 7. Partitions count from 0",)
+
+
+def test_a_state_topic_of_another_number_of_shards(tmp_path: Path) -> None:
+    state = TopicAnswer(True, 1, "", ALL, {})
+    finding = judge(tmp_path, {"overlay.state": state}, service=SERVICE + "shards: 4\n")["overlay.state"]
+    assert finding.state is State.MISSING
+    assert "it has 1 partition, `shards` says 4" in finding.remarks[0]
+
+
+def test_compaction_and_short_retention_are_remarks(tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact,delete", "retention.ms": "5400000"}
+    finding = judge(tmp_path, {"flights": TopicAnswer(True, 1, "", ALL, config)})["flights"]
+    assert finding.state is State.OK
+    assert [remark.split(":")[0] for remark in finding.remarks] == [
+        "it is compacted",
+        "it keeps records for 1.5 h only",
+    ]
+
+
+def test_an_output_that_differs_is_used_as_it_is(tmp_path: Path) -> None:
+    config = {"message.timestamp.type": "CreateTime"}
+    finding = judge(tmp_path, {"late": TopicAnswer(True, 4, "", ALL, config)})["late"]
+    assert finding.state is State.OK
+    assert finding.remarks == (
+        "it has 4 partitions, output.partitions says 1; it is used as it is",
+        "its message.timestamp.type is CreateTime, the file asks for LogAppendTime; it is used as it is",
+    )
+
+
+def test_a_kafka_that_does_not_tell_permissions(tmp_path: Path) -> None:
+    found = judge(tmp_path, {"flights": TopicAnswer(True, 3)}, groups={"other": ALL}, operations=None)
+    assert found["flights"].state is State.UNKNOWN
+    assert "it needs Describe and Read" in found["flights"].remarks[0]
+    assert found["overlay.workers"].state is State.UNKNOWN
+    assert count_missing(found.values()) == 0

@@ -1,0 +1,82 @@
+"""Dashboards, alerts and the operations page against the /metrics of a service that runs and has delivered something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import RunningService, StartService, write_service_file
+from tests.support.waiting import wait_until
+
+from .checks import find_faults
+from .exposition import Exposition, read_exposition
+from .tree import list_queries
+
+pytestmark = pytest.mark.timeout(180)
+
+RECORDS = 60
+DEADLINE_S = 60
+
+
+def _write_config(folder: Path, bootstrap: str, topic: str) -> None:
+    write_service_file(folder, bootstrap)
+    (folder / "streams").mkdir()
+    (folder / "consumers").mkdir()
+    (folder / "streams" / "trips.yaml").write_text(
+        f"name: TRIPS\ntopics: [{topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\nsubjects: ['trips.>']\n"
+    )
+    (folder / "consumers" / "rome.yaml").write_text(
+        f"stream: TRIPS\ndurable_name: rome\ndeliver_subject: {topic}-rome\nfilter_subject: trips.rome\nack_policy: none\n"
+    )
+
+
+def _produce_trips(bootstrap: str, topic: str) -> None:
+    """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject)."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    places: list[list[tuple[str, str | bytes | None]]] = [[("to", b"rome")], [("to", b"oslo")], []]
+    for number in range(RECORDS):
+        producer.produce(topic, json.dumps({"number": number}).encode(), headers=places[number % 3])
+    assert producer.flush(30) == 0
+
+
+def _value(service: RunningService, series: str) -> float:
+    lines = [line.rsplit(" ", 1) for line in service.get("/metrics").splitlines() if line.startswith(series)]
+    return float(lines[0][1]) if lines else 0.0
+
+
+def test_dashboards_and_alerts_ask_for_what_a_running_service_offers(
+    running_service: StartService, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    _write_config(tmp_path / "config", bootstrap, topic)
+    service = running_service(tmp_path / "config")
+    _produce_trips(bootstrap, topic)
+    delivered = 'overlay_records_delivered_total{consumer="rome",stream="TRIPS"}'
+    wait_until(lambda: _value(service, delivered) == RECORDS / 3, DEADLINE_S, f"{delivered} is {RECORDS / 3}")
+
+    offered = read_exposition(service.get("/metrics"))
+    assert [fault for query in list_queries() for fault in find_faults(query, offered)] == []
+    _check_values(service, offered)
+    assert service.get_json("/healthz")["status"] == "ok"
+    assert service.stop() == 0, service.read_log()
+
+
+def _check_values(service: RunningService, offered: Exposition) -> None:
+    """What a service that is well says of the records above."""
+    one_each = {
+        'overlay_records_fetched_total{stream="TRIPS"}': RECORDS,
+        'overlay_records_decoded_total{stream="TRIPS"}': RECORDS,
+        'overlay_records_unaddressed_total{reason="missing",stream="TRIPS"}': RECORDS / 3,
+        'overlay_consumer_lag_records{consumer="rome",stream="TRIPS"}': 0,
+        'overlay_consumer_stalled{consumer="rome",stream="TRIPS"}': 0,
+        'overlay_stream_stopped{stream="TRIPS"}': 0,
+    }
+    assert set(offered.labels) >= {series.partition("{")[0] for series in one_each}
+    assert {series: _value(service, series) for series in one_each} == one_each
+    latency = 'overlay_delivery_latency_seconds_count{consumer="rome",stream="TRIPS"}'
+    for series in ("overlay_bytes_fetched_total", "overlay_commit_seconds_count", latency, "process_resident_memory_bytes"):
+        assert _value(service, series) > 0, series

@@ -1,0 +1,124 @@
+"""A running service for tests: `python -m overlay run` in a process of its own, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+# the first start of a machine compiles the kernels
+READY_S = 90
+STOP_S = 30
+
+StartService = Callable[[Path], "RunningService"]
+
+
+@dataclass(slots=True)
+class RunningService:
+    """`url` without a slash at its end; `log` is what the process wrote to stderr and stdout."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def get(self, path: str) -> str:
+        """The body of a page; an answer that is no success raises."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            body: bytes = answer.read()
+        return body.decode()
+
+    def get_json(self, path: str) -> Any:
+        return json.loads(self.get(path))
+
+    def is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"the service has ended with {self.process.returncode}:\n{self.read_log()}")
+        try:
+            self.get("/readyz")
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    def read_log(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def stop(self) -> int:
+        """End it by SIGTERM and return its exit code. Kills it and fails when it does not end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"still running {STOP_S} s after SIGTERM:\n{self.read_log()}") from None
+        return self.process.returncode
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def find_free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def write_service_file(folder: Path, bootstrap: str, *, prefix: str = "") -> None:
+    """overlay.yaml for this broker, with a free port for HTTP and overlay topics that no other test has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = (
+        f"kafka: {{bootstrap.servers: '{bootstrap}'}}\n"
+        f"topics: {{prefix: '{prefix or 'overlay-' + uuid.uuid4().hex[:8]}'}}\n"
+        f"http: {{listen: '127.0.0.1:{find_free_port()}'}}\n"
+    )
+    (folder / "overlay.yaml").write_text(text, encoding="utf-8")
+
+
+def start_service(folder: Path) -> RunningService:
+    """Start the service of a config folder that has a fixed port; does not wait for it to be ready."""
+    from overlay.config import load_service
+
+    host, port = load_service(folder / "overlay.yaml", {}).http.address
+    log = folder.parent / f"{folder.name}.log"
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "overlay", "run", "--config", str(folder)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+    return RunningService(f"http://{host}:{port}", log, process)
+
+
+@pytest.fixture
+def running_service() -> Iterator[StartService]:
+    """`running_service(folder)`: starts the service of a config folder and waits until /readyz agrees.
+
+    Ends it by SIGTERM after the test, and fails when it then ends with another code than 0.
+    """
+    with ExitStack() as stack:
+
+        def start(folder: Path) -> RunningService:
+            service = start_service(folder)
+            stack.callback(_end, service)
+            wait_until(service.is_ready, READY_S, f"{service.url}/readyz answers 200 ({service.log})")
+            return service
+
+        yield start
+
+
+def _end(service: RunningService) -> None:
+    if service.process.returncode is None:
+        assert service.stop() == 0, service.read_log()
