@@ -45,9 +45,10 @@ bench: $(STAMP) ## measure beside what you would use instead: make bench NAME=sc
 	@if [ -z "$(NAME)" ]; then echo "which bench? For example: make bench NAME=scan" >&2; exit 2; fi
 	@$(RUN)/python -m bench $(NAME) $(ARGS)
 
+# `fewest`: one version of a package for every Python, so that what passes on one passes on the others
 lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer versions
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(RUN)/uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 --generate-hashes \
+	@$(RUN)/uv pip compile pyproject.toml --quiet --all-extras --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file $(LOCK) $(ARGS)
 	@$(RUN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --constraints $(LOCK) \
@@ -59,7 +60,7 @@ clean: ## remove .venv, caches and builds
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An install that was broken off leaves $(BROKEN) behind: half a package can look like a whole one to pip, so the next
-# run begins with an empty folder. The stamp is written last.
+# run begins with an empty folder. The stamp is written last. venv refuses a link, so a linked .venv is followed first.
 $(STAMP): $(LOCK) pyproject.toml
 	@python=; \
 	for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14); do \
@@ -74,8 +75,9 @@ $(STAMP): $(LOCK) pyproject.toml
 	    "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
 	fi; \
 	clear=; if [ -e $(BROKEN) ]; then clear=--clear; fi; \
+	folder=$$(cd $(VENV) 2>/dev/null && pwd -P || echo $(VENV)); \
 	echo "making $(VENV) with $$("$$python" --version)"; \
-	"$$python" -m venv $$clear $(VENV) && touch $(BROKEN)
+	"$$python" -m venv $$clear "$$folder" && touch $(BROKEN)
 	@echo "installing $$(grep -c '^[a-z].*==' $(LOCK)) packages at the locked versions: a minute or two the first time"
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(LOCK)
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -1,4 +1,4 @@
-"""The data of all benches: flights in one topic per codec, published once, and the counts that every filter must give."""
+"""The data of all benches: flights in a topic per codec, published once, and the counts that every filter must give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Dataset:
 
     def count(self, pattern: str, records: int) -> int:
         """How many of the first `records` records match: from the data set alone, without Kafka."""
-        wraps, rest = divmod(records, self.table.num_rows)
+        wraps, rest = divmod(records, len(self.subjects))
         once = _count(self.subjects, pattern) if wraps else 0
         return wraps * once + _count(self.subjects.slice(0, rest), pattern)
 
@@ -74,4 +74,5 @@ def _name(codec: str) -> str:
 
 def _count(subjects: pa.Array, pattern: str) -> int:
     matcher = Matcher([(Pattern(pattern), 0)])
-    return sum(row["counts"] for row in pc.value_counts(subjects).to_pylist() if matcher.match(row["values"]))
+    found: list[int] = [row["counts"] for row in pc.value_counts(subjects).to_pylist() if matcher.match(row["values"])]
+    return sum(found)

@@ -1,7 +1,7 @@
 """What a bench reports: a case with our figure, the peers' figures, the ratios between them and the goals (pure).
 
-A ratio says how many times better we are than the peer, so that more is always better: for rates ours / theirs, for times
-theirs / ours.
+A ratio says how many times better we are than the peer, so that more is always better: for rates ours / theirs, for
+times theirs / ours.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ OVERLAY = "overlay"
 class Case:
     """One line of a bench: medians over the rounds. `overlay` is None when our side could not run.
 
-    `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the name of the
-    figure (`p50`), in the unit of the case. `extra` are further figures of ours. `runs`: what each round gave.
+    `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the
+    name of the figure (`p50`), in the unit of the case. `extra` are further figures of ours. `runs`: what each round
+    gave.
     """
 
     name: str

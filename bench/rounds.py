@@ -1,6 +1,7 @@
 """Take turns: every round runs each side once, and the next round begins with another side.
 
-What the machine does beside (a compaction, a neighbour) then falls on all sides alike, and the median of the rounds drops it.
+What the machine does beside (a compaction, a neighbour) then falls on all sides alike, and the median of the rounds
+drops it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from bench.errors import PeerUnavailable
 
 
 class Named(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
 
 SideT = TypeVar("SideT", bound=Named)

@@ -60,6 +60,8 @@ class Delivery(Protocol):
     name: str
     warm: bool
 
-    def run(self, work: Work, out_topic: str) -> Tally: ...
+    def run(self, work: Work, out_topic: str, expected: int) -> Tally:
+        """`expected`: how many records match, for a side that has no other way to know that it is done."""
+        ...
 
     def close(self) -> None: ...

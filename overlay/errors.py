@@ -52,7 +52,14 @@ class SourceUnavailable(OverlayError):
 
 
 class SourceChanged(OverlayError):
-    """The log is not the one the state was written for: recreated, truncated or grown. The operator acts."""
+    """The log is not the one the state was written for: recreated, truncated or grown. The operator acts.
+
+    `stream`: which stream has to stop, where that is known.
+    """
+
+    def __init__(self, message: str, stream: str = "") -> None:
+        self.stream = stream
+        super().__init__(message)
 
 
 class CredentialsRefused(OverlayError):
@@ -66,11 +73,14 @@ class Fenced(OverlayError):
 class DeliveryFailed(OverlayError):
     """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled.
 
-    `final`: whether trying again cannot help.
+    `final`: whether trying again cannot help. `consumer`: stream and name, when it is the fault of one only.
     """
 
-    def __init__(self, topic: str, partition: int, reason: str, *, final: bool) -> None:
-        self.topic, self.partition, self.reason, self.final = topic, partition, reason, final
+    def __init__(
+        self, topic: str, partition: int, reason: str, *, final: bool, consumer: tuple[str, str] | None = None
+    ) -> None:
+        self.topic, self.partition, self.reason = topic, partition, reason
+        self.final, self.consumer = final, consumer
         super().__init__(f"{topic}-{partition}: {reason}")
 
 

@@ -1,7 +1,8 @@
 """confluent-kafka's consumer, filtering by headers in Python: what most Python users have today.
 
-Records come in batches (`consume`), from a fetch queue that is allowed to run well ahead. The test looks for whole header
-tuples with `in`, which runs in C; it tests those headers that decide and no others, and for "everything" it tests nothing.
+Records come in batches (`consume`), from a fetch queue that is allowed to run well ahead. The test looks for whole
+header tuples with `in`, which runs in C; it tests those headers that decide and no others, and for "everything" it
+tests nothing.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ class ConfluentScan:
 
 def open_consumer(bootstrap: str, **more: object) -> Consumer:
     """A consumer of committed records with large fetches, in a group of its own."""
-    settings = {"group.id": f"bench-{uuid.uuid4().hex}", "enable.auto.commit": False, "auto.offset.reset": "error"}
-    return Consumer({"bootstrap.servers": bootstrap, "isolation.level": "read_committed", **settings, **FETCHING, **more})
+    group = {"group.id": f"bench-{uuid.uuid4().hex}", "enable.auto.commit": False, "auto.offset.reset": "error"}
+    settings = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", **group, **FETCHING, **more}
+    return Consumer(settings)
 
 
 def take(consumer: Consumer, work: Work, read: int) -> list[Message]:
     """The next messages, at most as many as are wanted. Raises PeerUnavailable after a long silence or for an error."""
-    messages = consumer.consume(min(BATCH, work.records - read), SILENCE_S)
+    messages: list[Message] = consumer.consume(min(BATCH, work.records - read), SILENCE_S)
     failed = next((message.error() for message in messages if message.error()), None)
     if failed or not messages:
         why = failed.str() if failed else f"nothing came for {SILENCE_S:.0f} s"

@@ -1,11 +1,13 @@
 """Kafka's own ConsumerPerformance tool: the Java client reading as fast as it can, with no filter at all.
 
-A Java client that filters can only be slower. The time is the tool's own `fetch.time.ms`, which leaves out the start of the
-JVM and the join of the group. Fetch sizes as for the others; the JVM's flags are those of Kafka's start script.
+A Java client that filters can only be slower. The time is the tool's own `fetch.time.ms`, which leaves out the start
+of the JVM and the join of the group. Fetch sizes as for the others; the JVM's flags are those of Kafka's start
+script.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import uuid
@@ -48,7 +50,7 @@ class JavaScan:
 def read_report(output: str, complaints: str = "") -> Tally:
     """The tool's report: a line of column names and a line of figures. Raises PeerUnavailable for anything else."""
     lines = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    for names, cells in zip(lines, lines[1:], strict=False):
+    for names, cells in itertools.pairwise(lines):
         if "fetch.time.ms" in names and len(names) == len(cells):
             row = dict(zip(names, cells, strict=True))
             return Tally(int(row["data.consumed.in.nMsg"]), None, int(row["fetch.time.ms"]) / 1000)

@@ -1,8 +1,8 @@
-"""A NATS JetStream ordered consumer with a filter subject: the same messages, copied once into nats-server's file storage.
+"""A NATS JetStream ordered consumer with a filter subject, over the same messages in nats-server's file storage.
 
-Each flight is published under its subject, with the same value and headers. The server applies the filter, so the client
-receives matching messages only; the rate counts what the server had to look through, as for every other side. The clock runs
-from the connection to the last matching message. Copying the data into NATS is not counted.
+Each flight is published under its subject, with the same value and headers. The server applies the filter, so the
+client receives matching messages only; the rate counts what the server had to look through, as for every other side.
+The clock runs from the connection to the last matching message. Copying the data into NATS is not counted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NatsScan:
 
 
 class Server:
-    """A nats-server with JetStream in a temporary folder. Raises PeerUnavailable when it is missing or does not start."""
+    """A nats-server with JetStream in a temporary folder. Raises PeerUnavailable when it cannot be started."""
 
     def __init__(self) -> None:
         program = Path(sysconfig.get_path("scripts"), "nats-server")

@@ -12,7 +12,6 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from overlay.inspect.draft import Names
     from overlay.inspect.proposal import Proposal
 
 _ROWS = 40
@@ -40,7 +39,7 @@ def init(
     Reads some committed records from both ends of each partition, joins no group and changes nothing in Kafka. The
     files say why each choice was made; they are a beginning, to be changed by whoever knows the topic.
     """
-    from overlay.inspect.draft import draft_service, name_topics
+    from overlay.inspect.draft import draft_consumers, draft_service, draft_stream, name_topics
     from overlay.inspect.folder import check_files, write_files
     from overlay.inspect.proposal import propose
     from overlay.inspect.reading import check_topics, look_around, read_sample
@@ -51,14 +50,22 @@ def init(
     check_topics(cluster, names)
     files = {"overlay.yaml": draft_service(kafka, cluster.brokers)}
     proposals = {}
+    outputs: set[str] = set()
     for topic in names:
         click.echo(f"reading {topic} ...", err=True)
         proposals[topic] = propose(read_sample(kafka, topic, cluster.topics[topic], sample))
-        files |= _draft(proposals[topic], names[topic])
+        files[f"streams/{names[topic].stem}.yaml"] = draft_stream(proposals[topic], names[topic])
+        consumers = draft_consumers(proposals[topic], names[topic], topics)
+        files |= {f"consumers/{stem}.yaml": text for stem, text in consumers.items()}
+        outputs |= consumers.keys() & cluster.topics.keys()
     check_files(files)
     outcome = write_files(folder, files, force=force)
     for proposal in proposals.values():
         _show(proposal)
+    for output in sorted(outputs):
+        click.echo(
+            f"note: the topic {output} exists; unless it is meant, name another output in consumers/{output}.yaml"
+        )
     _close(folder, outcome, kafka)
 
 
@@ -83,13 +90,6 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
         name, why = conflict
         raise ConfigError(place, why, field=name)
     return service.kafka
-
-
-def _draft(proposal: Proposal, names: Names) -> dict[str, str]:
-    from overlay.inspect.draft import draft_consumers, draft_stream
-
-    consumers = {f"consumers/{stem}.yaml": text for stem, text in draft_consumers(proposal, names).items()}
-    return {f"streams/{names.stem}.yaml": draft_stream(proposal, names), **consumers}
 
 
 def _show(proposal: Proposal) -> None:

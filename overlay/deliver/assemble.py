@@ -74,6 +74,8 @@ class Body:
     count: int = 0
     base_timestamp: int = 0
     max_timestamp: int = 0
+    last_offset: int = -1
+    """Source offset of the last record."""
 
     @property
     def records(self) -> Bytes:
@@ -113,6 +115,8 @@ def assemble(
         sequences[0], sequences[1], body.base_timestamp, body.out, body.size, body.count,
     )  # fmt: skip
     body.count += done
+    if done:
+        body.last_offset = int(source.offset[rows[done - 1]])
     body.max_timestamp = max(body.max_timestamp, latest)
     return int(done)
 
@@ -132,6 +136,13 @@ def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
     for i in range(size):
         target[i] = source[i]
     return pos + size
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _nanoseconds(milliseconds):  # type: ignore[no-untyped-def]
+    """A timestamp in ns; one that int64 cannot hold, some 290 years from 1970, becomes the nearest that it can."""
+    limit = 9_223_372_036_854
+    return max(-limit, min(limit, milliseconds)) * 1_000_000
 
 
 @nb.njit(cache=True, nogil=True)
@@ -232,7 +243,7 @@ def _assemble(  # type: ignore[no-untyped-def]
         token[marks[1] - 1] = 46
         marks[2] = _put_decimal(token, marks[1], consumer_sequence[i]) + 1
         token[marks[2] - 1] = 46
-        marks[3] = _put_decimal(token, marks[2], timestamp[row] * 1_000_000) + 1
+        marks[3] = _put_decimal(token, marks[2], _nanoseconds(timestamp[row])) + 1
         token[marks[3] - 1] = 46
         marks[4] = _put_decimal(token, marks[3], 0) + 1
         token_size = marks[4] - 1

@@ -50,8 +50,8 @@ class Outgoing:
     topic: str
     partition: int
     batch: EncodedBatch
-    oversized: bool
-    """Whether the batch is larger than the topic takes: a single record, since batches of more always fit."""
+    oversized_offset: int = -1
+    """The source offset of a record that is by itself larger than the topic takes; -1 for a batch that fits."""
 
 
 class Press:
@@ -94,18 +94,21 @@ class Press:
         stream_sequences = slice_.records.offset[rows] + 1 if outlet.sequenced else np.zeros(rows.size, np.int64)
         done, key = 0, (outlet, target)
         while done < rows.size:
-            body = self._open.setdefault(key, Body(np.empty(_SMALLEST_BODY, np.uint8)))
-            rest = slice(done, None)
+            body = self._open.setdefault(key, Body(np.empty(min(_SMALLEST_BODY, outlet.body_limit), np.uint8)))
+            is_alone = body.out.size > outlet.body_limit
+            rest = slice(done, done + 1 if is_alone else None)
             done += assemble(
                 body, slice_.records, rows[rest], slice_.codes, slice_.dictionary.texts, outlet.envelope,
                 (stream_sequences[rest], sequences[rest]), now,
             )  # fmt: skip
-            if done < rows.size and not body.grow(outlet.body_limit):
-                if not body.count:
-                    body.out = np.empty(_room_alone(outlet, slice_, int(rows[done])), np.uint8)
-                    continue
-                del self._open[key]
-                yield outlet, _finish(outlet, target, body)
+            if not is_alone and (done == rows.size or body.grow(outlet.body_limit)):
+                continue
+            if not body.count:
+                # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
+                body.out = np.empty(_room_alone(outlet, slice_, int(rows[done])), np.uint8)
+                continue
+            del self._open[key]
+            yield outlet, _finish(outlet, target, body)
 
 
 def _room_alone(outlet: Outlet, slice_: Addressed, row: int) -> int:
@@ -114,5 +117,7 @@ def _room_alone(outlet: Outlet, slice_: Addressed, row: int) -> int:
 
 
 def _finish(outlet: Outlet, target: int, body: Body) -> Outgoing:
+    """Close a batch. One that is too large holds a single record: batches of more always fit."""
     batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
-    return Outgoing(outlet.topic, target, batch, batch.size() > outlet.max_message_bytes)
+    fits = batch.size() <= outlet.max_message_bytes
+    return Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from overlay.errors import OverlayError
 from overlay.source.mark import Mark, Source
@@ -26,6 +26,8 @@ from overlay.source.mark import Mark, Source
 VERSION = 1
 
 ConsumerId = tuple[str, str]
+Part = TypeVar("Part")
+Fact = TypeVar("Fact")
 
 
 class StateUnreadable(OverlayError):
@@ -35,11 +37,13 @@ class StateUnreadable(OverlayError):
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
     """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
-    `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered."""
+    `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
+    `floor`: for by_start_sequence beyond the end, the offsets below which nothing is delivered."""
 
     sequence: int = 0
     own: Mapping[Source, Mark] = field(default_factory=dict)
     snapshot: Mapping[Source, int] = field(default_factory=dict)
+    floor: Mapping[Source, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +57,23 @@ class Delta:
     forgotten: tuple[ConsumerId, ...] = ()
     generation: int | None = None
     """The owner's generation; in the first record of an ownership."""
+    reset: tuple[str, ...] = ()
+    """Streams whose cursors and topic ids are dropped before the rest of the delta counts."""
 
     def merge(self, later: Delta) -> Delta:
         """This and a later delta as one."""
         return Delta(
-            {**self.cursors, **later.cursors},
+            {**_without(later.reset, self.cursors), **later.cursors},
             {**self.consumers, **later.consumers},
-            {**self.topics, **later.topics},
+            {**_without(later.reset, self.topics), **later.topics},
             (*self.forgotten, *later.forgotten),
             self.generation if later.generation is None else later.generation,
+            (*self.reset, *later.reset),
         )
 
     def __bool__(self) -> bool:
-        return bool(self.cursors or self.consumers or self.topics or self.forgotten or self.generation is not None)
+        changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset
+        return bool(changes) or self.generation is not None
 
 
 @dataclass(slots=True)
@@ -78,6 +86,7 @@ class ShardState:
     generation: int = -1
 
     def apply(self, delta: Delta) -> None:
+        self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
         self.cursors.update(delta.cursors)
         self.consumers.update(delta.consumers)
         self.topics.update(delta.topics)
@@ -104,6 +113,11 @@ class ShardState:
         return Delta(self.cursors, self.consumers, self.topics, generation=self.generation)
 
 
+def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
+    """Entries of other streams than these."""
+    return {key: fact for key, fact in entries.items() if key[0] not in streams} if streams else entries
+
+
 def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
     """One state record's value."""
     record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
@@ -117,6 +131,8 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
         record["topics"] = [[stream, topic, identity] for (stream, topic), identity in delta.topics.items()]
     if delta.forgotten:
         record["forgotten"] = delta.forgotten
+    if delta.reset:
+        record["reset"] = delta.reset
     return json.dumps(record, separators=(",", ":")).encode()
 
 
@@ -130,6 +146,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["own"] = [[*source, *_flat(mark)] for source, mark in state.own.items()]
     if state.snapshot:
         wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
+    if state.floor:
+        wire["floor"] = [[*source, offset] for source, offset in state.floor.items()]
     return wire
 
 
@@ -145,6 +163,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
             {(stream, topic): identity for stream, topic, identity in record.get("topics", ())},
             tuple((stream, name) for stream, name in record.get("forgotten", ())),
             record.get("generation"),
+            tuple(record.get("reset", ())),
         )
         return delta, record["kind"] == "checkpoint"
     except (ValueError, KeyError, TypeError) as error:
@@ -156,4 +175,5 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         wire["seq"],
         {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
+        {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
     )

@@ -24,6 +24,14 @@ from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import NewTopicPlan
 
 DEADLINE_S = 15.0
+REACH_S = 10.0
+# no such group, or its coordinator has just begun: a verdict can do without
+_NO_GROUP = (
+    RdKafkaError.GROUP_ID_NOT_FOUND,
+    RdKafkaError.COORDINATOR_NOT_AVAILABLE,
+    RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    RdKafkaError.NOT_COORDINATOR,
+)
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -34,17 +42,17 @@ def ask_kafka(
 
     Raises CredentialsRefused or SourceUnavailable.
     """
-    check_reachable(kafka)
+    check_reachable(kafka, REACH_S)
     asking = _Asking(AdminClient({**for_confluent(kafka), "log_level": "0"}), kafka["bootstrap.servers"])
     try:
         brokers, operations = asking.ask_cluster()
         found = asking.ask_topics([*topics, OFFSETS_TOPIC])
-        # a question for a group makes a broker create this topic where it knows of none
-        may_ask = found.pop(OFFSETS_TOPIC).exists is not False
+        # where no group was ever used, a question for one makes a broker create the topic that it keeps groups in
+        in_use = bool(found.pop(OFFSETS_TOPIC).exists) or asking.sees_groups()
         missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
         found |= asking.ask_creation(missing)
         visible = tuple(sorted(name for name in asking.list_topics() if not name.startswith("__")))
-        return Answers(brokers, operations, found, asking.ask_groups(groups if may_ask else ()), visible)
+        return Answers(brokers, operations, found, asking.ask_groups(groups if in_use else ()), visible)
     except KafkaException as error:
         raise asking.explain(error) from error
 
@@ -120,6 +128,11 @@ class _Asking:
             return TopicAnswer(exists=False, refusal=error.args[0].str(), creation_denied=denied)
         return TopicAnswer(exists=False)
 
+    def sees_groups(self) -> bool:
+        """Whether any group is visible to this user. Goes to every broker, and to no coordinator."""
+        found = self.client.list_consumer_groups(request_timeout=DEADLINE_S).result(DEADLINE_S)
+        return bool(found.valid)
+
     def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
         asked = sorted(set(names))
         if not asked:
@@ -136,7 +149,7 @@ class _Asking:
             match error.args[0].code():
                 case RdKafkaError.GROUP_AUTHORIZATION_FAILED:
                     return frozenset()
-                case RdKafkaError.GROUP_ID_NOT_FOUND:
+                case code if code in _NO_GROUP:
                     return None
             raise
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType
@@ -94,9 +94,12 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
     return _join(*lines, *_draft_properties(proposal))
 
 
-def draft_consumers(proposal: Proposal, names: Names) -> dict[str, str]:
-    """File stem to text: a consumer of everything, and one of the commonest kind when there are kinds."""
-    everything = f"{names.stem}-all"
+def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
+    """File stem to text: a consumer of everything, and one of the commonest kind when there are kinds.
+
+    A stem is the name of consumer and output topic too; no output topic is one of `sources`.
+    """
+    everything = _avoid(f"{names.stem}-all", sources)
     found = {
         everything: _draft_consumer(
             names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}.", None
@@ -105,10 +108,16 @@ def draft_consumers(proposal: Proposal, names: Names) -> dict[str, str]:
     if narrow := _narrow(proposal):
         value, pattern = narrow
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", value).strip("-")[:20] or "some"
-        name = f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only"
+        name = _avoid(f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only", sources)
         about = "Only some subjects: `*` is one token, `>` all that follow."
         found[name] = _draft_consumer(names, name, about, pattern)
     return found
+
+
+def _avoid(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "-out"
+    return name
 
 
 def quote(text: str, *, force: bool = False) -> str:

@@ -38,7 +38,7 @@ class Need:
     users: tuple[str, ...]
     """Which streams and consumers need it."""
     partitions: tuple[int, ...] = ()
-    """Of a source: the partitions that a file names. Of the state topic: all that it must have."""
+    """Of a source: the partitions that a file names. Of the state topic: one for each shard."""
     consumers: tuple[ConsumerConfig, ...] = ()
     """Of an output: who writes to it."""
 
@@ -62,15 +62,19 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 
 
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
-    """How a missing topic would be created; None for what the service never creates."""
+    """How a missing topic would be created; None for what the service never creates.
+
+    The service's own rules are asked. They are imported here, because they bring Kafka clients and kernels with them.
+    """
     replication = service.topics.replication
     if need.kind is Kind.STATE:
-        return NewTopicPlan(service.shards, replication, {})
+        from overlay.worker.takeover import STATE_CONFIG
+
+        return NewTopicPlan(service.shards, replication, STATE_CONFIG)
     if need.kind is Kind.OUTPUT:
-        # the conversion to topic properties loads the batch kernels, which nothing else here needs
         from overlay.deliver.outlets import topic_config
 
-        consumer = need.consumers[0]
+        consumer = need.consumers[-1]
         return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
     return None
 
@@ -83,7 +87,9 @@ def _need_sources(streams: Iterable[StreamConfig]) -> Iterator[Need]:
             users.setdefault(source.topic, []).append(f"stream {stream.name}")
             partitions.setdefault(source.topic, set()).update(source.partitions or ())
     for topic, who in users.items():
-        yield Need(Kind.SOURCE, topic, ("Describe", "Read"), tuple(who), tuple(sorted(partitions[topic])))
+        # its cleanup policy is read: where a topic is compacted, a gap is no sign of a log that was cut
+        operations = ("Describe", "DescribeConfigs", "Read")
+        yield Need(Kind.SOURCE, topic, operations, tuple(who), tuple(sorted(partitions[topic])))
 
 
 def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
@@ -100,7 +106,7 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 def _need_service(service: ServiceConfig) -> Iterator[Need]:
     prefix, users = service.topics.prefix, ("the service",)
     # Delete is what DeleteRecords asks for: the log is cut below its last checkpoint
-    operations = ("Describe", "DescribeConfigs", "Read", "Write", "Delete", "Create")
+    operations = ("Describe", "Read", "Write", "Delete", "Create")
     yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
     for shard in range(service.shards):
         yield Need(Kind.TRANSACTION, f"{prefix}.shard.{shard}", ("Describe", "Write"), users)

@@ -16,6 +16,7 @@ from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.inspect.sample import Record, Sample
 
 DEADLINE_S = 30.0
+REACH_S = 10.0
 MAX_BYTES = 64 << 20
 _BATCH = 500
 _POLL_S = 0.2
@@ -38,9 +39,9 @@ class Cluster:
     topics: Mapping[str, int]
 
 
-def look_around(kafka: Properties) -> Cluster:
+def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
     """Brokers and topics. Raises CredentialsRefused or SourceUnavailable."""
-    check_reachable(kafka)
+    check_reachable(kafka, deadline_s)
     try:
         found = AdminClient({**for_confluent(kafka), "log_level": "0"}).list_topics(timeout=DEADLINE_S)
     except KafkaException as error:
@@ -94,7 +95,8 @@ def _find_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, i
         raise _explain(error.args[0], topic, partition) from error
     if found is None:
         raise SourceUnavailable(f"{topic}-{partition}: its offsets did not come in {DEADLINE_S:.0f} s. Try again")
-    return found
+    first, end = found
+    return int(first), int(end)
 
 
 def _explain(error: RdKafkaError, topic: str, partition: int | None) -> OverlayError:
@@ -133,13 +135,15 @@ class _Reading:
         if not left or self.cut:
             return
         consumer.assign([TopicPartition(self.topic, number, first) for number, (first, _) in ranges.items()])
-        while left and not self.cut:
-            for message in consumer.consume(_BATCH, timeout=_POLL_S):
-                self._take(message, left)
+        while left:
             if time.monotonic() > self.end:
                 self.cut = f"the reading was cut short by its deadline after {len(self.records)} records"
             elif self.size > MAX_BYTES:
                 self.cut = f"the reading was cut short at {MAX_BYTES >> 20} MiB, after {len(self.records)} records"
+            if self.cut:
+                break
+            for message in consumer.consume(_BATCH, timeout=_POLL_S):
+                self._take(message, left)
         consumer.unassign()
 
     def _take(self, message: Message, left: dict[int, int]) -> None:

@@ -65,7 +65,7 @@ def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[st
 def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
     wanted = _without_create(need)
     missing = _subtract(wanted, topic.operations)
-    remarks = [*_check_partitions(need, topic)]
+    remarks = _check_partitions(need, topic) if need.kind is Kind.SOURCE else []
     state = State.MISSING if missing or remarks else State.OK
     if missing:
         remarks.append(f"this user lacks {_list(missing)} on it. Grant it")
@@ -76,6 +76,8 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
         remarks += _remark_source(topic)
     if need.kind is Kind.OUTPUT:
         remarks += _remark_output(need, topic)
+    if need.kind is Kind.STATE and topic.partitions != len(need.partitions):
+        remarks.append(f"`shards` says {len(need.partitions)}, but its partitions decide: there are {topic.partitions}")
     return Finding(need, state, missing, tuple(remarks))
 
 
@@ -93,7 +95,8 @@ def _judge_absent(
         return Finding(need, State.MISSING, ("Create",), (why,))
     if service.topics.replication > answers.brokers:
         brokers = f"{answers.brokers} broker{'' if answers.brokers == 1 else 's'}"
-        why = f"it cannot be created: topics.replication is {service.topics.replication}, there are {brokers}. Lower it"
+        wanted = f"topics.replication is {service.topics.replication}"
+        why = f"it cannot be created: {wanted}, the cluster has {brokers}. Lower it"
         return Finding(need, State.MISSING, remarks=(why,))
     if topic.refusal:
         return Finding(need, State.MISSING, remarks=(f"Kafka would not create it: {topic.refusal}",))
@@ -106,7 +109,7 @@ def _judge_absent(
 def _judge_group(need: Need, answers: Answers) -> Finding:
     operations = answers.groups.get(need.name)
     if operations is None:
-        why = f"no group was ever used there, or Kafka does not say; it needs {_list(need.operations)}"
+        why = f"not asked: Kafka would create its topic for groups if there is none; it needs {_list(need.operations)}"
         return Finding(need, State.OK if _is_super(answers.operations) else State.UNKNOWN, remarks=(why,))
     missing = _subtract(need.operations, operations)
     if missing:
@@ -126,8 +129,6 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
     if not absent:
         return []
     has = f"it has {topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
-    if need.kind is Kind.STATE:
-        return [f"{has}, `shards` says {len(need.partitions)}: the number is fixed once the topic exists. Set it back"]
     return [f"{has}, the stream's file names {', '.join(map(str, absent))}. Partitions count from 0"]
 
 

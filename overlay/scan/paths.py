@@ -1,7 +1,8 @@
 """Wanted JSON paths as the tree that json.py walks documents by.
 
-A tree's nodes are rows of integers in preorder, so that a subtree is a range and the children of a node are found by stepping
-from one to where it ends. One array of integers, and not one for each column: kernels pay for every array they are handed on.
+A tree's nodes are rows of integers in preorder, so that a subtree is a range and the children of a node are found by
+stepping from one to where it ends. One array of integers, and not one for each column: kernels pay for every array
+they are handed on.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Paths:
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
-def digest(byte, length):  # type: ignore[no-untyped-def]
+def digest(byte: int | np.int64, length: int | np.int64) -> int | np.int64:
     """Six bits of a key's first byte and length. An empty key's first byte is the quote behind it."""
     return (byte ^ (length << 2)) & 63
 
@@ -87,6 +88,7 @@ def _list_preorder(root: _Node) -> Ints:
 
 
 def _mask(node: _Node) -> int:
-    bits = {digest.py_func(key[0] if key else 0x22, len(key)) for key in node.children}
-    mask = sum(1 << bit for bit in bits)
+    mask = 0
+    for key in node.children:
+        mask |= 1 << int(digest(key[0] if key else 0x22, len(key)))
     return mask - (1 << 64) if mask >> 63 else mask  # as the int64 of the same bits

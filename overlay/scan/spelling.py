@@ -1,14 +1,16 @@
 """JSON strings and what they mean: escapes undone, without an object per string.
 
-The bytes between the quotes are what is given to these kernels; `end` is the closing quote. Two `\\u` escapes that are the
-halves of one character (RFC 8259, section 7) are put together; half a character alone is spelled in UTF-8 all the same
-(three bytes, which no valid UTF-8 has), so that whoever needs text finds it to be none.
+The bytes between the quotes are what is given to these kernels; `end` is the closing quote. Two `\\u` escapes that
+are the halves of one character (RFC 8259, section 7) are put together; half a character alone is spelled in UTF-8 all
+the same (three bytes, which no valid UTF-8 has), so that whoever needs text finds it to be none.
 """
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
+
+from .words import find_quote
 
 WRONG = -1  # a backslash before something that JSON gives no meaning
 
@@ -36,19 +38,21 @@ def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
 def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
     """Write what the string pos:end means to `out` from `at` on: the position after it, or WRONG.
 
-    It is never longer than it is spelled.
+    It is never longer than it is spelled. A quote without a backslash is WRONG too.
     """
-    while pos < end:
-        if buf[np.uintp(pos)] == 0x5C:
-            count, pos = read_escape(buf, pos + 1, end, out, at)
-            if count == WRONG:
-                return np.int64(WRONG)
-            at += count
-        else:
-            out[np.uintp(at)] = buf[np.uintp(pos)]
-            at += 1
-            pos += 1
-    return np.int64(at)
+    while True:
+        stop = find_quote(buf, pos, end)
+        for i in range(stop - pos):
+            out[np.uintp(at + i)] = buf[np.uintp(pos + i)]
+        at += stop - pos
+        if stop >= end:
+            return np.int64(at)
+        if buf[np.uintp(stop)] == 0x22:
+            return np.int64(WRONG)
+        count, pos = read_escape(buf, stop + 1, end, out, at)
+        if count == WRONG:
+            return np.int64(WRONG)
+        at += count
 
 
 @nb.njit(cache=True, nogil=True)

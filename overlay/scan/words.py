@@ -1,8 +1,9 @@
 """Eight bytes at a time: what the kernels that look for a byte in a text share.
 
 A word is put together from single reads that numba can check (NUMBA_BOUNDSCHECK), and that the compiler makes one
-load of; its lowest byte is the first. The tests on a word look at all its bytes at once: `x - 0x01..01 & ~x & 0x80..80`
-has the top bit set in the first byte of x that is zero (bytes behind it may be marked wrongly, so only the first counts).
+load of; its lowest byte is the first. The tests on a word look at all its bytes at once: `x - 0x01..01 & ~x &
+0x80..80` has the top bit set in the first byte of x that is zero (bytes behind it may be marked wrongly, so only the
+first counts).
 """
 
 from __future__ import annotations

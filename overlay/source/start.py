@@ -2,7 +2,8 @@
 
 all             the log's start
 new             the committed end at the moment of creation
-by_start_sequence  sequence - 1, or the closest that the log still has (one partition only: sequences are offsets there)
+by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for (one
+                partition only: sequences are offsets there)
 by_start_time   the first record at or after the time; the end when there is none yet
 last            the last record that matches, and everything after it
 last_per_subject  the last record of every matching subject, then everything after: a snapshot, see `find_lasts`
@@ -14,7 +15,7 @@ other partitions start at their ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +41,12 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`positions` to read from; below `snapshot`, where there is one, only the last message of each subject counts."""
+    """`positions` to read from; below `snapshot`, where there is one, only the last message of each subject counts, and
+    below `floor` none at all."""
 
     positions: Mapping[Source, int]
-    snapshot: Mapping[Source, int]
+    snapshot: Mapping[Source, int] = field(default_factory=dict)
+    floor: Mapping[Source, int] = field(default_factory=dict)
 
 
 async def find_start(
@@ -55,9 +58,9 @@ async def find_start(
     ends = {source: end for source, (_, end) in bounds.items()}
     match config.deliver_policy:
         case DeliverPolicy.ALL:
-            return Start(earliest, {})
+            return Start(earliest)
         case DeliverPolicy.NEW:
-            return Start(ends, {})
+            return Start(ends)
         case DeliverPolicy.LAST_PER_SUBJECT:
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:
@@ -67,15 +70,17 @@ async def find_start(
                     f" {len(sources)} and no total order yet"
                 )
             only = sources[0]
-            return Start({only: max(config.opt_start_seq - 1, earliest[only])}, {})
+            first = config.opt_start_seq - 1
+            return Start({only: min(max(first, earliest[only]), ends[only])}, floor={only: first})
         case DeliverPolicy.BY_START_TIME:
             assert config.opt_start_time is not None  # facts b, 10094
             # the first record at or after it: a time between two milliseconds begins at the later one
-            spec = OffsetSpec.for_timestamp(-(-config.opt_start_time // 1_000_000))
+            # and Kafka gives negative ones a meaning of their own
+            spec = OffsetSpec.for_timestamp(max(0, -(-config.opt_start_time // 1_000_000)))
             found = await admin.find_offsets(sources, spec)
-            return Start({source: at if at >= 0 else ends[source] for source, at in found.items()}, {})
+            return Start({source: at if at >= 0 else ends[source] for source, at in found.items()})
         case DeliverPolicy.LAST:
-            return Start(await _find_last(client, config, stream, earliest, ends), {})
+            return Start(await _find_last(client, config, stream, earliest, ends))
 
 
 def patterns(config: ConsumerConfig) -> tuple[Pattern, ...]:

@@ -47,6 +47,8 @@ class Task:
     readers: tuple[Reader, ...]
     only: Ints | None = None
     """Offsets to deliver and no others, ascending (last_per_subject)."""
+    floors: Mapping[ConsumerId, int] = field(default_factory=dict)
+    """Offsets below which a consumer is given nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ class Pipeline:
             reader, rows = task.readers[i], selection.of(i)
             if task.only is not None:
                 rows = rows[np.isin(piece.records.offset[rows], task.only, assume_unique=True)]
+            if reader.id in task.floors:
+                rows = rows[piece.records.offset[rows] >= task.floors[reader.id]]
             if not rows.size:
                 continue
             first = self._sequences.get(reader.id, 0) + 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta
 from overlay.source.mark import Mark, Source
 
@@ -21,16 +23,24 @@ class Positions:
     tracks: dict[Place, list[Track]] = field(default_factory=dict)
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    stale: set[ConsumerId] = field(default_factory=set)
+    """Consumers whose remembered positions may be their own where the cursor would do."""
 
     def enlist(self, consumer: ConsumerId, state: ConsumerState, marks: Mapping[Source, Mark]) -> None:
         """Put a consumer on the track at its position in each partition, or on a new one."""
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
+        self.floors[consumer] = state.floor
+        if state.own:
+            self.stale.add(consumer)
         for source, mark in marks.items():
             tracks = self.tracks.setdefault((consumer[0], source), [])
             end = state.snapshot.get(source, -1)
             here = next((t for t in tracks if t.position == mark.position and not t.is_alone), None)
-            if here is not None and mark.position >= end:
+            if mark.position < end:
+                tracks.append(Track(mark, {consumer}, only=np.empty(0, np.int64), snapshot_end=end))
+            elif here is not None:
                 here.members.add(consumer)
             else:
                 tracks.append(Track(mark, {consumer}))
@@ -39,6 +49,11 @@ class Positions:
         for place, tracks in self.tracks.items():
             for track in tracks:
                 yield place, track
+
+    def floors_at(self, track: Track, source: Source) -> dict[ConsumerId, int]:
+        """The floors of a track's members that lie ahead of it."""
+        floors = {consumer: self.floors[consumer].get(source, 0) for consumer in track.members if self.floors[consumer]}
+        return {consumer: floor for consumer, floor in floors.items() if floor > track.position}
 
     def settle(self, place: Place) -> list[Track]:
         """Join the tracks of a partition that have met; returns those that are no longer needed."""
@@ -58,10 +73,17 @@ class Positions:
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         own = self.own(consumer)
         snapshot = {s: end for s, end in self.snapshots[consumer].items() if s in own and own[s].position < end}
-        return ConsumerState(self.sequences[consumer], own, snapshot)
+        floor = {s: at for s, at in self.floors[consumer].items() if at > self._position(consumer, s)}
+        return ConsumerState(self.sequences[consumer], own, snapshot, floor)
+
+    def _position(self, consumer: ConsumerId, source: Source) -> int:
+        tracks = self.tracks.get((consumer[0], source), ())
+        return next((track.position for track in tracks if consumer in track.members), 0)
 
     def delta(self, moved: set[Place], changed: set[ConsumerId]) -> Delta:
         """What to remember after a round: the cursors of the partitions that moved, and the consumers that changed."""
+        changed = changed | {consumer for consumer in self.stale if any(stream == consumer[0] for stream, _ in moved)}
+        self.stale -= changed
         cursors = {}
         for place in moved:
             tail = find_tail(self.tracks[place])

@@ -13,6 +13,7 @@ from overlay.deliver.state import ConsumerId
 from overlay.metrics import Metrics
 
 from .pipeline import Outcome
+from .tracks import find_tail
 
 if TYPE_CHECKING:
     from .session import Session
@@ -103,7 +104,7 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
                 positions[f"{topic}-{partition}"] = track.position
                 lane = session.lanes.get(track)
                 lag += max(0, lane.stable_end - track.position) if lane else 0
-                catching_up |= len(tracks) > 1
+                catching_up |= track is not find_tail(tracks)
     return {
         "state": "catching up" if catching_up else "running",
         "consumer_sequence": session.positions.sequences[consumer],

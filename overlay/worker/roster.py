@@ -49,8 +49,11 @@ async def make_roster(
     mine: Mapping[ConsumerId, ConsumerConfig],
     state: ShardState,
     stalled: Mapping[ConsumerId, str],
+    stopped: Mapping[str, str],
 ) -> tuple[Roster, Delta]:
     """Look at everything the consumers of this shard need, create what is missing, and find where new ones start.
+
+    `stalled`, `stopped`: consumers and streams that are to be left out for now, and why.
 
     The delta says what of that the state has to remember before the first record is delivered. Raises SourceUnavailable.
     """
@@ -61,11 +64,14 @@ async def make_roster(
     delta = Delta()
     for name, stream in wanted.items():
         try:
+            if reason := stopped.get(name):
+                raise SourceChanged(reason)
             sources = list_sources(stream, facts, state)
+            bounds = await admin.find_bounds(sources.partitions, committed=False)
             for source in sources.partitions:
                 compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
                 for mark in _marks(state, name, source):
-                    await check_mark(client, source, mark, compacted=compacted)
+                    await check_mark(client, source, mark, bounds[source], compacted=compacted)
         except SourceChanged as error:
             roster.stopped[name] = str(error)
             log.error("stream stopped", stream=name, reason=str(error))
@@ -111,7 +117,7 @@ async def _enlist(
     if config.id not in state.consumers:
         start = await find_start(client, admin, config, roster.streams[config.stream], sources.partitions)
         own = {source: Mark(position) for source, position in start.positions.items()}
-        delta.consumers[config.id] = ConsumerState(0, own, start.snapshot)
+        delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
     outlet = make_outlet(output, config, sequenced=sources.is_sequenced)
     roster.readers[config.id] = Reader(config.id, patterns(config), outlet)

@@ -1,10 +1,13 @@
-"""`overlay run`: all shards of a config folder in one process, with HTTP for operators, until told to stop."""
+"""`overlay run`: a config folder's consumers in one process, with HTTP for operators, until told to stop.
+
+The process is one worker of a group. It serves the shards that the group gives it; a second process with the same config
+takes its part of them, or stands by when there is one shard only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +24,16 @@ from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 
 from .http import make_app, start_http
+from .membership import Membership
 from .pipeline import Outcome
 from .report import Rates, report_service
-from .shard import Shard
-from .takeover import ensure_state_topic
+from .shard import Shard, unless
+from .takeover import ensure_state_topic, state_topic
 
 log = structlog.get_logger(__name__)
+
+RELEASE_S = 20.0
+"""How long a shard may take to commit what is under way when it is given up."""
 
 
 def shard_of(consumer: ConsumerId, shards: int) -> int:
@@ -40,10 +47,11 @@ class Service:
 
     loaded: Loaded
     metrics: Metrics = field(default_factory=Metrics)
-    shards: list[Shard] = field(default_factory=list)
+    shards: dict[int, Shard] = field(default_factory=dict)
     rates: Rates = field(default_factory=Rates)
     port: int = 0
     trouble: str = "starting"
+    _serving: dict[asyncio.Task[None], asyncio.Event] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises CredentialsRefused, or OverlayError when the HTTP address is taken."""
@@ -51,40 +59,64 @@ class Service:
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
         try:
-            await self._until(stop, self._reach_kafka())
-            if not stop.is_set():
-                await self._run_shards(stop)
+            await self._work_on(stop)
         finally:
             await runner.cleanup()
 
-    async def _reach_kafka(self) -> None:
-        """Wait for Kafka, however long it takes; wrong credentials are another matter and end the service."""
-        kafka = self.loaded.service.kafka
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(SourceUnavailable), wait=wait_exponential_jitter(0.5, 15), reraise=True
-        ):
+    async def _work_on(self, stop: asyncio.Event) -> None:
+        """Work, and wait for Kafka however long it takes; wrong credentials are another matter and end the service."""
+
+        async def rest(seconds: float) -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), seconds)
+
+        again, pauses = retry_if_exception_type(SourceUnavailable), wait_exponential_jitter(0.5, 15)
+        async for attempt in AsyncRetrying(retry=again, wait=pauses, sleep=rest, reraise=True):
+            if stop.is_set():
+                return
             with attempt:
                 try:
-                    await asyncio.to_thread(check_reachable, kafka)
+                    await unless(stop, asyncio.to_thread(check_reachable, self.loaded.service.kafka))
+                    await self._work(stop)
                 except SourceUnavailable as error:
                     self.trouble = str(error)
                     log.warning("waiting for Kafka", reason=str(error))
                     raise
 
-    async def _run_shards(self, stop: asyncio.Event) -> None:
+    async def _work(self, stop: asyncio.Event) -> None:
+        """Be a worker of the group until `stop`."""
         service = self.loaded.service
+        prefix = service.topics.prefix
         admin = Admin(service.kafka)
-        count = await ensure_state_topic(admin, service.topics.prefix, service.shards, service.topics.replication)
-        self.shards = [self._make_shard(admin, number, count) for number in range(count)]
-        self.trouble = ""
+        count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+        self.trouble = "waiting for the group of workers to hand out shards"
+        membership = Membership(service.kafka, prefix, state_topic(prefix))
+        await membership.start()
         async with asyncio.TaskGroup() as group:
-            for shard in self.shards:
-                if shard.mine:
-                    group.create_task(shard.run(stop))
 
-    def _make_shard(self, admin: Admin, number: int, count: int) -> Shard:
-        mine = {c: config for c, config in self.loaded.consumers.items() if shard_of(c, count) == number}
-        return Shard(self.loaded, number, mine, admin, self.metrics, _standalone, self._commit_seen)
+            async def take(numbers: set[int]) -> None:
+                self.trouble = ""
+                for number in sorted(numbers):
+                    mine = {c: config for c, config in self.loaded.consumers.items() if shard_of(c, count) == number}
+                    if mine:
+                        shard = Shard(self.loaded, number, mine, admin, self.metrics, membership, self._commit_seen)
+                        self.shards[number] = shard
+                        enough = asyncio.Event()
+                        self._serving[group.create_task(shard.run(enough), name=f"shard-{number}")] = enough
+
+            await membership.run(stop, take, self._release)
+
+    async def _release(self) -> None:
+        """Give up all shards: commit what is under way, and stop."""
+        for enough in self._serving.values():
+            enough.set()
+        if self._serving:
+            _, late = await asyncio.wait(self._serving, timeout=RELEASE_S)
+            for task in late:
+                log.warning("shard given up with a transaction under way", shard=task.get_name())
+                task.cancel()
+        self._serving.clear()
+        self.shards.clear()
 
     def _commit_seen(self, outcome: Outcome) -> None:
         now = now_ms()
@@ -96,19 +128,4 @@ class Service:
 
     def report(self) -> dict[str, Any]:
         """What the HTTP endpoints and the CLI show."""
-        return report_service(self.loaded, self.shards, self.rates, self.metrics, self.trouble)
-
-    async def _until(self, stop: asyncio.Event, work: Awaitable[None]) -> None:
-        """Await `work`, or give up on it when `stop` is set."""
-        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        for task in (working, stopping):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            if working in done:
-                working.result()
-
-
-async def _standalone() -> int:
-    return 0
-
+        return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble)

@@ -28,7 +28,7 @@ from overlay.clock import now_ms
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.state import ConsumerId, Delta, ShardState, encode
 from overlay.deliver.transaction import PlainSender, Transactions
-from overlay.errors import CorruptBatch, SourceChanged
+from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Mark, Source
@@ -88,6 +88,7 @@ class Session:
     _ended: bool = False
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _commits: int = 0
+    _turn: int = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
@@ -131,7 +132,10 @@ class Session:
         tasks: list[Task] = []
         owners: list[tuple[Place, Track]] = []
         size = 0
-        for place, tracks in self.positions.tracks.items():
+        places = list(self.positions.tracks)
+        self._turn = (self._turn + 1) % max(1, len(places))  # so that a backlog of some does not starve the others
+        for place in places[self._turn :] + places[: self._turn]:
+            tracks = self.positions.tracks[place]
             fetched_to: dict[Track, int] = {}
             for track in tracks:
                 ready = self.lanes[track].ready
@@ -144,8 +148,9 @@ class Session:
                 assert isinstance(fetched, Fetched)
                 readers = tuple(self.roster.readers[consumer] for consumer in sorted(turn.track.members))
                 stream, source = place
+                floors = self.positions.floors_at(turn.track, source)
                 tasks.append(
-                    Task(stream, source, fetched, turn.track.position, turn.stop, readers, turn.track.only)
+                    Task(stream, source, fetched, turn.track.position, turn.stop, readers, turn.track.only, floors)
                 )
                 owners.append((place, turn.track))
                 size += fetched.data.size
@@ -156,7 +161,7 @@ class Session:
         stream, source = place
         lost = self.lanes[track].take()
         if isinstance(lost, Denied):
-            raise SourceChanged(f"stream {stream}: {lost.reason}")
+            raise SourceChanged(lost.reason, stream)
         first, end = (await self.admin.find_bounds([source]))[source]
         if track.position < first:
             self.metrics.records_lost.labels(stream).inc(first - track.position)
@@ -166,11 +171,15 @@ class Session:
         elif track.position > end:
             raise SourceChanged(
                 f"{source[0]}-{source[1]}: the log ends at {end}, below the position {track.position}: it was truncated or"
-                f" created again. Run `overlay stream reset {stream}` to start anew"
+                f" created again. Run `overlay stream reset {stream}` to start anew",
+                stream,
             )
+        else:
+            self.lanes[track].seek(track.position)
 
     def _absorb(self, feed: Feed, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
         """Move the tracks to where the round has brought them."""
+        self._refuse_oversized(outcome)
         moved: set[Place] = set()
         changed: set[ConsumerId] = set(outcome.delivered)
         self.positions.sequences.update(outcome.sequences)
@@ -194,6 +203,19 @@ class Session:
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
         return batches
+
+    def _refuse_oversized(self, outcome: Outcome) -> None:
+        """A record that the output topic can never take stalls its consumer before anything is sent (design 11.4)."""
+        for consumer, outgoing in outcome.batches:
+            if outgoing.oversized_offset >= 0:
+                raise DeliveryFailed(
+                    outgoing.topic,
+                    outgoing.partition,
+                    f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size()} bytes,"
+                    " more than the topic's max.message.bytes. Raise that, then restart",
+                    final=True,
+                    consumer=consumer,
+                )
 
     def _settle(self, feed: Feed, place: Place) -> set[ConsumerId]:
         """Join tracks that have met; the consumers whose position is written differently from now on."""

@@ -11,21 +11,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
 from overlay.admin import Admin
 from overlay.config import ConsumerConfig, Loaded
 from overlay.connection import open_client
-from overlay.deliver.state import ConsumerId
+from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
 
+from .membership import Membership
 from .pipeline import Outcome
 from .roster import Roster, make_roster
 from .session import Session, open_positions
@@ -41,19 +44,22 @@ STALL_S = 60.0
 
 @dataclass(slots=True)
 class Shard:
-    """Serves the consumers `mine` until told to stop. `confirm` asks the group for the generation that we own it by."""
+    """Serves the consumers `mine` until told to stop."""
 
     loaded: Loaded
     number: int
     mine: dict[ConsumerId, ConsumerConfig]
     admin: Admin
     metrics: Metrics
-    confirm: Callable[[], Awaitable[int]]
+    membership: Membership
     on_commit: Callable[[Outcome], None]
     session: Session | None = None
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
+    _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _refusals: Counter[str] = field(default_factory=Counter)
+    """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -72,12 +78,20 @@ class Shard:
         log.warning("beginning again from what is committed", shard=self.number, cause=cause, reason=str(error))
         if isinstance(error, Fenced):
             self.metrics.fenced.inc()
-        if isinstance(error, DeliveryFailed) and (error.final or self._failures > 1):
-            until = time.monotonic() + STALL_S
-            for consumer, config in self.mine.items():
-                if config.deliver_subject == error.topic:
-                    self._stalled[consumer] = (str(error), until)
-                    log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
+        if isinstance(error, DeliveryFailed):
+            self._stall(error)
+        if isinstance(error, SourceChanged) and error.stream:
+            self._stopped[error.stream] = (str(error), time.monotonic() + STALL_S)
+
+    def _stall(self, error: DeliveryFailed) -> None:
+        """Leave out the consumers of an output that refuses for good, or for the second time."""
+        self._refusals[error.topic] += 1
+        if not error.final and self._refusals[error.topic] < 2:
+            return
+        for consumer, config in self.mine.items():
+            if consumer == error.consumer or (error.consumer is None and config.deliver_subject == error.topic):
+                self._stalled[consumer] = (str(error), time.monotonic() + STALL_S)
+                log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
     async def _rest(self, stop: asyncio.Event) -> None:
         pause = min(BACKOFF_S[0] * 2 ** (self._failures - 1), BACKOFF_S[1])
@@ -87,16 +101,17 @@ class Shard:
     async def _serve(self, stop: asyncio.Event) -> None:
         """One ownership. Returns when `stop` is set, or when something changed that a new session takes up."""
         service = self.loaded.service
-        generation = await self.confirm()
+        if not await unless(stop, self.membership.await_ownership(self.number)):
+            return
         async with contextlib.AsyncExitStack() as closing:
             client = await open_client(service.kafka)
             closing.push_async_callback(client.close)
             outputs = {config.deliver_subject for config in self.mine.values()}
             transactions, state = await take_over(
-                service.kafka, client, self.admin, service.topics.prefix, self.number, generation
+                service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
             )
             closing.push_async_callback(transactions.close)
-            roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, self._still_stalled())
+            roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, *self._left_out())
             await transactions.look_up(outputs)
             state.apply(delta)
             starts = await self.admin.find_bounds([s for sources in roster.sources.values() for s in sources.partitions])
@@ -112,35 +127,45 @@ class Shard:
                 state_place=(state_topic(service.topics.prefix), self.number),
                 on_commit=self._commit_seen,
             )
-            await self._load_snapshots(self.session)
+            await self._load_snapshots(self.session, starts)
             self.trouble = ""
             try:
                 await self._run(self.session, stop)
             finally:
                 self.session = None
 
-    def _still_stalled(self) -> dict[ConsumerId, str]:
+    async def _confirm(self, state: ShardState) -> int | None:
+        generation = await self.membership.confirm(self.number)
+        if generation is not None and generation < state.generation:
+            log.info("the group of workers was forgotten by Kafka and counts anew", was=state.generation, now=generation)
+        return generation
+
+    def _left_out(self) -> tuple[dict[ConsumerId, str], dict[str, str]]:
+        """Consumers and streams that are left out for now, and why."""
         now = time.monotonic()
-        return {consumer: why for consumer, (why, until) in self._stalled.items() if until > now}
+        self._stalled = {consumer: kept for consumer, kept in self._stalled.items() if kept[1] > now}
+        self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
+        stalled = {consumer: why for consumer, (why, _) in self._stalled.items()}
+        return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
 
     def _commit_seen(self, outcome: Outcome) -> None:
         self._failures = 0
+        for consumer in outcome.delivered:
+            self._refusals.pop(self.mine[consumer].deliver_subject, None)
         self.on_commit(outcome)
 
-    async def _load_snapshots(self, session: Session) -> None:
+    async def _load_snapshots(self, session: Session, bounds: Mapping[Source, tuple[int, int]]) -> None:
         """For last_per_subject: find the records that are still to be delivered. A scan, so it shows its progress."""
         for (stream, source), track in session.positions.all():
-            for consumer in track.members:
-                end = session.positions.snapshots[consumer].get(source, -1)
-                if track.position >= end:
-                    continue
-                span = (track.position, end)
-                progress = ScanProgress(stream, consumer[1], source, end - track.position)
-                track.only = await find_lasts(
-                    session.client, self.mine[consumer], session.roster.streams[stream], source, span, progress.step
-                )
-                track.snapshot_end = end
-                progress.finish(track.only.size)
+            if not track.is_alone:
+                continue
+            (consumer,) = track.members
+            span = (max(track.position, bounds[source][0]), track.snapshot_end)
+            progress = ScanProgress(stream, consumer[1], source, span[1] - span[0])
+            track.only = await find_lasts(
+                session.client, self.mine[consumer], session.roster.streams[stream], source, span, progress.step
+            )
+            progress.finish(track.only.size)
 
     async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
         topics = {reader.outlet.topic for reader in roster.readers.values() if not reader.outlet.transactional}
@@ -154,7 +179,8 @@ class Shard:
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
         """Run the session until `stop`, an error, or a reason for a new one."""
         enough = asyncio.Event()
-        retry_at = min((until for _, until in self._stalled.values()), default=float("inf"))
+        left_out = (*self._stalled.values(), *self._stopped.values())
+        retry_at = min((until for _, until in left_out), default=float("inf"))
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
         watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
@@ -169,6 +195,19 @@ class Shard:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Await `work` and return True, or give up on it when `stop` is set."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            working.result()
+        return working in done
+    finally:
+        working.cancel()
+        stopping.cancel()
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ def list_sources(stream: StreamConfig, topics: Mapping[str, TopicFacts], state: 
             raise SourceChanged(f"topic {entry.topic} has no partition {missing[0]}; it has {facts.partitions}")
         found.extend((entry.topic, p) for p in wanted)
     identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
-    before = _known_partitions(stream, state)
+    before = [source for source in _known_partitions(stream, state) if source in found]
     if len(before) == 1 and len(found) > 1:
         return Sources(tuple(before), identities, tuple(s for s in found if s not in before))
     return Sources(tuple(found), identities)
@@ -62,16 +62,24 @@ def _known_partitions(stream: StreamConfig, state: ShardState) -> list[Source]:
     return sorted(own | {source for name, source in state.cursors if name == stream.name})
 
 
-async def check_mark(client: AIOKafkaClient, source: Source, mark: Mark, *, compacted: bool) -> None:
+async def check_mark(
+    client: AIOKafkaClient, source: Source, mark: Mark, bounds: tuple[int, int], *, compacted: bool
+) -> None:
     """Read the batch before a mark again and compare. Raises SourceChanged when the log is not the one that was read.
 
-    Compaction rewrites batches, so of a compacted topic only the epoch is compared. A batch that retention has removed
-    cannot be compared.
+    `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, so of a compacted topic
+    only the epoch is compared, if the batch is still there. A batch that retention has removed cannot be compared.
     """
-    if mark.crc < 0 or mark.position < 1:
+    first, end = bounds
+    if mark.position > end:
+        raise SourceChanged(
+            f"{source[0]}-{source[1]}: the log ends at {end}, below the position {mark.position}: it was truncated. Run"
+            " `overlay stream reset`"
+        )
+    if mark.crc < 0 or mark.position <= first:
         return
     found = await _batch_before(client, source, mark.position)
-    if found is None:
+    if found is None or (compacted and found.position != mark.position):
         return
     same_crc = compacted or found.crc == mark.crc
     if found.position != mark.position or found.epoch != mark.epoch or not same_crc:

@@ -5,12 +5,15 @@ the state partition's high watermark is taken with read uncommitted, and the par
 position reaches it. Asking for the committed end alone would be wrong: it can be anything down to 0 while somebody else's
 transaction is open.
 
-A worker that was slow between being told that it owns a shard and getting here has fenced the rightful owner. It finds a
-newer generation in the state and leaves without writing (design 11.3); the owner notices, confirms that it is still a
-member, and takes its shard again.
+A worker that was slow between being told that it owns a shard and getting here has fenced the rightful owner. So it asks
+the group again, after it has read the state, and leaves without writing when the shard is not its own (design 11.3); the
+owner notices that it was fenced, confirms that it is still a member, and takes its shard again. The state also remembers the
+generation of its owner, for people and for the log.
 """
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import structlog
 from aiokafka.client import AIOKafkaClient
@@ -63,20 +66,27 @@ async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: in
 
 
 async def take_over(
-    kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, shard: int, generation: int
+    kafka: Properties,
+    client: AIOKafkaClient,
+    admin: Admin,
+    prefix: str,
+    shard: int,
+    confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Own the shard: its transactions and its state, a checkpoint of which is the first thing committed.
+    """Own the shard: its transactions, in which nothing is written yet, and its state.
 
-    `generation`: of the group membership that says we own it. Raises Fenced when the state shows a newer one.
+    `confirm` says, after the state has been read, by which generation we own the shard; None means that we do not, and
+    Fenced is raised.
     """
     topic = state_topic(prefix)
     transactions = Transactions(kafka, transactional_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
         state, count = await read_state(client, admin, topic, shard)
-        if state.generation > generation:
+        generation = await confirm(state)
+        if generation is None:
             raise Fenced(
-                f"shard {shard} belongs to a worker of generation {state.generation}, ours is {generation}; leaving it alone"
+                f"shard {shard} is not ours any more (its state is of generation {state.generation}); leaving it alone"
             )
         state.apply(Delta(generation=generation))
         log.info("shard taken over", shard=shard, generation=generation, state_records=count)
@@ -84,4 +94,3 @@ async def take_over(
         await transactions.close()
         raise
     return transactions, state
-

@@ -59,6 +59,18 @@ def test_the_stream_file_explains_itself() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_every_alternative_would_load() -> None:
+    files = draft(make_flights())
+    text = files["streams/flights.yaml"]
+    found = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   subject: ")]
+    assert len(found) > 3
+    for line in found:
+        changed = [line if old.startswith("subject: ") else old for old in text.splitlines()]
+        whole = "\n".join(old for old in changed if not old.startswith("subjects: "))
+        stream = {"overlay.yaml": files["overlay.yaml"], "streams/flights.yaml": whole + "\n"}
+        assert load_drafts(stream).problems == (), line
+
+
 def test_values_of_high_cardinality_stay_out_of_the_files() -> None:
     sample = make_sample(make_record(at, key=f"secret-{at}", headers={"id": f"private-{at}"}) for at in range(50))
     assert not any("secret-" in text or "private-" in text for text in draft(sample).values())
@@ -71,6 +83,13 @@ def test_topics_of_similar_names_get_files_of_their_own() -> None:
     loaded = load_drafts(draft(*(Sample(topic, 1) for topic in topics)))
     assert loaded.problems == ()
     assert sorted(stream.topic_names[0] for stream in loaded.streams.values()) == sorted(topics)
+
+
+def test_no_output_is_one_of_the_sources() -> None:
+    sample = make_flights()
+    names = name_topics(["flights"])["flights"]
+    stems = draft_consumers(propose(sample), names, ["flights", "flights-all", "flights-all-out", "flights-JFK"])
+    assert list(stems) == ["flights-all-out-out", "flights-JFK-out"]
 
 
 def test_secrets_become_variables_and_dollars_stay() -> None:

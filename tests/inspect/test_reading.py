@@ -63,8 +63,13 @@ def test_a_missing_topic_names_its_neighbour(bootstrap: str, new_topic: NewTopic
         check_topics(cluster, [topic[:-1]])
 
 
+def test_an_unreachable_broker_is_named() -> None:
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:1: Kafka cannot be reached"):
+        look_around({"bootstrap.servers": "127.0.0.1:1"}, 0.5)
+
+
 def test_a_reading_without_time_says_so(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     produce_values(bootstrap, topic, [b"a"])
     with pytest.raises(SourceUnavailable, match="no record came within 0 s"):
-        read_sample({"bootstrap.servers": bootstrap}, topic, 1, 10, deadline_s=-1)
+        read_sample({"bootstrap.servers": bootstrap}, topic, 1, 10, deadline_s=0)

@@ -10,6 +10,7 @@ import pytest
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
+from overlay.worker.takeover import state_topic, transactional_id
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
 
 ALL = frozenset({"Describe", "DescribeConfigs", "Read", "Write", "Create", "Delete", "Alter"})
@@ -41,9 +42,9 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     loaded = load_files(tmp_path, {"consumers/late.yaml": CONSUMER, "overlay.yaml": SERVICE + "shards: 2\n"})
     needs = {(need.kind, need.name): " ".join(need.operations) for need in find_needs(loaded)}
     assert needs == {
-        (Kind.SOURCE, "flights"): "Describe Read",
+        (Kind.SOURCE, "flights"): "Describe DescribeConfigs Read",
         (Kind.OUTPUT, "late"): "Describe DescribeConfigs Write Create",
-        (Kind.STATE, "overlay.state"): "Describe DescribeConfigs Read Write Delete Create",
+        (Kind.STATE, "overlay.state"): "Describe Read Write Delete Create",
         (Kind.TRANSACTION, "overlay.shard.0"): "Describe Write",
         (Kind.TRANSACTION, "overlay.shard.1"): "Describe Write",
         (Kind.GROUP, "overlay.workers"): "Describe Read",
@@ -53,7 +54,13 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     assert [name for name, plan in plans.items() if plan] == ["late", "overlay.state"]
     state = plans["overlay.state"]
     assert state is not None
-    assert (state.partitions, state.replication) == (2, 1)
+    assert (state.partitions, state.replication, state.config["cleanup.policy"]) == (2, 1, "delete")
+
+
+def test_names_are_those_of_the_service(tmp_path: Path) -> None:
+    names = {need.kind: need.name for need in find_needs(load_files(tmp_path, {}))}
+    assert names[Kind.STATE] == state_topic("overlay")
+    assert names[Kind.TRANSACTION] == transactional_id("overlay", 0)
 
 
 def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
@@ -74,7 +81,7 @@ def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
 def test_operations_that_are_not_allowed_are_named(tmp_path: Path) -> None:
     found = judge(
         tmp_path,
-        {"flights": TopicAnswer(True, 3, "", frozenset({"Describe"})), "late": TopicAnswer(None)},
+        {"flights": TopicAnswer(True, 3, "", frozenset({"Describe", "DescribeConfigs"})), "late": TopicAnswer(None)},
         groups={"overlay.workers": frozenset()},
         operations=frozenset(),
     )
@@ -101,7 +108,7 @@ def test_a_topic_that_cannot_be_created_is_missing(tmp_path: Path, topic: TopicA
 def test_too_few_brokers_for_the_replication(tmp_path: Path) -> None:
     found = judge(tmp_path, {}, service=SERVICE + "topics: {replication: 3}\n")
     assert found["late"].state is State.MISSING
-    assert "topics.replication is 3, there are 1 broker. Lower it" in found["late"].remarks[0]
+    assert "topics.replication is 3, the cluster has 1 broker. Lower it" in found["late"].remarks[0]
 
 
 def test_a_missing_source_has_a_did_you_mean(tmp_path: Path) -> None:
@@ -128,8 +135,8 @@ def test_partitions_that_do_not_exist(tmp_path: Path) -> None:
 def test_a_state_topic_of_another_number_of_shards(tmp_path: Path) -> None:
     state = TopicAnswer(True, 1, "", ALL, {})
     finding = judge(tmp_path, {"overlay.state": state}, service=SERVICE + "shards: 4\n")["overlay.state"]
-    assert finding.state is State.MISSING
-    assert "it has 1 partition, `shards` says 4" in finding.remarks[0]
+    assert finding.state is State.OK
+    assert finding.remarks == ("`shards` says 4, but its partitions decide: there are 1",)
 
 
 def test_compaction_and_short_retention_are_remarks(tmp_path: Path) -> None:
@@ -155,6 +162,6 @@ def test_an_output_that_differs_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_kafka_that_does_not_tell_permissions(tmp_path: Path) -> None:
     found = judge(tmp_path, {"flights": TopicAnswer(True, 3)}, groups={"other": ALL}, operations=None)
     assert found["flights"].state is State.UNKNOWN
-    assert "it needs Describe and Read" in found["flights"].remarks[0]
+    assert "it needs Describe, DescribeConfigs and Read" in found["flights"].remarks[0]
     assert found["overlay.workers"].state is State.UNKNOWN
     assert count_missing(found.values()) == 0

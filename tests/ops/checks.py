@@ -24,9 +24,9 @@ def find_faults(query: Query, offered: Exposition) -> list[str]:
             faults.append(f"{query.place}: /metrics has no {selector.metric}")
         elif selector.metric in offered.labels or selector.metric in _OF_PROMETHEUS:
             known = offered.labels.get(selector.metric, frozenset()) | _SCRAPED
-            for label in sorted((selector.labels | asked | shown) - known):
-                faults.append(f"{query.place}: {selector.metric} has no label {label}")
+            missing = sorted((selector.labels | asked | shown) - known)
+            faults += [f"{query.place}: {selector.metric} has no label {label}" for label in missing]
     if expression.grouping is not None:
-        for label in sorted(query.names - expression.grouping):
-            faults.append(f"{query.place}: the text shows {label}, which the query does not keep")
+        dropped = sorted(query.names - expression.grouping)
+        faults += [f"{query.place}: the text shows {label}, which the query does not keep" for label in dropped]
     return faults

@@ -47,7 +47,9 @@ def test_a_faulty_query_is_found(expression: str, text: str, fault: str) -> None
 
 def test_every_metric_of_the_overlay_is_on_the_dashboard() -> None:
     shown = " ".join(query.expression for query in QUERIES if query.place.startswith("overview.json"))
-    families = {name.rsplit("_", 1)[0] if name.endswith(("_bucket", "_sum", "_count")) else name for name in OFFERED.names}
+    families = {
+        name.rsplit("_", 1)[0] if name.endswith(("_bucket", "_sum", "_count")) else name for name in OFFERED.names
+    }
     missing = {name for name in families if name.startswith("overlay_") and name not in shown}
     assert missing == {"overlay_build_info"}
 

@@ -1,4 +1,4 @@
-"""Dashboards, alerts and the operations page against the /metrics of a service that runs and has delivered something."""
+"""Dashboards and alerts against the /metrics of a service that runs and has delivered something."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _write_config(folder: Path, bootstrap: str, topic: str) -> None:
         f"name: TRIPS\ntopics: [{topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\nsubjects: ['trips.>']\n"
     )
     (folder / "consumers" / "rome.yaml").write_text(
-        f"stream: TRIPS\ndurable_name: rome\ndeliver_subject: {topic}-rome\nfilter_subject: trips.rome\nack_policy: none\n"
+        f"stream: TRIPS\ndurable_name: rome\ndeliver_subject: {topic}-rome\n"
+        "filter_subject: trips.rome\nack_policy: none\n"
     )
 
 
@@ -65,6 +66,27 @@ def test_dashboards_and_alerts_ask_for_what_a_running_service_offers(
     assert service.stop() == 0, service.read_log()
 
 
+def test_prometheus_needs_no_other_page_than_metrics(
+    running_service: StartService, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """Lag and state are worked out when they are asked for: a scrape alone has to be enough to ask."""
+    topic = new_topic()
+    _write_config(tmp_path / "config", bootstrap, topic)
+    service = running_service(tmp_path / "config", wait=False)
+    of_consumer, of_stream = '{consumer="rome",stream="TRIPS"}', '{stream="TRIPS"}'
+    gauges = [f"overlay_consumer_{name}{of_consumer}" for name in ("lag_records", "lag_seconds", "stalled")]
+    gauges.append(f"overlay_stream_stopped{of_stream}")
+    wait_until(lambda: _has_all(service, gauges), DEADLINE_S, f"/metrics has {gauges}")
+
+
+def _has_all(service: RunningService, series: list[str]) -> bool:
+    try:
+        page = service.get("/metrics")
+    except OSError:  # it does not listen yet
+        return False
+    return all(name in page for name in series)
+
+
 def _check_values(service: RunningService, offered: Exposition) -> None:
     """What a service that is well says of the records above."""
     one_each = {
@@ -78,5 +100,10 @@ def _check_values(service: RunningService, offered: Exposition) -> None:
     assert set(offered.labels) >= {series.partition("{")[0] for series in one_each}
     assert {series: _value(service, series) for series in one_each} == one_each
     latency = 'overlay_delivery_latency_seconds_count{consumer="rome",stream="TRIPS"}'
-    for series in ("overlay_bytes_fetched_total", "overlay_commit_seconds_count", latency, "process_resident_memory_bytes"):
+    for series in (
+        "overlay_bytes_fetched_total",
+        "overlay_commit_seconds_count",
+        latency,
+        "process_resident_memory_bytes",
+    ):
         assert _value(service, series) > 0, series

@@ -105,5 +105,6 @@ def list_queries() -> list[Query]:
             found.append(Query(f"{path.name}: variable {variable['name']}", fill_variables(query[1]), texts))
     for group in read_yaml(ROOT / "grafana" / "alerts.yml")["groups"]:
         for rule in group["rules"]:
-            found.append(Query(f"alerts.yml: {rule['alert']}", rule["expr"], tuple(rule["annotations"].values())))
+            texts = tuple(rule["annotations"].values())
+            found.append(Query(f"alerts.yml: {rule['alert']}", rule["expr"], texts))
     return found

@@ -10,11 +10,11 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -24,7 +24,11 @@ from tests.support.waiting import wait_until
 READY_S = 90
 STOP_S = 30
 
-StartService = Callable[[Path], "RunningService"]
+
+class StartService(Protocol):
+    """The fixture `running_service`."""
+
+    def __call__(self, folder: Path, *, wait: bool = True) -> RunningService: ...
 
 
 @dataclass(slots=True)
@@ -104,16 +108,17 @@ def start_service(folder: Path) -> RunningService:
 
 @pytest.fixture
 def running_service() -> Iterator[StartService]:
-    """`running_service(folder)`: starts the service of a config folder and waits until /readyz agrees.
+    """`running_service(folder)`: starts the service of a config folder, and waits for /readyz unless `wait=False`.
 
     Ends it by SIGTERM after the test, and fails when it then ends with another code than 0.
     """
     with ExitStack() as stack:
 
-        def start(folder: Path) -> RunningService:
+        def start(folder: Path, *, wait: bool = True) -> RunningService:
             service = start_service(folder)
             stack.callback(_end, service)
-            wait_until(service.is_ready, READY_S, f"{service.url}/readyz answers 200 ({service.log})")
+            if wait:
+                wait_until(service.is_ready, READY_S, f"{service.url}/readyz answers 200 ({service.log})")
             return service
 
         yield start

@@ -1,0 +1,134 @@
+"""`latency/...`: from produce to readable at the tail, at 1,000 records per second.
+
+A producer writes one record each millisecond to a topic that a filter follows; each record carries the time it was
+handed to the producer. A read-committed confluent-kafka consumer reads the filter's output in this process and looks
+at the same clock. So a figure holds the producer's way to Kafka, the filter, its transaction, and the consumer's
+fetch. Everything matches: each record is a sample. The first second is left out for both sides (connections, first
+transaction, first batches).
+
+The figure of a case is the 99th percentile, the median of the rounds; `p50` and `p99` stand beside it.
+
+- overlay: `overlay run` in a process of its own.
+- confluent: the loop of peers/confluent_push.py in a process of its own: with a transaction per batch for
+  exactly_once, plain produce for at_least_once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.dataset import Dataset
+from bench.errors import PeerUnavailable
+from bench.figures import OVERLAY, Case, Unit, find_percentile, summarise
+from bench.outputs import delete_topic, make_topic
+from bench.peers.confluent_push import run_follower
+from bench.peers.confluent_scan import open_consumer
+from bench.progress import Progress
+from bench.rounds import take_turns
+from bench.service import run_service, write_config
+from bench.settings import Settings
+from bench.sides import Work
+from overlay.local import flights
+
+RATE = 1_000
+SETTLE_S = 1.0
+LAST_S = 30.0
+SENT = "sent-ns"
+LIMITS = {"exactly_once": {"p50": 40.0, "p99": 80.0}, "at_least_once": {"p99": 20.0}}
+
+Follow = Callable[[Work, str, str], AbstractContextManager[None]]
+"""(work, output topic, delivery): follows the topic within the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    name: str
+    follow: Follow
+
+
+def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
+    """Both deliveries. Raises WrongAnswer when records are missing at the end."""
+    followers = [Follower(OVERLAY, _run_overlay), Follower("confluent", run_follower)]
+    followers = [follower for follower in followers if settings.wants_side(follower.name)]
+    for delivery, limit in LIMITS.items():
+        middles: list[float] = []
+
+        def measure_one(follower: Follower, delivery: str = delivery, middles: list[float] = middles) -> float:
+            progress.say(f"push latency/{delivery}: {follower.name}")
+            delays = measure_delays(follower.follow, dataset, delivery, settings.latency_s)
+            if follower.name == OVERLAY:
+                middles.append(find_percentile(delays, 50))
+            return find_percentile(delays, 99)
+
+        runs = take_turns(followers, settings.rounds, measure_one)
+        case = summarise(f"latency/{delivery}", Unit.MILLISECONDS, runs.figures, goal={}, skipped=runs.skipped)
+        extra = {} if case.overlay is None else {"p50": statistics.median(middles), "p99": case.overlay}
+        yield replace(case, limit=limit, extra=extra)
+
+
+def measure_delays(follow: Follow, dataset: Dataset, delivery: str, seconds: float) -> list[float]:
+    """Milliseconds of each record after the first second. Raises PeerUnavailable when some never come out."""
+    bootstrap = dataset.bootstrap
+    topic, out_topic = make_topic(bootstrap, "tail"), make_topic(bootstrap, f"tail-out-{uuid.uuid4().hex[:8]}")
+    count = round((seconds + SETTLE_S) * RATE)
+    work = Work(bootstrap, topic, count, "flights.>")
+    reader = open_consumer(bootstrap, **{"fetch.wait.max.ms": 100})
+    try:
+        reader.assign([TopicPartition(out_topic, 0, 0)])
+        with follow(work, out_topic, delivery):
+            sender = threading.Thread(target=_send, args=(dataset, topic, count), daemon=True)
+            sender.start()
+            delays = _receive(reader, count)
+            sender.join()
+    finally:
+        reader.close()
+    for name in (topic, out_topic):
+        delete_topic(bootstrap, name)
+    return delays[round(SETTLE_S * RATE) :]
+
+
+def _send(dataset: Dataset, topic: str, count: int) -> None:
+    """A record each millisecond; one that is late does not move those after it."""
+    producer = Producer({"bootstrap.servers": dataset.bootstrap, "linger.ms": 0, "log_level": 3})
+    rows = flights.records(dataset.table, count / dataset.table.num_rows)
+    began = time.perf_counter_ns()
+    for number, (_, value, headers) in enumerate(rows):
+        wait = began + number * 1_000_000_000 // RATE - time.perf_counter_ns()
+        if wait > 0:
+            time.sleep(wait / 1e9)
+        stamp = (SENT, str(time.perf_counter_ns()).encode())
+        producer.produce(topic, value, headers=[*headers, stamp])
+        producer.poll(0)
+    producer.flush(LAST_S)
+
+
+def _receive(reader: Consumer, count: int) -> list[float]:
+    """The delay of each record, in the order of sending; milliseconds."""
+    delays: list[float] = []
+    while len(delays) < count:
+        message = reader.poll(LAST_S)
+        now = time.perf_counter_ns()
+        if message is None or message.error():
+            why = message.error().str() if message else f"nothing more came for {LAST_S:.0f} s"
+            raise PeerUnavailable(f"only {len(delays)} of {count} records came out: {why}")
+        sent = next(int(value) for name, value in message.headers() if name == SENT)
+        delays.append((now - sent) / 1e6)
+    return delays
+
+
+@contextmanager
+def _run_overlay(work: Work, out_topic: str, delivery: str) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="bench-overlay-") as name:
+        folder = Path(name)
+        with run_service(folder, write_config(folder, work, out_topic, delivery)):
+            yield

@@ -1,0 +1,55 @@
+"""Output topics: made before a run, read back by an independent client, and deleted after it. Not part of any time."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.errors import WrongAnswer
+
+_DEADLINE_S = 60.0
+_SILENCE_S = 10.0
+
+
+def make_topic(bootstrap: str, prefix: str) -> str:
+    """A new topic of one partition; its name."""
+    name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+    client = _connect(bootstrap)
+    # as the overlay makes its outputs, so that all sides write to the same kind of topic
+    config = {"message.timestamp.type": "LogAppendTime"}
+    client.create_topics([NewTopic(name, num_partitions=1, config=config)])[name].result(_DEADLINE_S)
+    return name
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    client = _connect(bootstrap)
+    client.delete_topics([name])[name].result(_DEADLINE_S)
+
+
+def _connect(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+
+
+def count_committed(bootstrap: str, topic: str) -> int:
+    """How many records a read-committed consumer finds. Raises WrongAnswer when it cannot read to the end."""
+    settings = {"group.id": f"check-{uuid.uuid4().hex}", "isolation.level": "read_committed"}
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, **settings, "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found, heard = 0, time.monotonic()
+        while time.monotonic() - heard < _SILENCE_S:
+            messages = consumer.consume(10_000, 0.1)
+            heard = time.monotonic() if messages else heard
+            found += sum(1 for message in messages if not message.error())
+            # the end of the partition comes as an error, behind the last record
+            if messages and messages[-1].error():
+                return found
+    finally:
+        consumer.close()
+    raise WrongAnswer(f"{topic}: read {found} records and then nothing for {_SILENCE_S:.0f} s. See the broker's log")

@@ -1,0 +1,87 @@
+"""`python -m bench push`: how fast a filter writes what it lets through to an output topic, exactly once.
+
+The source topic is full before the clock starts. Every side reads it from its first offset to its last and writes the
+matching records, key, value and headers, to a fresh topic of one partition in transactions that hold its position as
+well. The rate is records read per second until the transaction with the last matching record is committed. Each
+output is then counted by a read-committed consumer, off the clock; a wrong count ends the bench.
+
+- overlay: the service as `overlay run` runs it (ours_push.py); adds two headers to each record.
+- confluent: a consume-test-produce loop in transactions (peers/confluent_push.py); adds one.
+
+Output is LZ4 on both sides, whatever the source's codec. Both run in this process and do the work once on 2,000 records
+before the first round. The cases `latency/...` are described in latency.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+
+from bench import latency
+from bench.dataset import CODECS, SELECTIVITIES, Dataset
+from bench.errors import PeerUnavailable, WrongAnswer
+from bench.figures import Case, Unit, summarise
+from bench.ours_push import OverlayPush
+from bench.outputs import count_committed, delete_topic, make_topic
+from bench.peers.confluent_push import ConfluentPush
+from bench.progress import Progress
+from bench.rounds import take_turns
+from bench.settings import Settings
+from bench.sides import Delivery, Tally, Work
+
+GOALS = {"lz4/0.1%": {"confluent": 10.0}, "lz4/33%": {"confluent": 6.0}, "lz4/100%": {"confluent": 4.0}}
+
+
+def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
+    """The cases of the bench, each as soon as it is measured. Raises WrongAnswer."""
+    with ExitStack() as stack:
+        sides = [stack.enter_context(closing(side)) for side in _make_sides(settings)]
+        for codec in CODECS:
+            chosen = [name for name in SELECTIVITIES if settings.wants_case(codec, name)]
+            if not chosen:
+                continue
+            dataset.publish(codec, progress.count(f"publishing {codec}"))
+            _warm_up(sides, dataset, dataset.plan_warm_up(codec), progress)
+            for name in chosen:
+                work = dataset.plan(codec, SELECTIVITIES[name])
+                yield _measure_case(f"{codec}/{name}", sides, dataset, work, settings, progress)
+    if settings.latency_s:
+        yield from latency.measure(dataset, settings, progress)
+
+
+def _make_sides(settings: Settings) -> list[Delivery]:
+    sides: list[Delivery] = [OverlayPush(), ConfluentPush()]
+    return [side for side in sides if settings.wants_side(side.name)]
+
+
+def _warm_up(sides: Sequence[Delivery], dataset: Dataset, work: Work, progress: Progress) -> None:
+    for side in sides:
+        progress.say(f"warming up {side.name}")
+        try:
+            push(side, dataset, work)
+        except PeerUnavailable:
+            continue  # the first round meets the same and says so
+
+
+def _measure_case(
+    case: str, sides: Sequence[Delivery], dataset: Dataset, work: Work, settings: Settings, progress: Progress
+) -> Case:
+    def measure_side(side: Delivery) -> float:
+        progress.say(f"push {case}: {side.name}")
+        return push(side, dataset, work).rate
+
+    runs = take_turns(sides, settings.rounds, measure_side)
+    return summarise(case, Unit.RATE, runs.figures, goal=GOALS.get(case, {}), skipped=runs.skipped)
+
+
+def push(side: Delivery, dataset: Dataset, work: Work) -> Tally:
+    """Run one side into a topic of its own and check what has come out. Raises WrongAnswer."""
+    expected = dataset.count(work.pattern, work.records)
+    out_topic = make_topic(work.bootstrap, f"out-{side.name}")
+    tally = side.run(work, out_topic, expected)
+    dataset.check(side.name, work, tally)
+    found = count_committed(work.bootstrap, out_topic)
+    if found != expected:
+        raise WrongAnswer(f"{side.name}: {found} records committed to {out_topic}, the data set says {expected}")
+    delete_topic(work.bootstrap, out_topic)
+    return tally

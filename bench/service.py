@@ -1,0 +1,88 @@
+"""The service for one measurement: a fresh config folder, a state topic of its own, a stream and a consumer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.errors import PeerUnavailable
+from bench.sides import STREAM_SUBJECTS, TEMPLATE, Work
+from overlay.local.ports import find_free
+
+HOST = "127.0.0.1"
+STREAM = "FLIGHTS"
+CONSUMER = "bench"
+READY_S = 90.0
+STOP_S = 30.0
+
+
+def write_config(folder: Path, work: Work, out_topic: str, delivery: str) -> str:
+    """Write a config folder; returns the URL that its service will answer at. YAML takes JSON as it is."""
+    port = find_free(HOST, 1)[0]
+    files: dict[str, object] = {
+        "overlay.yaml": {
+            "kafka": {"bootstrap.servers": work.bootstrap},
+            "topics": {"prefix": f"bench-{uuid.uuid4().hex[:8]}"},
+            "http": {"listen": f"{HOST}:{port}"},
+        },
+        "streams/flights.yaml": {
+            "name": STREAM,
+            "topics": [work.topic],
+            "subject": {"template": TEMPLATE},
+            "subjects": [pattern.text for pattern in STREAM_SUBJECTS],
+        },
+        "consumers/bench.yaml": {
+            "stream": STREAM,
+            "durable_name": CONSUMER,
+            "deliver_subject": out_topic,
+            "filter_subject": work.pattern,
+            "ack_policy": "none",
+            "delivery": delivery,
+        },
+    }
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content, indent=1))
+    return f"http://{HOST}:{port}"
+
+
+@contextmanager
+def run_service(folder: Path, url: str) -> Iterator[None]:
+    """`overlay run` in a process of its own, ready within the block and stopped after it. Raises PeerUnavailable."""
+    log = folder / "service.log"
+    command = [sys.executable, "-m", "overlay", "run", "--config", str(folder)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not _is_ready(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace")[-500:]
+                raise PeerUnavailable(f"the overlay's service did not become ready. It said: {said}")
+            time.sleep(0.05)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

@@ -1,0 +1,59 @@
+"""The cases as a table for people: our figure, each peer's, how many times better we are, and if the goal is met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Case, Unit
+
+
+def print_table(bench: str, cases: Sequence[Case], console: Console | None = None) -> None:
+    """Print to standard output. A goal that was missed says so; a peer that did not run says why below the table."""
+    console = console or Console()
+    peers = list(dict.fromkeys(peer for case in cases for peer in [*case.peers, *case.skipped]))
+    table = Table(title=f"{bench}: medians, and how many times better the overlay is", title_justify="left")
+    table.add_column("case")
+    table.add_column("overlay", justify="right")
+    for peer in peers:
+        table.add_column(peer, justify="right")
+    for case in cases:
+        table.add_row(case.name, format_ours(case), *(format_peer(case, peer) for peer in peers))
+    console.print(table)
+    reasons = {(side, why): None for case in cases for side, why in case.skipped.items()}
+    for side, why in reasons:
+        console.print(f"{side} did not run: {why}", markup=False)
+
+
+def format_ours(case: Case) -> str:
+    """Our figure, with percentiles where there are some."""
+    if case.overlay is None:
+        return "-"
+    text = format_figure(case.unit, case.overlay)
+    met = case.judge()
+    for name, value in case.extra.items():
+        mark = f" (goal < {case.limit[name]:g}: {_tell(met[name])})" if name in case.limit else ""
+        text += f"\n{name} {format_figure(case.unit, value)}{mark}"
+    return text
+
+
+def format_peer(case: Case, peer: str) -> str:
+    """A peer's figure, the ratio, and the goal if there is one."""
+    if peer not in case.peers:
+        return "-"
+    text = format_figure(case.unit, case.peers[peer])
+    if peer in case.ratio:
+        text += f"\n{case.ratio[peer]:.2f}x"
+        if peer in case.goal:
+            text += f" (goal {case.goal[peer]:g}: {_tell(case.judge()[peer])})"
+    return text
+
+
+def format_figure(unit: Unit, value: float) -> str:
+    return f"{value / 1000:,.0f} k/s" if unit is Unit.RATE else f"{value:,.1f} ms"
+
+
+def _tell(met: bool) -> str:
+    return "met" if met else "MISSED"

@@ -1,0 +1,93 @@
+"""What the commands on streams and consumers share: the config folder, names looked up in it, JSON or text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from overlay.errors import OverlayError
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
+    from overlay.view.facts import Facts
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def config_option(command: Command) -> Command:
+    """`--config DIR`, passed on as `folder`."""
+    option = click.option(
+        "--config",
+        "folder",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path(),
+        envvar="OVERLAY_CONFIG",
+        help="Config folder. Default: $OVERLAY_CONFIG, else the current folder.",
+    )
+    return option(command)
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
+
+
+def yes_option(command: Command) -> Command:
+    return click.option("--yes", is_flag=True, help="Do it without asking.")(command)
+
+
+def open_folder(folder: Path) -> Loaded:
+    """Read the folder; its problems are told on stderr, where they do not disturb what is printed."""
+    from overlay.config import load
+    from overlay.logs import set_up_warnings
+
+    set_up_warnings()
+    loaded = load(folder)
+    if loaded.problems:
+        count = len(loaded.problems)
+        what = f"{count} problem{'' if count == 1 else 's'} in the config; see `overlay validate {folder}`"
+        click.echo(what, err=True)
+    return loaded
+
+
+def look_around(loaded: Loaded) -> Facts:
+    """Facts about everything. Raises SourceUnavailable or CredentialsRefused when nobody answers."""
+    import asyncio
+
+    from overlay.view.look import look
+
+    return asyncio.run(look(loaded))
+
+
+def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:
+    """The error for a name that nobody knows."""
+    from overlay.config.relations import suggest
+
+    names = sorted(set(known))
+    if not names:
+        return OverlayError(f"{folder}: there is no {kind} {name!r}, nor any other. Is --config the right folder?")
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return OverlayError(f"{folder}: there is no {kind} {name!r}.{suggest(name, names)} There is {listed}")
+
+
+def print_json(answer: object) -> None:
+    click.echo(json.dumps(answer, ensure_ascii=False))
+
+
+def describe_service(facts: Facts) -> dict[str, object]:
+    """The part of a JSON answer that says where it comes from."""
+    return {"service": {"running": bool(facts.url), "url": facts.url}, "notes": list(facts.notes)}
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only when told to. Without a terminal to ask at, the answer has to be --yes."""
+    if yes:
+        return
+    import sys
+
+    if not sys.stdin.isatty():
+        raise OverlayError("nothing was changed: there is no terminal to ask at. Say --yes to do it")
+    click.confirm(question, abort=True)

@@ -1,0 +1,113 @@
+"""The demo in order: broker, flights, service, watching, check, verdict; and everything stopped whatever happens.
+
+The rate that is told at the end counts from the first look at which records had been worked on to the first at which all were
+committed. So the start of the process and the loading of its kernels are left out, and so are the records of before
+the first look.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+
+from overlay.demo.home import DemoError, open_home, write_config
+from overlay.demo.outputs import read_output
+from overlay.demo.report import Checked, Pace, report
+from overlay.demo.screen import Screen
+from overlay.demo.service import Look, ServiceProcess, start_service
+from overlay.demo.verdict import compare, expect
+from overlay.local import Broker, start
+from overlay.local.flights import count_records, publish, read_flights, subjects
+
+TOPIC = "flights"
+_PAUSE_S = 0.04
+_PATIENCE_S = 180.0
+"""How long nothing may change before the demo gives up: compiling the kernels on a slow machine takes a good part of it."""
+
+
+def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool:
+    """Play the demo; whether every output holds what it must. Raises OverlayError when it cannot be played to its end."""
+    with open_home(root) as home, _ended_by_signals(), ExitStack() as stack:
+        screen.say(f"starting Apache Kafka in {home.kafka} ...")
+        broker = start(home.kafka)
+        stack.callback(_stop_broker, broker, screen)
+        screen.say(f"Kafka is running at {broker.bootstrap}")
+        flights = read_flights()
+        records = count_records(flights, scale)
+        with screen.show_publishing(records) as progress:
+            publish(broker.bootstrap, TOPIC, scale, progress=progress, table=flights)
+        service = start_service(home, write_config(home, broker.bootstrap))
+        stack.callback(_stop_service, service, screen)
+        with screen.show_scan(records) as step:
+            last, pace = watch(service, records, step)
+        screen.say("checking the output topics against the data set ...")
+        checked = check(broker.bootstrap, last, subjects(flights), records)
+        report(screen, home, broker, service, checked, pace, keep=keep)
+        if keep:
+            stack.pop_all()
+        return all(not one.faults for one in checked)
+
+
+def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Pace]:
+    """Look at the service until it has worked through all records. Raises DemoError when it fails or comes to a halt."""
+    first: Look | None = None
+    moved = time.monotonic()
+    before = Look(0)
+    while True:
+        look = service.look()
+        step(look)
+        if trouble := [f"{consumer.name}: {consumer.trouble}" for consumer in look.consumers if consumer.trouble]:
+            raise DemoError(f"a consumer cannot be served: {'; '.join(trouble)}. {service.quote_log()}")
+        if first is None and look.read:
+            first = look
+        if look.has_done(records):
+            seconds = look.at - first.at if first else 0.0
+            return look, Pace(records - first.read if first else 0, seconds)
+        if (look.read, look.scanned, look.is_serving) != (before.read, before.scanned, before.is_serving):
+            before, moved = look, look.at
+        if look.at - moved > _PATIENCE_S:
+            raise DemoError(f"the service has made no progress for {_PATIENCE_S:.0f} s. {service.quote_log()}")
+        time.sleep(_PAUSE_S)
+
+
+def check(bootstrap: str, last: Look, rows: pa.Array, records: int) -> list[Checked]:
+    """Read every output topic and hold it against the data set."""
+    checked = []
+    for consumer in last.consumers:
+        wanted, found = expect(rows, consumer.filters, records), read_output(bootstrap, consumer.topic)
+        checked.append(Checked(consumer, wanted, found, compare(wanted, found)))
+    return checked
+
+
+def _stop_broker(broker: Broker, screen: Screen) -> None:
+    broker.stop()
+    screen.say("Kafka has stopped")
+
+
+def _stop_service(service: ServiceProcess, screen: Screen) -> None:
+    code = service.stop()
+    if code:
+        raise DemoError(f"the service ended with exit code {code} when told to stop. {service.quote_log()}")
+    screen.say("the service has stopped")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as an exception would, so that what was started is stopped."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,146 @@
+"""The end of the demo: the verdict, the rate, and where to look next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from overlay.demo.home import DemoHome
+from overlay.demo.screen import Screen
+from overlay.demo.service import Delivered, ServiceProcess
+from overlay.demo.verdict import Content
+from overlay.local import Broker
+
+_SHORTEST_S = 0.2
+_LOOK = (
+    "from confluent_kafka import Consumer, TopicPartition; "
+    "c = Consumer({{'bootstrap.servers': '{bootstrap}', 'group.id': 'look'}}); "
+    "c.assign([TopicPartition('{topic}', 0, 0)]); "
+    "[print(dict(m.headers())['Nats-Subject'], m.value()) for m in c.consume(5, 10)]"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checked:
+    """A consumer's output topic held against the data set."""
+
+    consumer: Delivered
+    wanted: Content
+    found: Content
+    faults: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Records worked through in a span of time."""
+
+    records: int
+    seconds: float
+
+
+def report(
+    screen: Screen,
+    home: DemoHome,
+    broker: Broker,
+    service: ServiceProcess,
+    checked: list[Checked],
+    pace: Pace,
+    *,
+    keep: bool,
+) -> None:
+    """Print everything that there is to say at the end."""
+    screen.say()
+    screen.console.print(_build_table(checked))
+    _say_verdict(screen, home, checked)
+    screen.say(_describe_pace(pace))
+    screen.say()
+    if keep:
+        _say_kept(screen, home, broker, service, checked)
+    else:
+        _say_stopped(screen, home, checked)
+    screen.say(f"  the config           {_shorten(home.config)}")
+    screen.say("  your own Kafka       " + _name_program("overlay") + " init --bootstrap HOST:PORT --topic TOPIC")
+    screen.say("  how it works         README.md, docs/architecture.md, docs/subjects.md")
+    screen.say()
+
+
+def _build_table(checked: list[Checked]) -> Table:
+    table = Table()
+    for name in ("output topic", "filter subjects"):
+        table.add_column(name, overflow="fold")
+    for name in ("expected", "found", "subjects", ""):
+        table.add_column(name, justify="right")
+    for one in checked:
+        numbers = (one.wanted.total, one.found.total, len(one.found.counts))
+        word = "[red]NOT OK[/]" if one.faults else "[green]OK[/]"
+        table.add_row(one.consumer.topic, " ".join(one.consumer.filters), *(f"{n:,}" for n in numbers), word)
+    return table
+
+
+def _say_verdict(screen: Screen, home: DemoHome, checked: list[Checked]) -> None:
+    faults = [f"{one.consumer.topic}: {fault}" for one in checked for fault in one.faults]
+    if not faults:
+        screen.say(
+            "OK: each output topic holds exactly the flights that its filters select, each once, in order", "bold green"
+        )
+        return
+    screen.say("NOT OK: the output topics differ from the data set", "bold red")
+    for fault in faults:
+        screen.say(f"  {fault}")
+    screen.say(f"  the service's log: {home.log}")
+
+
+def _describe_pace(pace: Pace) -> str:
+    if pace.seconds < _SHORTEST_S:
+        return "too quick to measure a rate: try a larger --scale"
+    return (
+        f"{pace.records:,} records scanned, filtered and committed in {pace.seconds:.2f} s:"
+        f" {pace.records / pace.seconds:,.0f} records/s on {os.cpu_count()} cores shared with Kafka"
+        " (from the first batch on; start of the process not counted)"
+    )
+
+
+def _say_kept(screen: Screen, home: DemoHome, broker: Broker, service: ServiceProcess, checked: list[Checked]) -> None:
+    pid = service.process.pid
+    screen.say(f"Kafka ({broker.bootstrap}) and the service (process {pid}) go on. Where to look:")
+    screen.say(f"  a few deliveries     {_spell_look(broker.bootstrap, checked)}")
+    screen.say(f"  consumers, streams   {service.url}/consumers  {service.url}/streams")
+    screen.say(f"  metrics, health      {service.url}/metrics  {service.url}/readyz")
+    screen.say(f"  the service's log    {_shorten(home.log)}")
+    stop = f"kill {pid} && {_name_program('overlay')} local down --home {_shorten(home.kafka)}"
+    screen.say(f"  stop both            {stop}")
+
+
+def _say_stopped(screen: Screen, home: DemoHome, checked: list[Checked]) -> None:
+    overlay = _name_program("overlay")
+    topics = ", ".join(one.consumer.topic for one in checked)
+    screen.say("Where to look next:")
+    screen.say(f"  leave it running     {overlay} demo --keep   (and look into {topics})")
+    screen.say(f"  the topics           are kept in {_shorten(home.root)} until the next demo:")
+    screen.say(f"                       {overlay} local up --home {_shorten(home.kafka)}")
+
+
+def _spell_look(bootstrap: str, checked: list[Checked]) -> str:
+    program = _LOOK.format(bootstrap=bootstrap, topic=checked[0].consumer.topic)
+    return f'{_name_program("python")} -c "{program}"'
+
+
+def _name_program(name: str) -> str:
+    """How this environment's program is called from here: by its name when it is on the path, else by where it lies."""
+    folder = Path(sys.executable).parent
+    found = shutil.which(name)
+    if found and Path(found).parent == folder:
+        return name
+    return _shorten(folder / name)
+
+
+def _shorten(path: Path) -> str:
+    """As a shell takes it, relative where it lies below the current folder."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,0 +1,138 @@
+"""What the demo shows: bars and a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from overlay.demo.service import Look
+
+STARTING = "starting the service"
+LOADING = (
+    "the service loads its kernels; the first time on a machine they are compiled, which takes some tens of seconds"
+)
+_PATIENCE_S = 2.0
+_LINE_EVERY_S = 2.0
+_RATE_OVER_S = 1.0
+
+
+class Screen:
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """A line, never wrapped, so that paths and commands can be copied."""
+        self.console.print(text, style=style, soft_wrap=True, markup=False)
+
+    @contextmanager
+    def show_publishing(self, total: int) -> Iterator[Callable[[int], None]]:
+        """Yields what is to be told the number of records published so far."""
+        title = "publishing flights"
+        if not self.console.is_terminal:
+            yield _Tenths(self, title, total).step
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    @contextmanager
+    def show_scan(self, total: int) -> Iterator[Callable[[Look], None]]:
+        """Yields what is to be told every look at the service."""
+        scan = _Scan(total)
+        if not self.console.is_terminal:
+            yield _Lines(self, scan).step
+            return
+        with Live(console=self.console, refresh_per_second=10) as live:
+
+            def step(look: Look) -> None:
+                scan.note(look)
+                live.update(scan.build_table())
+
+            yield step
+
+
+class _Tenths:
+    """A line for each tenth of the way."""
+
+    def __init__(self, screen: Screen, title: str, total: int) -> None:
+        self._screen, self._title, self._total, self._told = screen, title, total, 0
+
+    def step(self, done: int) -> None:
+        tenth = done * 10 // self._total
+        if tenth > self._told:
+            self._told = tenth
+            self._screen.say(f"{self._title}: {done:,} of {self._total:,}")
+
+
+class _Scan:
+    """The last looks, and the rates that follow from them."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.began = time.monotonic()
+        self.looks: deque[Look] = deque()
+
+    def note(self, look: Look) -> None:
+        self.looks.append(look)
+        while look.at - self.looks[0].at > _RATE_OVER_S:
+            self.looks.popleft()
+
+    @property
+    def phase(self) -> str:
+        look = self.looks[-1]
+        waited = look.at - self.began
+        if not look.is_serving:
+            return STARTING
+        if look.read or waited < _PATIENCE_S:
+            return f"{look.scanned:,} of {self.total:,} records scanned and committed"
+        return f"{LOADING} ({waited:.0f} s so far)"
+
+    def rate(self, count: Callable[[Look], int]) -> float:
+        """Records a second over the last second."""
+        first, last = self.looks[0], self.looks[-1]
+        return (count(last) - count(first)) / (last.at - first.at) if last.at > first.at else 0.0
+
+    def build_table(self) -> Table:
+        table = Table(caption=self.phase, caption_justify="left", title_justify="left", expand=False)
+        for name in ("consumer", "filter subjects"):
+            table.add_column(name)
+        for name in ("delivered", "records/s", "lag"):
+            table.add_column(name, justify="right", min_width=9)
+        table.add_row("(stream)", "all records", *self._numbers(lambda look: look.scanned), "", end_section=True)
+        for i, consumer in enumerate(self.looks[-1].consumers):
+            lag = "-" if consumer.lag is None else f"{consumer.lag:,}"
+            numbers = self._numbers(functools.partial(_count_delivered, i))
+            table.add_row(consumer.name, " ".join(consumer.filters), *numbers, lag)
+        return table
+
+    def _numbers(self, count: Callable[[Look], int]) -> tuple[str, str]:
+        return f"{count(self.looks[-1]):,}", f"{self.rate(count):,.0f}"
+
+
+def _count_delivered(i: int, look: Look) -> int:
+    return look.consumers[i].count if look.consumers else 0
+
+
+class _Lines:
+    """A line for each new phase, and one now and then while a phase lasts."""
+
+    def __init__(self, screen: Screen, scan: _Scan) -> None:
+        self._screen, self._scan, self._told, self._told_at = screen, scan, "", 0.0
+
+    def step(self, look: Look) -> None:
+        self._scan.note(look)
+        phase = self._scan.phase
+        fresh = phase.split(" (")[0] != self._told.split(" (")[0]
+        waited = look.at - self._told_at >= _LINE_EVERY_S
+        if (fresh and not look.scanned) or (phase != self._told and waited) or look.has_done(self._scan.total):
+            self._told, self._told_at = phase, look.at
+            self._screen.say(phase)

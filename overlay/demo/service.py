@@ -1,0 +1,153 @@
+"""The service as the demo sees it: a process of its own, and what it says of itself over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from overlay.demo.home import DemoError, DemoHome
+from overlay.local.launch import read_tail
+from overlay.local.locks import take_lock
+
+STOP_S = 30.0
+_ANSWER_S = 10.0
+_LOG_LINES = 12
+# a proxy of the environment is for other hosts
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A consumer: `lag` is None until it is being served; `trouble` says why it is not."""
+
+    name: str
+    topic: str
+    filters: tuple[str, ...]
+    count: int
+    lag: int | None
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the service said at `at` (monotonic seconds). `scanned`: records whose outcome is committed."""
+
+    at: float
+    scanned: int = 0
+    read: int = 0
+    """Records that have been worked on, committed or not yet."""
+    consumers: tuple[Delivered, ...] = ()
+
+    @property
+    def is_serving(self) -> bool:
+        return bool(self.consumers) and all(consumer.lag is not None for consumer in self.consumers)
+
+    def has_done(self, records: int) -> bool:
+        """Whether the topic's `records` are all worked on and every consumer has caught up."""
+        return self.is_serving and self.scanned >= records and not any(consumer.lag for consumer in self.consumers)
+
+
+@dataclass(slots=True)
+class ServiceProcess:
+    """`python -m overlay run` on the demo's config."""
+
+    home: DemoHome
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def look(self) -> Look:
+        """Ask it how far it is. Nothing yet while it starts. Raises DemoError when it has ended."""
+        at = time.monotonic()
+        try:
+            streams, consumers = self._get("/streams"), self._get("/consumers")
+        except OSError:
+            self.check_alive()
+            return Look(at)
+        read = sum(place["position"] for stream in streams for place in stream["partitions"].values())
+        return Look(at, sum(stream["decoded"] for stream in streams), read, tuple(map(_read_consumer, consumers)))
+
+    def check_alive(self) -> None:
+        """Raises DemoError with the end of its log unless it runs."""
+        code = self.process.poll()
+        if code is not None:
+            raise DemoError(f"the service has ended with exit code {code}. {self.quote_log()}")
+
+    def quote_log(self) -> str:
+        """The end of its log, one event a line, for an error message."""
+        lines = read_tail(self.home.log, _LOG_LINES).splitlines()
+        return "\n  ".join(
+            [f"The end of {self.home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"]
+        )
+
+    def stop(self) -> int:
+        """Stop it as SIGTERM does, and wait for its end; returns its exit code. Raises DemoError when it must be killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise DemoError(
+                    f"the service did not end within {STOP_S:.0f} s of SIGTERM and was killed. {self.quote_log()}"
+                ) from None
+        return self.process.returncode
+
+    def _get(self, path: str) -> Any:
+        with _OPENER.open(self.url + path, timeout=_ANSWER_S) as answer:
+            return json.load(answer)
+
+
+def start_service(home: DemoHome, url: str) -> ServiceProcess:
+    """Start the service detached from this terminal, its output in the log; does not wait for it."""
+    lock = take_lock(home.life_lock)
+    if lock is None:
+        raise DemoError(f"{home.life_lock}: another process has locked this file. End it and try again")
+    command = [sys.executable, "-m", "overlay", "run", "--config", str(home.config)]
+    try:
+        with home.log.open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                # Ctrl-C is for the demo, which then stops the service
+                start_new_session=True,
+            )
+    finally:
+        # from here on only the service's own copy holds the lock
+        os.close(lock)
+    home.pid.write_text(f"{process.pid}\n")
+    return ServiceProcess(home, url, process)
+
+
+def _read_consumer(found: dict[str, Any]) -> Delivered:
+    trouble = f"{found['state']}: {found['reason']}" if found["state"] in ("stalled", "stopped") else ""
+    return Delivered(
+        name=found["name"],
+        topic=found["deliver_subject"],
+        filters=tuple(found["filters"]),
+        count=found["delivered"],
+        lag=found.get("lag_records"),
+        trouble=trouble,
+    )
+
+
+def _spell_line(line: str) -> str:
+    """A line of the JSON log as people read it; other lines as they are."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict):
+        return line
+    head = [str(entry.pop(name, "")) for name in ("timestamp", "level", "event")]
+    return " ".join([*head, *(f"{name}={value}" for name, value in entry.items())])

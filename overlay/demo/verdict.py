@@ -1,0 +1,73 @@
+"""What the output topics must hold, from the data set alone, and how it compares with what they hold. Pure.
+
+The flights lie in one partition of a topic of their own, published in order by one producer. So the row number of a record is
+its offset, and its stream sequence is the row number + 1. That makes the check exact: not only how many records of which
+subject an output must hold, but which ones, in which order. The subjects are selected by regular expressions, not by the
+matcher that the service uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Sequences = npt.NDArray[np.int64]
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """Records of an output topic: how many of each subject, and their stream sequences in the topic's order."""
+
+    counts: Counter[str]
+    sequences: Sequences
+
+    @property
+    def total(self) -> int:
+        return self.sequences.size
+
+
+def expect(subjects: pa.Array, filters: Sequence[str], records: int) -> Content:
+    """What a consumer with these filters must be given of `records` records that repeat rows with these subjects."""
+    selects = re.compile("|".join(_spell_pattern(text) for text in filters or [">"]))
+    distinct = [subject for subject in pc.unique(subjects).to_pylist() if selects.fullmatch(subject)]
+    rows = np.flatnonzero(pc.is_in(subjects, pa.array(distinct, pa.string())).to_numpy(zero_copy_only=False))
+    rounds = -(-records // len(subjects))
+    all_rows = (np.arange(rounds)[:, None] * len(subjects) + rows).ravel()
+    all_rows = all_rows[all_rows < records]
+    counted = pc.value_counts(subjects.take(pa.array(all_rows % len(subjects)))).to_pylist()
+    return Content(Counter({entry["values"]: entry["counts"] for entry in counted}), all_rows + 1)
+
+
+def _spell_pattern(text: str) -> str:
+    tokens = {"*": r"[^.]+", ">": ".+"}
+    return r"\.".join(tokens.get(token) or re.escape(token) for token in text.split("."))
+
+
+def compare(wanted: Content, found: Content) -> list[str]:
+    """What is wrong with an output, a sentence each; empty when it holds exactly what it must."""
+    faults = []
+    for word, difference in (("missing", wanted.counts - found.counts), ("too many", found.counts - wanted.counts)):
+        if difference:
+            some = ", ".join(f"{subject} ({count:,})" for subject, count in difference.most_common(_SHOWN))
+            faults.append(f"{difference.total():,} records {word} by their subjects: {some}")
+    distinct = np.unique(found.sequences)
+    if twice := found.total - distinct.size:
+        faults.append(f"{twice:,} records are there more than once")
+    for word, strange in (
+        ("missing", np.setdiff1d(wanted.sequences, distinct)),
+        ("not among those selected", np.setdiff1d(distinct, wanted.sequences)),
+    ):
+        if strange.size:
+            some = ", ".join(map(str, strange[:_SHOWN]))
+            faults.append(f"{strange.size:,} stream sequences are {word}: {some}")
+    if (np.diff(found.sequences) < 0).any():
+        faults.append("records are out of order")
+    return faults

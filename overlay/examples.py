@@ -1,0 +1,24 @@
+"""The example configs: beside the package in a source tree, inside it when installed from a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from overlay.errors import OverlayError
+
+_PACKAGE = Path(__file__).resolve().parent
+PLACES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
+"""Where examples are looked for, in this order."""
+
+
+class ExampleMissing(OverlayError):
+    """The examples are not where they should be. Whoever installed the package acts."""
+
+
+def find_example(name: str) -> Path:
+    """The folder of an example, such as `flights`. Raises ExampleMissing."""
+    for place in PLACES:
+        if (place / name / "overlay.yaml").is_file():
+            return place / name
+    looked = " nor in ".join(str(place / name) for place in PLACES)
+    raise ExampleMissing(f"example {name!r} is not in {looked}. Install kafka-overlay again, or use its source tree")

@@ -1,0 +1,197 @@
+"""The envelope: what a record is beside its properties, as the columns of interfaces.md ("Batches that filters take").
+
+The walk notes where a record's body is and what the plan asked for. Key, value and headers of a record that matched
+are found by walking its body once more; that is cheap, as the records are few or the reader wants their bytes anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+
+from overlay.subject.dictionary import Codes, Dictionary
+
+from .columns import NO_TIMESTAMP, Ints, gather
+from .decode import Records
+from .header import Bytes
+from .kernel import open_bodies
+from .varint import read_varint
+
+_HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
+
+COLUMNS: dict[str, pa.DataType] = {
+    "subject": pa.dictionary(pa.int32(), pa.string()),
+    "sequence": pa.int64(),
+    "timestamp": pa.timestamp("ms"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(_HEADER),
+    "topic": pa.dictionary(pa.int32(), pa.string()),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+"""The columns that `envelope` can make, in the order in which it gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The records asked for, and where their parts are: one entry each."""
+
+    buf: Bytes
+    count: int
+    offset: Ints
+    timestamp: Ints
+    end: Ints
+    key_at: Ints
+    key_size: Ints
+    value_at: Ints
+    value_size: Ints
+    headers_at: Ints
+    codes: Codes
+    dictionary: Dictionary
+    topic: str
+    partition: int
+    sequenced: bool
+
+
+def envelope(
+    records: Records,
+    rows: Ints,
+    codes: Codes,
+    dictionary: Dictionary,
+    topic: str,
+    partition: int,
+    columns: Collection[str],
+    sequenced: bool,
+) -> pa.RecordBatch:
+    """The asked-for columns of the records `rows` of a slice, in the order of COLUMNS.
+
+    `codes`: the subject code of each record of the slice, as `dictionary` gave them; a record without a subject has
+    null. `sequenced`: the stream has one partition, so a record's sequence is its offset + 1; otherwise the sequence
+    is null, as the ledger gives it. A record without a timestamp has null. Raises ValueError for an unknown column.
+    """
+    unknown = sorted(set(columns) - COLUMNS.keys())
+    if unknown:
+        raise ValueError(f"no such envelope column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    names = [name for name in COLUMNS if name in columns]
+    opened = _open(records, rows, codes, dictionary, topic, partition, sequenced)
+    arrays = [_BUILDERS[name](opened) for name in names]
+    if not names:
+        return pa.RecordBatch.from_struct_array(pa.nulls(rows.size, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, COLUMNS[name]) for name in names]))
+
+
+def _open(
+    records: Records,
+    rows: Ints,
+    codes: Codes,
+    dictionary: Dictionary,
+    topic: str,
+    partition: int,
+    sequenced: bool,
+) -> _Rows:
+    end = records.end[rows]
+    key_at, key_size, value_at, value_size, headers_at = (np.empty(rows.size, np.int64) for _ in range(5))
+    open_bodies(records.buf, records.body[rows], end, key_at, key_size, value_at, value_size, headers_at)
+    return _Rows(
+        records.buf, rows.size, records.offset[rows], records.timestamp[rows], end,
+        key_at, key_size, value_at, value_size, headers_at, codes[rows], dictionary, topic, partition, sequenced,
+    )  # fmt: skip
+
+
+def _build_subjects(rows: _Rows) -> pa.Array:
+    texts = rows.dictionary.texts
+    bounds = texts.bounds.astype(np.int32)
+    subjects = pa.Array.from_buffers(
+        pa.string(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.text)]
+    )
+    indices = pa.array(rows.codes, mask=rows.codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, subjects)
+
+
+def _build_sequences(rows: _Rows) -> pa.Array:
+    return pa.array(rows.offset + 1) if rows.sequenced else pa.nulls(rows.count, pa.int64())
+
+
+def _build_timestamps(rows: _Rows) -> pa.Array:
+    return pa.array(rows.timestamp, mask=rows.timestamp == NO_TIMESTAMP).cast(COLUMNS["timestamp"])
+
+
+def _build_keys(rows: _Rows) -> pa.Array:
+    return gather(rows.buf, rows.key_at, rows.key_size, "binary").array
+
+
+def _build_values(rows: _Rows) -> pa.Array:
+    return gather(rows.buf, rows.value_at, rows.value_size, "binary").array
+
+
+def _build_headers(rows: _Rows) -> pa.Array:
+    bounds = np.empty(rows.count + 1, np.int32)
+    total = _count_headers(rows.buf, rows.headers_at, rows.end, bounds)
+    name_at, name_size, value_at, value_size = (np.empty(total, np.int64) for _ in range(4))
+    _find_headers(rows.buf, rows.headers_at, rows.end, name_at, name_size, value_at, value_size)
+    values = gather(rows.buf, value_at, value_size, "binary").array
+    pairs = pa.StructArray.from_arrays([_name(rows.buf, name_at, name_size), values], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(pa.array(bounds), pairs, type=COLUMNS["headers"])
+
+
+def _name(buf: Bytes, at: Ints, size: Ints) -> pa.Array:
+    """Header names. One that is no UTF-8 has U+FFFD in it where Kafka's Java client would show it."""
+    names = gather(buf, at, size, "string").array
+    if not names.null_count:
+        return names
+    texts = [buf[a : a + n].tobytes().decode(errors="replace") for a, n in zip(at.tolist(), size.tolist(), strict=True)]
+    return pa.array(texts, pa.string())
+
+
+def _build_topics(rows: _Rows) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(np.zeros(rows.count, np.int32), pa.array([rows.topic]))
+
+
+def _build_partitions(rows: _Rows) -> pa.Array:
+    return pa.array(np.full(rows.count, rows.partition, np.int32))
+
+
+def _build_offsets(rows: _Rows) -> pa.Array:
+    return pa.array(rows.offset)
+
+
+_BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
+    "subject": _build_subjects,
+    "sequence": _build_sequences,
+    "timestamp": _build_timestamps,
+    "key": _build_keys,
+    "value": _build_values,
+    "headers": _build_headers,
+    "topic": _build_topics,
+    "partition": _build_partitions,
+    "offset": _build_offsets,
+}
+
+
+@nb.njit(cache=True, nogil=True)
+def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def]
+    """Fill in where each record's headers begin in the list of all; returns how many there are."""
+    total = 0
+    for i in range(end.size):
+        bounds[i] = total
+        total += read_varint(buf, headers_at[i], end[i])[0]
+    bounds[end.size] = total
+    return total
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_headers(buf, headers_at, end, name_at, name_size, value_at, value_size):  # type: ignore[no-untyped-def]
+    """Positions of all headers of records that the walk has already found sound."""
+    h = 0
+    for i in range(end.size):
+        count, pos = read_varint(buf, headers_at[i], end[i])
+        for _ in range(count):
+            name_size[h], name_at[h] = read_varint(buf, pos, end[i])
+            value_size[h], value_at[h] = read_varint(buf, name_at[h] + name_size[h], end[i])
+            pos = value_at[h] + max(value_size[h], 0)
+            h += 1

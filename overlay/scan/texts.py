@@ -1,0 +1,83 @@
+"""Texts and byte strings of many records put end to end, as Arrow's variable-size columns have them.
+
+Strings must be UTF-8 (RFC 3629: no surrogates, nothing spelled longer than needed, nothing above U+10FFFF), because
+readers of Arrow trust a string column without looking.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from .spelling import unescape
+from .words import is_ascii
+
+
+@nb.njit(cache=True, nogil=True)
+def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Whether pos:end is valid UTF-8."""
+    if is_ascii(buf, pos, end):
+        return True
+    while pos < end:
+        lead = buf[np.uintp(pos)]
+        more = 0 if lead < 0x80 else 1 if 0xC2 <= lead < 0xE0 else 2 if 0xE0 <= lead < 0xF0 else 3
+        if 0x80 <= lead < 0xC2 or lead > 0xF4 or pos + more >= end:
+            return False
+        low = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        high = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+        for i in range(1, more + 1):
+            byte = buf[np.uintp(pos + i)]
+            if byte < low or byte > high:
+                return False
+            low, high = 0x80, 0xBF
+        pos += more + 1
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Whether the JSON text pos:end says null."""
+    return (
+        end - pos == 4
+        and buf[np.uintp(pos)] == 0x6E
+        and buf[np.uintp(pos + 1)] == 0x75
+        and buf[np.uintp(pos + 2)] == 0x6C
+        and buf[np.uintp(pos + 3)] == 0x6C
+    )
+
+
+@nb.njit(cache=True, nogil=True)
+def join(buf, at, size, is_json, is_text, offsets, data, valid):  # type: ignore[no-untyped-def]
+    """Copy the slices into `data`, noting where each begins. Returns how many were not what they should be.
+
+    `data` has room for all of them. `is_json`: they are JSON texts, of which only strings count, their escapes undone.
+    `is_text`: they must be UTF-8.
+    """
+    end, bad = np.int64(0), 0
+    for i in range(size.size):
+        offsets[i] = end
+        valid[i] = False
+        if size[i] >= 0:
+            first, last = at[i], at[i] + size[i]
+            after = _take_json(buf, first, last, data, end) if is_json else _take(buf, first, last, data, end)
+            if after >= 0 and (not is_text or is_utf8(data, end, after)):
+                valid[i] = True
+                end = after
+            elif not (is_json and is_null(buf, first, last)):
+                bad += 1
+    offsets[size.size] = end
+    return bad
+
+
+@nb.njit(cache=True, nogil=True)
+def _take(buf, first, last, data, end):  # type: ignore[no-untyped-def]
+    for i in range(last - first):
+        data[np.uintp(end + i)] = buf[np.uintp(first + i)]
+    return end + last - first
+
+
+@nb.njit(cache=True, nogil=True)
+def _take_json(buf, first, last, data, end):  # type: ignore[no-untyped-def]
+    if last - first < 2 or buf[np.uintp(first)] != 0x22 or buf[np.uintp(last - 1)] != 0x22:
+        return np.int64(-1)
+    return unescape(buf, first + 1, last - 1, data, end)

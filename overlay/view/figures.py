@@ -1,0 +1,36 @@
+"""Numbers as people read them. None is shown as a dash: it is not known, which is something else than zero."""
+
+from __future__ import annotations
+
+UNKNOWN = "-"
+_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def show_count(count: int | None) -> str:
+    """`336,776`"""
+    return UNKNOWN if count is None else f"{count:,}"
+
+
+def show_rate(per_second: float | None) -> str:
+    """`0/s`, `0.4/s`, `12/s`, `1.2 k/s`, `12 k/s`."""
+    if per_second is None:
+        return UNKNOWN
+    for step, letter in _STEPS:
+        if per_second >= step:
+            return f"{_short(per_second / step)} {letter}/s"
+    return f"{_short(per_second)}/s"
+
+
+def _short(number: float) -> str:
+    """Two digits that count, or all of those before the point."""
+    return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
+
+
+def show_seconds(seconds: float | None) -> str:
+    """`0 s`, `1.5 s`, `42 s`, `3 min`, `2 h`, `5 d`."""
+    if seconds is None:
+        return UNKNOWN
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{_short(seconds)} s"

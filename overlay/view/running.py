@@ -1,0 +1,84 @@
+"""What a running service says of itself, asked over HTTP where overlay.yaml has it listen."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, fields
+from typing import Any
+
+import aiohttp
+
+from overlay.config import HttpConfig
+from overlay.errors import OverlayError
+
+from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
+
+DEADLINE_S = 3.0
+
+
+class NoService(OverlayError):
+    """Nothing that is a service of ours answers. The message says why, for a note to the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    streams: list[dict[str, Any]]
+    consumers: list[dict[str, Any]]
+
+
+async def ask_service(http: HttpConfig) -> Facts:
+    """The facts of the service that listens there. Raises NoService."""
+    host, port = http.address
+    if port == 0:
+        raise NoService("http.listen has port 0, so nobody knows where a service would answer")
+    url = f"http://{_reachable(host)}:{port}"
+    try:
+        wire = await _fetch(url)
+        streams = [_read_stream(found) for found in wire.streams]
+        consumers = [_read_consumer(found) for found in wire.consumers]
+    except (aiohttp.ClientConnectionError, TimeoutError) as error:
+        raise NoService(f"the service is not running: nothing answers at {url}") from error
+    except (aiohttp.ClientError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NoService(f"the service is not running: what answers at {url} is another program") from error
+    return Facts({s.name: s for s in streams}, {c.id: c for c in consumers}, url)
+
+
+def _reachable(host: str) -> str:
+    """The host to ask for an address to listen on: 0.0.0.0 and :: mean every one of this machine."""
+    if not host:
+        return "127.0.0.1"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return host if address.version == 4 else f"[{host}]"
+
+
+async def _fetch(url: str) -> _Wire:
+    timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+    async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+        parts = []
+        for part in ("streams", "consumers"):
+            async with session.get(f"{url}/{part}") as answer:
+                parts.append(await answer.json())
+    return _Wire(*parts)
+
+
+def _read_stream(found: dict[str, Any]) -> StreamFacts:
+    partitions = {
+        name: PartitionFacts(entry["position"], entry["end"] if entry["end"] >= 0 else None)
+        for name, entry in found["partitions"].items()
+    }
+    return StreamFacts(**_known(StreamFacts, found) | {"partitions": partitions})
+
+
+def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:
+    return ConsumerFacts(**_known(ConsumerFacts, found))
+
+
+def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    """The fields that we know; a newer service may say more."""
+    names = {field.name for field in fields(kind)}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items() if name in names}

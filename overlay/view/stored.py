@@ -1,0 +1,150 @@
+"""What Kafka remembers of streams and consumers: positions from the state topic, ends from the logs themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from overlay.admin import Admin, TopicFacts
+from overlay.config import ConsumerConfig, Loaded, StreamConfig
+from overlay.connection import check_reachable, open_client
+from overlay.deliver.state import ConsumerId, ShardState
+from overlay.errors import SourceChanged
+from overlay.source.mark import Source
+from overlay.worker.amend import read_states
+from overlay.worker.service import shard_of
+from overlay.worker.sources import list_sources
+
+from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
+
+NEW, WAITING, STOPPED, REMOVED = "new", "waiting", "stopped", "removed"
+REMOVED_REASON = "its file is gone and its state is kept until `overlay consumer rm {} {}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The states of all shards, the topics of all streams, and the bounds of the partitions that are there."""
+
+    states: list[ShardState]
+    topics: Mapping[str, TopicFacts]
+    bounds: Mapping[Source, tuple[int, int]]
+
+    def state_for(self, consumer: ConsumerId) -> ShardState:
+        """The state of the shard that owns a consumer."""
+        return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
+
+    def known_consumers(self) -> list[ConsumerId]:
+        return sorted({consumer for state in self.states for consumer in state.consumers})
+
+
+async def read_memory(loaded: Loaded) -> Memory:
+    """Ask Kafka. Raises SourceUnavailable and CredentialsRefused as check_reachable words them."""
+    kafka = loaded.service.kafka
+    await asyncio.to_thread(check_reachable, kafka)
+    admin = Admin(kafka)
+    client = await open_client(kafka)
+    try:
+        states = await read_states(client, admin, loaded.service.topics.prefix)
+    finally:
+        await client.close()
+    topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
+    sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
+    return Memory(states, topics, await admin.find_bounds(sorted(sources)))
+
+
+def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[Source]:
+    """The stream's partitions that are there now, whether or not they may be read."""
+    found: list[Source] = []
+    for entry in stream.topics:
+        count = topics[entry.topic].partitions if entry.topic in topics else 0
+        wanted = entry.partitions if entry.partitions is not None else range(count)
+        found.extend((entry.topic, partition) for partition in wanted if partition < count)
+    return found
+
+
+def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
+    """Facts without rates, of everything in the config and of the consumers whose files are gone."""
+    reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
+    streams = {name: _stream(loaded, stream, memory, reasons[name]) for name, stream in loaded.streams.items()}
+    consumers = {c: _consumer(c, config, memory, reasons[c[0]]) for c, config in loaded.consumers.items()}
+    for consumer in memory.known_consumers():
+        if consumer not in consumers:
+            consumers[consumer] = _removed(consumer, memory, known=consumer[0] in reasons)
+    return Facts(streams, dict(sorted(consumers.items())))
+
+
+def find_change(stream: StreamConfig, memory: Memory) -> str:
+    """Why the stream cannot be read as the state knows it; empty when it can."""
+    for state in memory.states or [ShardState()]:
+        try:
+            list_sources(stream, memory.topics, state)
+        except SourceChanged as error:
+            return str(error)
+    return ""
+
+
+def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -> StreamFacts:
+    partitions = {}
+    for source in find_partitions(stream, memory.topics):
+        marks = [mark for state in memory.states if (mark := _foremost(state, stream.name, source)) is not None]
+        # a position in a log that is gone says nothing about this one
+        position = max(marks, default=None) if not reason else None
+        partitions[name_source(source)] = PartitionFacts(position, memory.bounds[source][1])
+    consumers = tuple(name for of, name in sorted(loaded.consumers) if of == stream.name)
+    known = any(facts.position is not None for facts in partitions.values())
+    state = STOPPED if reason else WAITING if known else NEW
+    return StreamFacts(stream.name, stream.topic_names, stream.subjects, state, reason, consumers, partitions)
+
+
+def _foremost(state: ShardState, stream: str, source: Source) -> int | None:
+    own = [c.own[source].position for (name, _), c in state.consumers.items() if name == stream and source in c.own]
+    cursor = state.cursors.get((stream, source))
+    return max(own + ([cursor.position] if cursor else []), default=None)
+
+
+def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reason: str) -> ConsumerFacts:
+    facts = _placed(consumer, memory, with_lag=not reason)
+    state = STOPPED if reason else NEW if facts is None else WAITING
+    if facts is None:
+        return ConsumerFacts(*consumer, config.deliver_subject, config.filters, state, reason)
+    return ConsumerFacts(
+        *consumer, config.deliver_subject, config.filters, state, reason, facts.sequence, facts.positions, facts.lag
+    )
+
+
+def _removed(consumer: ConsumerId, memory: Memory, *, known: bool) -> ConsumerFacts:
+    facts = _placed(consumer, memory, with_lag=known)
+    assert facts is not None  # it comes from the state
+    reason = REMOVED_REASON.format(*consumer)
+    return ConsumerFacts(*consumer, "", (), REMOVED, reason, facts.sequence, facts.positions, facts.lag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    sequence: int
+    positions: dict[str, int]
+    lag: int | None
+
+
+def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed | None:
+    """Where a consumer stands; None when nothing is known of it."""
+    state = memory.state_for(consumer)
+    known = state.consumers.get(consumer)
+    if known is None:
+        return None
+    marks = {source: state.mark_of(consumer, source) for source in _sources_of(state, consumer)}
+    positions = {source: mark.position for source, mark in marks.items() if mark is not None}
+    ends = {source: memory.bounds[source][1] for source in positions if source in memory.bounds}
+    lag = sum(max(0, end - positions[source]) for source, end in ends.items()) if with_lag and ends else None
+    return _Placed(known.sequence, {name_source(source): at for source, at in positions.items()}, lag)
+
+
+def _sources_of(state: ShardState, consumer: ConsumerId) -> Iterable[Source]:
+    shared = {source for stream, source in state.cursors if stream == consumer[0]}
+    return sorted(shared | set(state.consumers[consumer].own))
+
+
+def name_source(source: Source) -> str:
+    """`topic-partition`, as Kafka's tools write it."""
+    return f"{source[0]}-{source[1]}"

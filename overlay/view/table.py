@@ -1,0 +1,124 @@
+"""Tables and sheets of facts: drawn on a terminal, plain and unbroken lines when piped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .facts import ConsumerFacts, Facts, StreamFacts
+from .figures import UNKNOWN, show_count, show_rate, show_seconds
+
+PIPED_WIDTH = 10_000
+"""Columns when nobody looks: wide enough that no line is broken."""
+_STYLES = {"running": "green", "catching up": "cyan", "stopped": "bold red", "stalled": "bold red", "removed": "yellow"}
+
+
+def make_console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
+
+
+def print_streams(console: Console, facts: Facts) -> None:
+    """`overlay stream ls`."""
+    table = _table(console, "stream", "state", "topics", "consumers", right=("partitions", "records/s", "behind"))
+    for found in facts.streams.values():
+        table.add_row(
+            Text(found.name),
+            _state(found.state),
+            Text(", ".join(found.topics)),
+            str(len(found.consumers)),
+            str(len(found.partitions)) if found.partitions else UNKNOWN,
+            show_rate(found.rate),
+            show_count(found.behind),
+        )
+    _print(console, table, facts, [(found.name, found.reason) for found in facts.streams.values()])
+
+
+def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFacts]) -> None:
+    """`overlay consumer ls`."""
+    table = _table(console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time"))
+    for found in shown:
+        table.add_row(
+            Text(found.stream),
+            Text(found.name),
+            _state(found.state),
+            Text(found.deliver_subject or UNKNOWN),
+            show_count(found.consumer_sequence),
+            show_rate(found.rate),
+            show_count(found.lag_records),
+            show_seconds(found.lag_seconds),
+        )
+    _print(console, table, facts, [(f"{found.stream}/{found.name}", found.reason) for found in shown])
+
+
+def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
+    """`overlay stream info`."""
+    sheet = _sheet(
+        ("stream", found.name),
+        ("state", found.state),
+        ("reason", found.reason),
+        ("topics", ", ".join(found.topics)),
+        ("subjects", ", ".join(found.subjects)),
+        ("consumers", ", ".join(found.consumers)),
+        ("records/s", show_rate(found.rate)),
+        ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
+    )
+    table = _table(console, "partition", right=("position", "end", "behind"))
+    for name, part in sorted(found.partitions.items()):
+        table.add_row(Text(name), show_count(part.position), show_count(part.end), show_count(part.behind))
+    _print(console, Group(sheet, Text(), table) if found.partitions else sheet, facts, [])
+
+
+def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None:
+    """`overlay consumer info`."""
+    sheet = _sheet(
+        ("consumer", f"{found.stream}/{found.name}"),
+        ("state", found.state),
+        ("reason", found.reason),
+        ("output", found.deliver_subject),
+        ("filters", ", ".join(found.filters) or ("" if found.state == "removed" else "none")),
+        ("sequence", show_count(found.consumer_sequence)),
+        ("records/s", show_rate(found.rate)),
+        ("delivered", f"{show_count(found.delivered)} since the service started" if found.delivered is not None else ""),
+        ("lag", f"{show_count(found.lag_records)} offsets" if found.lag_records is not None else UNKNOWN),
+        ("lag time", show_seconds(found.lag_seconds)),
+    )
+    stream = facts.streams.get(found.stream)
+    table = _table(console, "partition", right=("position", "end"))
+    for name, position in sorted(found.positions.items()):
+        part = stream.partitions.get(name) if stream else None
+        table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
+    _print(console, Group(sheet, Text(), table) if found.positions else sheet, facts, [])
+
+
+def _table(console: Console, *left: str, right: Iterable[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, header_style="bold")
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _sheet(*rows: tuple[str, str]) -> Table:
+    """Names and values below each other; empty values are left out."""
+    sheet = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        if value:
+            sheet.add_row(Text(name, style="bold"), _state(value) if name == "state" else Text(value, overflow="fold"))
+    return sheet
+
+
+def _state(word: str) -> Text:
+    return Text(word, style=_STYLES.get(word, ""))
+
+
+def _print(console: Console, body: RenderableType, facts: Facts, reasons: Iterable[tuple[str, str]]) -> None:
+    console.print(body)
+    remarks = [f"{name}: {reason}" for name, reason in reasons if reason]
+    for line in [*remarks, *facts.notes]:
+        console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,205 @@
+"""`overlay validate --kafka` against a broker without ACLs, and against one where a user may do little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
+from confluent_kafka.admin._resource import ResourceType
+
+from overlay.cli.init import init
+from overlay.cli.validate import validate
+from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.local import Broker, start
+from tests.config.folders import write_folder
+from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.security import PASSWORD, USER, make_security
+from tests.support.waiting import wait_until
+
+ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    # the broker itself and the tests' administrator come in through the plain listener
+    "super.users": "User:ANONYMOUS",
+}
+# what the service's user has in the test that lacks only Read on the source
+GRANTS = (
+    (ResourceType.TOPIC, "orders", "DESCRIBE"),
+    (ResourceType.TOPIC, "orders", "DESCRIBE_CONFIGS"),
+    (ResourceType.TOPIC, "late", "DESCRIBE"),
+    (ResourceType.TOPIC, "late", "DESCRIBE_CONFIGS"),
+    (ResourceType.TOPIC, "late", "WRITE"),
+    (ResourceType.TOPIC, "ov.state", "CREATE"),
+    (ResourceType.TOPIC, "ov.state", "DESCRIBE"),
+    (ResourceType.GROUP, "ov.workers", "READ"),
+)
+
+
+def list_topics(bootstrap: str) -> list[str]:
+    return sorted(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics)
+
+
+def write_config(folder: Path, kafka: Mapping[str, str], topic: str, output: str) -> Path:
+    service = f"kafka: {json.dumps(dict(kafka))}\ntopics: {{prefix: ov}}\n"
+    stream = f"name: ORDERS\ntopics: [{topic}]\n"
+    consumer = f"stream: ORDERS\ndurable_name: late\ndeliver_subject: {output}\nack_policy: none\n"
+    files = {"overlay.yaml": service, "streams/flights.yaml": stream, "consumers/late.yaml": consumer}
+    return write_folder(folder, files)
+
+
+def run(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(validate, [str(folder), "--kafka", *options])
+
+
+def read_needs(result: Result) -> dict[str, Any]:
+    answer = json.loads(result.output)["kafka"]
+    assert "needs" in answer, answer
+    return {need["name"]: need for need in answer["needs"]}
+
+
+def test_a_config_that_can_run(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    topic = new_topic()
+    folder = write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic, f"{topic}-out")
+    before = list_topics(bootstrap)
+    result = run(folder, "--json")
+    assert result.exit_code == 0
+    answers = {name: need["answer"] for name, need in read_needs(result).items()}
+    assert answers == {
+        topic: "ok",
+        f"{topic}-out": "will be created",
+        "ov.state": "will be created",
+        "ov.shard.0": "cannot be asked",
+        "ov.workers": "ok",
+        "kafka-cluster": "ok",
+    }
+    assert list_topics(bootstrap) == before
+
+
+def test_people_get_a_table(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    topic, output = new_topic(cleanup_policy="compact"), new_topic(partitions=3)
+    result = run(write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic, output))
+    assert result.exit_code == 0, result.output
+    assert f"source topic {topic} (stream ORDERS): it is compacted" in result.output
+    assert "it has 3 partitions, output.partitions says 1; it is used as it is" in result.output
+    assert result.output.endswith("6 needs, 0 missing; nothing was created\n")
+
+
+def test_what_is_missing_is_an_error(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    topic = new_topic()
+    folder = write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic + "x", f"{topic}-out")
+    with (folder / "consumers/late.yaml").open("a") as file:
+        file.write("output: {config: {retention.ms: soon}}\n")
+    result = run(folder, "--json")
+    needs = read_needs(result)
+    assert result.exit_code == 1
+    assert f"Did you mean {topic}?" in needs[topic + "x"]["remarks"][0]
+    assert "Kafka would not create it: Invalid value soon" in needs[f"{topic}-out"]["remarks"][0]
+
+
+def test_an_unreachable_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.inspect.cluster.REACH_S", 0.5)
+    folder = write_config(tmp_path, {"bootstrap.servers": "127.0.0.1:1"}, "t", "u")
+    result = run(folder, "--json")
+    assert result.exit_code == 1
+    assert "127.0.0.1:1: Kafka cannot be reached" in json.loads(result.output)["kafka"]["error"]
+    assert isinstance(run(folder).exception, SourceUnavailable)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A broker with ACLs, and how its user with few rights reaches it."""
+
+    broker: Broker
+    kafka: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    security = make_security(tmp_path_factory.mktemp("security"))
+    with start(tmp_path_factory.mktemp("guarded"), properties={**security.properties, **ACLS}) as broker:
+        for topic in ("orders", "late", "hidden"):
+            make_topic(broker.bootstrap, topic)
+        produce_values(broker.bootstrap, "orders", [b'{"a": 1}'] * 3)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        grants = [grant(kind, name, operation) for kind, name, operation in GRANTS]
+        for future in admin.create_acls(grants).values():
+            future.result(20)
+        client = security.client("SASL_PLAINTEXT", broker)
+        yield Guarded(broker, {name: str(value) for name, value in client.items()})
+
+
+def grant(kind: ResourceType, name: str, operation: str) -> AclBinding:
+    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return AclBinding(kind, name, literal, f"User:{USER}", "*", AclOperation[operation], allow)
+
+
+@pytest.mark.kafka
+def test_a_user_who_may_not_read_the_source(guarded: Guarded, tmp_path: Path) -> None:
+    folder = write_config(tmp_path, guarded.kafka, "orders", "late")
+    before = list_topics(guarded.broker.bootstrap)
+    result = run(folder, "--json")
+    needs = read_needs(result)
+    assert result.exit_code == 1
+    assert {name: (need["answer"], need["missing_operations"]) for name, need in needs.items()} == {
+        "orders": ("missing", ["Read"]),
+        "late": ("ok", []),
+        "ov.state": ("will be created", []),
+        "ov.shard.0": ("cannot be asked", []),
+        "ov.workers": ("cannot be asked", []),
+        "kafka-cluster": ("ok", []),
+    }
+    assert needs["orders"]["remarks"] == ["this user lacks Read on it. Grant it"]
+    assert "it needs Describe, Read, Write and Delete" in needs["ov.state"]["remarks"][0]
+    assert list_topics(guarded.broker.bootstrap) == before
+
+
+@pytest.mark.kafka
+def test_a_group_is_asked_for_where_groups_are_in_use(guarded: Guarded, tmp_path: Path) -> None:
+    administrator = {"bootstrap.servers": guarded.broker.bootstrap}
+    folder = write_config(tmp_path, guarded.kafka, "orders", "late")
+    consumer = Consumer({**administrator, "group.id": "ov.workers", "enable.auto.commit": False})
+    consumer.subscribe(["late"])
+    try:
+        wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), 30, "the group has a member")
+        assert read_needs(run(folder, "--json"))["ov.workers"]["answer"] == "ok"
+    finally:
+        consumer.close()
+
+
+@pytest.mark.kafka
+def test_a_topic_that_the_user_may_not_see_or_create(guarded: Guarded, tmp_path: Path) -> None:
+    needs = read_needs(run(write_config(tmp_path, guarded.kafka, "hidden", "nowhere"), "--json"))
+    assert needs["hidden"]["missing_operations"] == ["Describe", "DescribeConfigs", "Read"]
+    assert needs["nowhere"]["answer"] == "missing"
+    assert "or this user may not describe it" in needs["nowhere"]["remarks"][0]
+
+
+@pytest.mark.kafka
+def test_a_wrong_password(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.inspect.cluster.REACH_S", 2.0)
+    kafka = {**guarded.kafka, "sasl.password": "wrong"}
+    assert isinstance(run(write_config(tmp_path, kafka, "orders", "late")).exception, CredentialsRefused)
+
+
+@pytest.mark.kafka
+def test_init_with_a_password_writes_none(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [word for name, value in guarded.kafka.items() for word in ("-X", f"{name}={value}")][2:]
+    arguments = ["--bootstrap", guarded.kafka["bootstrap.servers"], "--dir", str(tmp_path), *settings, "--topic"]
+    refused = CliRunner().invoke(init, [*arguments, "orders"])
+    assert isinstance(refused.exception, CredentialsRefused)
+    assert "orders: this user may not read it. Grant Read and Describe" in str(refused.exception)
+    admin = AdminClient({"bootstrap.servers": guarded.broker.bootstrap})
+    for future in admin.create_acls([grant(ResourceType.TOPIC, "late", "READ")]).values():
+        future.result(20)
+    result = CliRunner().invoke(init, [*arguments, "late"])
+    assert result.exit_code == 0, result.output
+    assert "Set that variable first" in result.output
+    assert not any(PASSWORD in file.read_text() for file in tmp_path.rglob("*.yaml"))
+    monkeypatch.setenv("SASL_PASSWORD", PASSWORD)
+    assert read_needs(run(tmp_path, "--json"))["late"]["answer"] == "ok"

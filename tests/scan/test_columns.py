@@ -1,0 +1,285 @@
+"""Slices of text as typed Arrow columns, against plain Python (tests/oracle/values.py)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from overlay.field import Field, FieldKind
+from overlay.scan import MALFORMED, MISSING, Decoder, Plan, Records, make_plan
+from overlay.scan.columns import TYPES, Column, Origin, Property, gather, read_properties
+from tests.oracle.batches import Record
+from tests.oracle.values import BAD, read
+from tests.support.batches import build
+
+SETTINGS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+digits = st.text("0123456789", min_size=1, max_size=24) | st.sampled_from(["0", "00", "1" + "0" * 400, "0" * 400 + "7"])
+edges = st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 53, 10**19, 1 << 64, 0]).flatmap(
+    lambda edge: st.integers(edge - 3, edge + 3).map(str)
+)
+spelled = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["", "", "-", "+", "--"]),
+    digits,
+    st.just("") | digits.map(".{}".format) | st.just("."),
+    st.just("")
+    | st.builds("{}{}{}".format, st.sampled_from("eE"), st.sampled_from(["", "-", "+"]), st.integers(0, 340)),
+)
+odd = st.sampled_from(
+    "|-|+|.|.5|5.|1e|1e+|e5| 1|1 |1_0|0x10|NaN|inf|-Infinity|1,5|1e99999999999999999999|0e99999999999999999999|"
+    "1e-99999999999999999999|٣|1\x00|null|nul|[1]| ".split("|")
+)
+floats = st.floats().map(repr) | st.floats().map(float.hex) | st.floats(0, 1e-300).map(repr)
+decimals = st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str)
+numbers = spelled | edges | odd | floats | decimals
+words = st.sampled_from(["true", "false", "True", "FALSE", "tru", "truee", "1", "0", "null", "", '"true"', "t\x52ue"])
+two = st.integers(0, 70).map("{:02}".format)
+times = st.builds(
+    "{}-{}-{}{}{}:{}:{}{}{}".format,
+    st.sampled_from(["0000", "1969", "1970", "2000", "1900", "2024", "9999", "123", "-123"]),
+    two, two, st.sampled_from("Tt _"), two, two, two,
+    st.sampled_from(["", ".", ".1", ".12", ".123", ".999999999999999999999"]),
+    st.sampled_from(["Z", "z", "", "+00:00", "-23:59", "+24:00", "+01:60", "+0100", "-00:30Z"]),
+)  # fmt: skip
+moments = st.builds(
+    "{}{}".format,
+    st.datetimes().map(lambda moment: moment.isoformat()),
+    st.sampled_from(["Z", "+05:30", "-11:00"]),
+)
+texts = st.text(max_size=12) | st.text(max_size=12).map(json.dumps)
+pieces = st.sampled_from(
+    [b"\\n", b"\\u00e9", b"\\ud83d", b"\\ude00", b"\\u12", b"\\x", b"\\", b'"', b"\xc3\xa9", b"\xed\xa0\x80"]
+)
+raw = st.binary(max_size=8) | st.sampled_from([b"\xc0\x80", b"\xf4\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xe0\x9f\xbf"])
+quoted = st.lists(pieces | raw, max_size=4).map(lambda parts: b'"' + b"".join(parts) + b'"')
+anything = st.one_of(
+    (numbers | words | times | moments | texts).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    raw,
+    quoted,
+    (times | moments).map(lambda text: b'"' + text.encode() + b'"'),
+)
+
+
+def column(values: Sequence[bytes | None], type: str, origin: Origin, poison: bytes = b"7") -> Column:
+    """The values side by side with poison between them, which a kernel that reads too far would take for digits."""
+    at, size, buf = [], [], poison
+    for value in values:
+        at.append(len(buf))
+        size.append(MISSING if value is None else len(value))
+        buf += (value or b"") + poison
+    made = gather(np.frombuffer(buf, np.uint8), np.array(at, np.int64), np.array(size, np.int64), type, origin)
+    made.array.validate(full=True)
+    assert made.array.type == TYPES[type]
+    return made
+
+
+def plain(array: pa.Array) -> list[Any]:
+    return array.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(array.type) else array.to_pylist()
+
+
+def is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other and math.copysign(1, one) == math.copysign(1, other)
+    return type(one) is type(other) and one == other
+
+
+def check(values: Sequence[bytes | None], type: str, origin: Origin) -> None:
+    expected = [None if value is None else read(value, type, origin is Origin.JSON) for value in values]
+    for poison in (b"7", b"\xff", b'"', b"Z"):
+        made = column(values, type, origin, poison)
+        for value, one, other in zip(values, plain(made.array), expected, strict=True):
+            assert is_same(one, None if other is BAD else other), (value, type, origin, one, other)
+        assert made.unparsable == sum(other is BAD for other in expected)
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("type", TYPES)
+@SETTINGS
+@given(values=st.lists(st.none() | anything, max_size=12))
+def test_any_text(type: str, origin: Origin, values: list[bytes | None]) -> None:
+    check(values, type, origin)
+
+
+@pytest.mark.parametrize("origin", Origin)
+@SETTINGS
+@given(values=st.lists(numbers.map(str.encode), max_size=20))
+@example([b"9007199254740993", b"9007199254740992", b"-0.0", b"-0", b"5e-324", b"2e-324", b"1.7976931348623159e308"])
+@example([b"1e22", b"1e23", b"1e-22", b"9007199254740992e22", b"0.1", b"0.30000000000000004", b"123456789012345678901"])
+def test_numbers(origin: Origin, values: list[bytes]) -> None:
+    check(values, "double", origin)
+    check(values, "long", origin)
+
+
+@SETTINGS
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_doubles_survive_their_own_spelling(value: float) -> None:
+    (read_back,) = column([repr(value).encode()], "double", Origin.JSON).array.to_pylist()
+    assert is_same(read_back, value)
+
+
+@SETTINGS
+@given(values=st.lists((times | moments).map(str.encode), max_size=20))
+@example(
+    [b"2000-02-29T00:00:00Z", b"1900-02-29T00:00:00Z", b"0000-01-01T00:00:00+23:59", b"9999-12-31T23:59:59.999-23:59"]
+)
+@example(
+    [
+        b"2016-12-31T23:59:60Z",
+        b"1969-12-31T23:59:59.9999Z",
+        b"2013-01-01T05:00:00",
+        b"2013-01-01",
+        b"-9223372036854775808",
+    ]
+)
+def test_timestamps(values: list[bytes]) -> None:
+    check(values, "timestamp", Origin.TEXT)
+    check([b'"' + value + b'"' for value in values], "timestamp", Origin.JSON)
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "in_text", "in_json"),
+    [
+        ("long", b"12", 12, 12),
+        ("long", b"12.0", 12, 12),
+        ("long", b"1.2e1", 12, 12),
+        ("long", b"0012", 12, None),
+        ("long", b"+12", 12, None),
+        ("long", b'"12"', None, None),
+        ("long", b"12.5", None, None),
+        ("long", b"9223372036854775808", None, None),
+        ("double", b"1e400", None, None),
+        ("double", b"1e-400", 0.0, 0.0),
+        ("double", b"NaN", None, None),
+        ("boolean", b"True", True, None),
+        ("boolean", b"1", None, None),
+        ("boolean", b"false", False, False),
+        ("timestamp", b"1356998400000", 1356998400000, 1356998400000),
+        ("timestamp", b"2013-01-01T00:00:00Z", 1356998400000, None),
+        ("timestamp", b'"2013-01-01T00:00:00Z"', None, 1356998400000),
+        ("timestamp", b'"1356998400000"', None, None),
+        ("string", b"JFK", "JFK", None),
+        ("string", b'"JFK"', '"JFK"', "JFK"),
+        ("string", b"12", "12", None),
+        ("binary", b"\xff", b"\xff", None),
+        ("binary", b'"\xff"', b'"\xff"', b"\xff"),
+    ],
+)
+def test_rules(type: str, text: bytes, in_text: Any, in_json: Any) -> None:
+    assert plain(column([text], type, Origin.TEXT).array) == [in_text]
+    assert plain(column([text], type, Origin.JSON).array) == [in_json]
+
+
+def test_huge_texts() -> None:
+    values: list[bytes | None] = [
+        b"1" * 100_000,
+        b"0" * 100_000 + b"1",
+        b"." * 9,
+        b"\xc3\xa9" * 50_000,
+        b'"' + b"\\n" * 50_000 + b'"',
+    ]
+    for type in TYPES:
+        for origin in Origin:
+            made = column(values, type, origin)
+            assert made.unparsable + len(made.array) - made.array.null_count == len(values)
+
+
+def test_nothing() -> None:
+    for type in TYPES:
+        assert len(column([], type, Origin.TEXT).array) == 0
+        assert column([None, None], type, Origin.JSON).array.null_count == 2
+
+
+def test_too_much_text_is_refused() -> None:
+    buf, size = np.zeros(4, np.uint8), np.full(3, 1 << 30, np.int64)
+    with pytest.raises(ValueError, match="ask for fewer rows"):
+        gather(buf, np.zeros(3, np.int64), size, "binary")
+
+
+FIELDS = {
+    "tail": Property(Field(FieldKind.VALUE, "tail"), "string"),
+    "delay": Property(Field(FieldKind.HEADER, "delay"), "double"),
+    "leg": Property(Field(FieldKind.VALUE, "leg.no"), "long"),
+    "key": Property(Field(FieldKind.KEY), "long"),
+    "topic": Property(Field(FieldKind.TOPIC), "string"),
+    "partition": Property(Field(FieldKind.PARTITION), "long"),
+    "flag": Property(Field(FieldKind.TOPIC), "boolean"),
+    "at": Property(Field(FieldKind.TIMESTAMP), "timestamp"),
+    "at_text": Property(Field(FieldKind.TIMESTAMP), "string"),
+    "at_flag": Property(Field(FieldKind.TIMESTAMP), "boolean"),
+}
+PLAN = make_plan(
+    dict.fromkeys(one.field for one in FIELDS.values() if one.field.kind.value in ("value", "header", "key"))
+)
+
+
+def scan(records: list[Record], plan: Plan = PLAN) -> Records:
+    pieces = list(Decoder(plan).decode(np.frombuffer(build(records), np.uint8)))
+    first = pieces[0]
+    assert isinstance(first, Records)
+    return first
+
+
+RECORDS = [
+    Record(0, 1000, b"1", b'{"tail":"N1","leg":{"no":7}}', [(b"delay", b"1.5")]),
+    Record(1, 999, b"x", b'{"tail":12,"leg":{"no":7.5}}', [(b"delay", b"late")]),
+    Record(2, -1, None, b'{"tail":null,"leg":[', [(b"delay", None)]),
+    Record(3, 1, b"3", b'{"tail', []),
+]
+
+
+def test_properties() -> None:
+    made = read_properties(scan(RECORDS), PLAN, FIELDS, topic="flights", partition=4)
+    assert {name: plain(one.array) for name, one in made.items()} == {
+        "tail": ["N1", None, None, None],
+        "delay": [1.5, None, None, None],
+        "leg": [7, None, None, None],
+        "key": [1, None, None, 3],
+        "topic": ["flights"] * 4,
+        "partition": [4] * 4,
+        "flag": [None] * 4,
+        "at": [1000, 999, None, 1],
+        "at_text": ["1000", "999", None, "1"],
+        "at_flag": [None] * 4,
+    }
+    counts = {name: (one.unparsable, one.malformed) for name, one in made.items() if one.unparsable or one.malformed}
+    assert counts == {
+        "tail": (1, 1), "delay": (1, 0), "leg": (1, 1), "key": (1, 0), "flag": (4, 0), "at_flag": (3, 0),
+    }  # fmt: skip
+
+
+def test_properties_of_some_rows() -> None:
+    rows = np.array([3, 0], np.int64)
+    made = read_properties(scan(RECORDS), PLAN, FIELDS, topic="true", partition=4, rows=rows)
+    assert plain(made["key"].array) == [3, 1]
+    assert plain(made["at"].array) == [1, 1000]
+    assert plain(made["flag"].array) == [True, True]
+    assert (made["tail"].unparsable, made["tail"].malformed) == (0, 1)
+
+
+def test_a_field_that_was_not_scanned_is_refused() -> None:
+    wanted = {"x": Property(Field(FieldKind.HEADER, "x"), "long")}
+    with pytest.raises(ValueError, match=re.escape("{header:x}")):
+        read_properties(scan(RECORDS), PLAN, wanted, topic="t", partition=0)
+
+
+def test_columns_outlive_the_slice() -> None:
+    data = np.frombuffer(build(RECORDS), np.uint8).copy()
+    decoder = Decoder(PLAN)
+    (piece, *_) = decoder.decode(data)
+    assert isinstance(piece, Records)
+    made = read_properties(piece, PLAN, FIELDS, topic="t", partition=0)
+    before = {name: plain(one.array) for name, one in made.items()}
+    data[:] = 0xFF
+    piece.at[:] = MALFORMED
+    piece.timestamp[:] = 5
+    assert {name: plain(one.array) for name, one in made.items()} == before

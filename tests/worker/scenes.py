@@ -1,0 +1,276 @@
+"""A config folder, source records, a service to serve them, and an independent reader of what comes out.
+
+The reader is confluent-kafka with read_committed; the expectation is worked out from what the same client reads from the
+source topic, so producers need not remember what they wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.config import load
+from overlay.worker.service import Service
+from tests.oracle.batches import Header, Record
+from tests.oracle.push import Token, parse_token, wants
+from tests.support.service import write_service_file
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 60.0
+
+Value = str | bytes | None
+Headers = list[tuple[str, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Record):
+    """A record as a client saw it, and where."""
+
+    topic: str = ""
+    partition: int = 0
+
+    def header(self, name: bytes) -> bytes | None:
+        """The last header of that name."""
+        return next((value for key, value in reversed(self.headers) if key == name), None)
+
+    @property
+    def token(self) -> Token:
+        return parse_token(self.header(b"Nats-Reply-To") or b"")
+
+    @property
+    def subject(self) -> str:
+        return (self.header(b"Nats-Subject") or b"").decode()
+
+
+class CommittedReader:
+    """Reads a topic with read_committed, more at each call."""
+
+    def __init__(self, bootstrap: str, topic: str, kafka: Mapping[str, Any] | None = None) -> None:
+        self.topic, self.seen = topic, list[Seen]()
+        settings = {
+            "bootstrap.servers": bootstrap,
+            **(kafka or {}),
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+        self._consumer = Consumer(settings)
+        self._positions: dict[int, int] = {}
+
+    def __enter__(self) -> CommittedReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def read(self) -> list[Seen]:
+        """Everything up to where the log's committed part ends now, with what was read before."""
+        partitions = self._consumer.list_topics(self.topic, 30).topics[self.topic].partitions
+        self._consumer.assign(
+            [TopicPartition(self.topic, p, self._positions.get(p, OFFSET_BEGINNING)) for p in partitions]
+        )
+        open_ends = set(partitions)
+        while open_ends:
+            for message in self._consumer.consume(1000, 1.0):
+                error = message.error()
+                if error is None:
+                    self.seen.append(_see(message))
+                    self._positions[message.partition()] = message.offset() + 1
+                elif error.code() == RdKafkaError._PARTITION_EOF:
+                    open_ends.discard(message.partition())
+                else:
+                    raise AssertionError(f"{self.topic}: {error}")
+        return self.seen
+
+
+def _see(message: Any) -> Seen:
+    headers: list[Header] = [(name.encode(), value) for name, value in message.headers() or ()]
+    time = message.timestamp()[1]
+    return Seen(
+        message.offset(), time, message.key(), message.value(), headers, message.topic(), message.partition()
+    )
+
+
+def read_committed(bootstrap: str, topic: str, kafka: Mapping[str, Any] | None = None) -> list[Seen]:
+    with CommittedReader(bootstrap, topic, kafka) as reader:
+        return reader.read()
+
+
+@dataclass(slots=True)
+class Scene:
+    """A config folder in the making. Output topics are named after the consumer, with `prefix`."""
+
+    folder: Path
+    bootstrap: str
+    prefix: str = field(default_factory=lambda: f"scene-{uuid.uuid4().hex[:8]}")
+
+    def __post_init__(self) -> None:
+        write_service_file(self.folder, self.bootstrap, prefix=self.prefix)
+        (self.folder / "streams").mkdir()
+        (self.folder / "consumers").mkdir()
+
+    def add_stream(self, name: str, *topics: str, **more: object) -> None:
+        """A stream whose subject is the header `to` under `t.`, unless `more` says otherwise."""
+        subject = {"template": "t.{header:to}"}
+        self._write("streams", name, {"name": name, "topics": list(topics), "subject": subject, **more})
+
+    def add_consumer(self, stream: str, name: str, *filters: str, **more: object) -> str:
+        """A push consumer; returns its output topic."""
+        output = f"{self.prefix}-{name}"
+        config = {"stream": stream, "durable_name": name, "deliver_subject": output, "ack_policy": "none"}
+        self._write("consumers", name, {**config, "filter_subjects": list(filters), **more})
+        return output
+
+    def remove_consumer(self, name: str) -> None:
+        (self.folder / "consumers" / f"{name}.yaml").unlink()
+
+    def _write(self, kind: str, name: str, config: Mapping[str, object]) -> None:
+        # JSON is YAML
+        (self.folder / kind / f"{name}.yaml").write_text(json.dumps(config), encoding="utf-8")
+
+    @property
+    def state_topic(self) -> str:
+        return f"{self.prefix}.state"
+
+
+class Served:
+    """The service of a folder in a thread of this process: starts faster than a process, and its errors are ours."""
+
+    def __init__(self, folder: Path) -> None:
+        loaded = load(folder)
+        assert not loaded.problems, [str(problem) for problem in loaded.problems]
+        self.service = Service(loaded)
+        self.error: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="service")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self.service.run(self._stop))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the thread
+            self.error = error
+
+    def report(self) -> dict[str, Any]:
+        """What /readyz, /streams and /consumers say."""
+        if self.error is not None:
+            raise AssertionError("the service has ended") from self.error
+
+        async def ask() -> dict[str, Any]:
+            return self.service.report()
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+
+    def consumer(self, name: str) -> dict[str, Any]:
+        return next(found for found in self.report()["consumers"] if found["name"] == name)
+
+    def stream(self, name: str) -> dict[str, Any]:
+        return next(found for found in self.report()["streams"] if found["name"] == name)
+
+    def await_ready(self, deadline_s: float = DEADLINE_S) -> None:
+        wait_until(lambda: self.report()["ready"], deadline_s, "the service is ready")
+
+    def stop(self) -> None:
+        """End it as SIGTERM does, and raise what it raised."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the service has not ended 30 s after it was told to"
+        if self.error is not None:
+            raise self.error
+
+
+@contextlib.contextmanager
+def serve(scene: Scene, *, wait: bool = True) -> Iterator[Served]:
+    """Serve a scene for the block, and end it as SIGTERM does."""
+    served = Served(scene.folder)
+    try:
+        if wait:
+            served.await_ready()
+        yield served
+    finally:
+        served.stop()
+
+
+def produce(bootstrap: str, topic: str, to: Iterable[str | None], **settings: Any) -> None:
+    """One record for each subject rest in `to` (None: no such header), value = running number, key = number % 7."""
+    partition = settings.pop("partition", -1)
+    kafka = settings.pop("kafka", {})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **kafka, **settings})
+    for number, place in enumerate(to):
+        headers: Headers = [] if place is None else [("to", place)]
+        producer.produce(topic, str(number), str(number % 7), partition, headers=headers)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def expect(source: Sequence[Seen], filters: Sequence[str] = (), *, start: int = 0) -> list[Seen]:
+    """The records of a source topic that a consumer wants: those with a header `to` that fits."""
+    return [
+        record
+        for record in source
+        if record.offset >= start and (to := record.header(b"to")) and wants(filters, "t." + to.decode())
+    ]
+
+
+def check_output(found: Sequence[Seen], wanted: Sequence[Seen], *, stream: str, consumer: str, first: int = 1) -> None:
+    """Exactly the wanted records of a one-partition source, each once, in order, consumer sequences without a hole."""
+    ordered = sorted(found, key=lambda record: record.token.consumer_sequence)
+    check_tokens(ordered, stream, consumer, first)
+    offsets = [record.token.sequence - 1 for record in ordered]
+    assert offsets == [record.offset for record in wanted], describe_difference(offsets, wanted)
+    for record, source in zip(ordered, wanted, strict=True):
+        assert (record.key, record.value) == (source.key, source.value)
+        assert record.token.time == source.timestamp * 1_000_000
+        assert record.subject == "t." + (source.header(b"to") or b"").decode()
+
+
+def check_tokens(ordered: Sequence[Seen], stream: str, consumer: str, first: int = 1) -> None:
+    assert [r.token.consumer_sequence for r in ordered] == list(range(first, first + len(ordered)))
+    assert {(r.token.stream, r.token.consumer, r.token.deliveries) for r in ordered} <= {(stream, consumer, 1)}
+    for partition in {record.partition for record in ordered}:
+        at = [record.offset for record in ordered if record.partition == partition]
+        assert at == sorted(at), f"partition {partition}: not in the order of the consumer sequence"
+
+
+def describe_difference(offsets: Sequence[int], wanted: Sequence[Seen]) -> str:
+    have, want = set(offsets), {record.offset for record in wanted}
+    twice = len(offsets) - len(have)
+    lost, more = sorted(want - have), sorted(have - want)
+    return f"lost {len(lost)}: {lost[:10]}, not wanted {len(more)}: {more[:10]}, repeated {twice}; else out of order"
+
+
+def await_records(reader: CommittedReader, count: int, deadline_s: float = DEADLINE_S) -> list[Seen]:
+    """Read until there are `count` records."""
+    wait_until(lambda: len(reader.read()) >= count, deadline_s, f"{reader.topic} has {count} records")
+    return reader.seen
+
+
+def await_state(served: Served, consumer: str, is_so: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        found = served.consumer(consumer)
+        return found if is_so(found) else None
+
+    found = wait_until(look, DEADLINE_S, f"consumer {consumer} {what}")
+    assert found is not None
+    return found
+
+
+def await_caught_up(served: Served, *consumers: str) -> None:
+    """Wait until the consumers run and have no lag."""
+    for consumer in consumers:
+        await_state(served, consumer, lambda f: f["state"] == "running" and f.get("lag_records") == 0, "has no lag")
