@@ -6,7 +6,7 @@ from overlay.errors import OverlayError
 
 
 class PeerUnavailable(OverlayError):
-    """A peer cannot run on this machine. The bench goes on without it and says why."""
+    """A side cannot run on this machine. The bench goes on without a peer and says why; not without our own side."""
 
 
 class WrongAnswer(OverlayError):

@@ -23,7 +23,7 @@ OVERLAY = "overlay"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of a bench: medians over the rounds. `overlay` is None when our side could not run.
+    """One line of a bench: medians over the rounds.
 
     `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the
     name of the figure (`p50`), in the unit of the case. `extra` are further figures of ours. `runs`: what each round
@@ -32,7 +32,7 @@ class Case:
 
     name: str
     unit: Unit
-    overlay: float | None
+    overlay: float
     peers: Mapping[str, float] = field(default_factory=dict)
     goal: Mapping[str, float] = field(default_factory=dict)
     limit: Mapping[str, float] = field(default_factory=dict)
@@ -42,8 +42,6 @@ class Case:
 
     @property
     def ratio(self) -> dict[str, float]:
-        if self.overlay is None:
-            return {}
         return {peer: find_ratio(self.unit, self.overlay, theirs) for peer, theirs in self.peers.items()}
 
     def judge(self) -> dict[str, bool]:
@@ -88,11 +86,10 @@ def summarise(
     goal: Mapping[str, float],
     skipped: Mapping[str, str],
 ) -> Case:
-    """A case from what each side gave in each round; a side without rounds is left out."""
+    """A case from what each side gave in each round; a side without rounds is left out, ours must be there."""
     medians = {side: statistics.median(values) for side, values in runs.items() if values}
-    ours = medians.pop(OVERLAY, None)
-    return Case(name, unit, ours, medians, goal, skipped=skipped, runs=runs)
+    return Case(name, unit, medians.pop(OVERLAY), medians, goal, skipped=skipped, runs=runs)
 
 
-def _shorten(unit: Unit, value: float | None) -> float | None:
-    return None if value is None else round(value) if unit is Unit.RATE else round(value, 2)
+def _shorten(unit: Unit, value: float) -> float:
+    return round(value) if unit is Unit.RATE else round(value, 2)

@@ -29,8 +29,6 @@ def print_table(bench: str, cases: Sequence[Case], console: Console | None = Non
 
 def format_ours(case: Case) -> str:
     """Our figure, with percentiles where there are some."""
-    if case.overlay is None:
-        return "-"
     text = format_figure(case.unit, case.overlay)
     met = case.judge()
     for name, value in case.extra.items():

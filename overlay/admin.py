@@ -10,8 +10,10 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Top
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from tenacity import AsyncRetrying, retry_if_result, stop_after_delay, wait_fixed
+
 from overlay.connection import Properties, for_confluent
-from overlay.errors import SourceUnavailable
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 DEADLINE_S = 15.0
 
@@ -51,7 +53,7 @@ class Admin:
                 found[name] = (str(topic.topic_id), len(topic.partitions))
             except KafkaException as error:
                 if error.args[0].code() != RdKafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise SourceUnavailable(f"{name}: {error.args[0].str()}") from error
+                    raise _judge(f"topic {name}", "Describe", error) from error
         configs = self._read_configs(list(found)) if with_config else {}
         return {name: TopicFacts(name, *facts, configs.get(name, {})) for name, facts in found.items()}
 
@@ -59,14 +61,15 @@ class Admin:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         if not resources:
             return {}
-        try:
-            answers = self._client.describe_configs(resources, request_timeout=DEADLINE_S)
-            return {
-                resource.name: {key: entry.value for key, entry in future.result(DEADLINE_S).items()}
-                for resource, future in answers.items()
-            }
-        except KafkaException as error:
-            raise SourceUnavailable(error.args[0].str()) from error
+        configs: dict[str, dict[str, str]] = {}
+        for resource, future in self._client.describe_configs(resources, request_timeout=DEADLINE_S).items():
+            try:
+                configs[resource.name] = {key: entry.value for key, entry in future.result(DEADLINE_S).items()}
+            except KafkaException as error:
+                if error.args[0].code() != RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise _judge(f"topic {resource.name}", "DescribeConfigs", error) from error
+                configs[resource.name] = {}  # what it would say has defaults
+        return configs
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
         """Create topics, and wait until every one can be described. Those that are there already are left as they are.
@@ -91,9 +94,10 @@ class Admin:
 
     async def _await_topics(self, names: set[str]) -> None:
         # a broker answers for a new topic a moment after the controller has created it
-        async with asyncio.timeout(DEADLINE_S):
-            while names - set(await self.find_topics(names, with_config=False)):
-                await asyncio.sleep(0.05)
+        found = retry_if_result(lambda topics: bool(names - set(topics)))
+        await AsyncRetrying(retry=found, wait=wait_fixed(0.05), stop=stop_after_delay(DEADLINE_S))(
+            self.find_topics, names, with_config=False
+        )
 
     async def find_offsets(
         self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
@@ -111,11 +115,14 @@ class Admin:
         if not asked:
             return {}
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        try:
-            answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
-            return {(tp.topic, tp.partition): future.result(DEADLINE_S).offset for tp, future in answers.items()}
-        except KafkaException as error:
-            raise SourceUnavailable(error.args[0].str()) from error
+        offsets: dict[tuple[str, int], int] = {}
+        answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
+        for tp, future in answers.items():
+            try:
+                offsets[tp.topic, tp.partition] = future.result(DEADLINE_S).offset
+            except KafkaException as error:
+                raise _judge(f"{tp.topic}-{tp.partition}", "Describe", error) from error
+        return offsets
 
     async def find_bounds(
         self, sources: Iterable[tuple[str, int]], *, committed: bool = True
@@ -135,4 +142,14 @@ class Admin:
             for future in self._client.delete_records([tp], request_timeout=DEADLINE_S).values():
                 future.result(DEADLINE_S)
         except KafkaException as error:
-            raise SourceUnavailable(error.args[0].str()) from error
+            raise _judge(f"{tp.topic}-{tp.partition}", "Delete", error) from error
+
+
+def _judge(what: str, operation: str, error: KafkaException) -> OverlayError:
+    """The error to raise: one that an operator has to act on, or one that passes."""
+    cause = error.args[0]
+    if cause.code() in (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED):
+        return CredentialsRefused(
+            f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"
+        )
+    return SourceUnavailable(f"{what}: {cause.str()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,18 +71,23 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     seen: list[RdKafkaError] = []
     client = AdminClient({**for_confluent(kafka), "log_level": "0"}, error_cb=seen.append)
     address = kafka["bootstrap.servers"]
-    try:
-        client.list_topics(timeout=deadline_s)
-    except KafkaException as error:
-        client.poll(0)
-        refused = [e for e in seen if e.code() in _REFUSALS]
-        if refused:
-            raise CredentialsRefused(
-                f"{address}: Kafka refused the connection: {refused[-1].str()}. Check security.protocol, ssl.* and sasl.*"
-                " under `kafka` in overlay.yaml"
-            ) from error
-        cause = seen[-1].str() if seen else error.args[0].str()
-        raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            # in short steps, since a refusal is known long before the deadline
+            client.list_topics(timeout=min(1.0, deadline_s))
+            return
+        except KafkaException as error:
+            client.poll(0)
+            refused = [e for e in seen if e.code() in _REFUSALS]
+            if refused:
+                raise CredentialsRefused(
+                    f"{address}: Kafka refused the connection: {refused[-1].str()}. Check security.protocol, ssl.* and"
+                    " sasl.* of the Kafka settings"
+                ) from error
+            if time.monotonic() >= until:
+                cause = seen[-1].str() if seen else error.args[0].str()
+                raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:

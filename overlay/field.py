@@ -53,7 +53,8 @@ def parse_template(text: str) -> Template:
     while at < len(text):
         piece = _PIECE.match(text, at)
         if piece is None:
-            raise SubjectError(f"column {at + 1} of template {text!r}: a brace without its pair (write {{{{ or }}}} for a literal one)")
+            hint = "a brace without its pair (write {{ or }} for a literal one)"
+            raise SubjectError(f"column {at + 1} of template {text!r}: {hint}")
         if piece["field"] is not None:
             parts.append(parse_field(piece["field"]))
         else:

@@ -14,7 +14,9 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True) if not pretty else structlog.processors.TimeStamper("%H:%M:%S"),
+        structlog.processors.TimeStamper(fmt="iso", utc=True)
+        if not pretty
+        else structlog.processors.TimeStamper("%H:%M:%S"),
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (

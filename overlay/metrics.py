@@ -40,10 +40,16 @@ class Metrics:
         self.fenced = counter("fenced", "Times that another worker took a shard over")
         self.transactions_failed = counter("transactions_failed", "Transactions that were aborted, by cause", "cause")
         self.consumer_lag_records = gauge(
-            "consumer_lag_records", "Offsets between a consumer's position and the end of its topics", "stream", "consumer"
+            "consumer_lag_records",
+            "Offsets between a consumer's position and the end of its topics",
+            "stream",
+            "consumer",
         )
         self.consumer_lag_seconds = gauge(
-            "consumer_lag_seconds", "Age of the last record delivered while there is more to read, else 0", "stream", "consumer"
+            "consumer_lag_seconds",
+            "Age of the last record delivered while there is more to read, else 0",
+            "stream",
+            "consumer",
         )
         self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
         self.stream_stopped = gauge("stream_stopped", "1 while a stream, or a partition of it, is not read", "stream")

@@ -41,10 +41,12 @@ def yes_option(command: Command) -> Command:
 
 def open_folder(folder: Path) -> Loaded:
     """Read the folder; its problems are told on stderr, where they do not disturb what is printed."""
-    from overlay.config import load
-    from overlay.logs import set_up_warnings
+    import logging
 
-    set_up_warnings()
+    from overlay.config import load
+    from overlay.logs import set_up_logs
+
+    set_up_logs(level=logging.WARNING)
     loaded = load(folder)
     if loaded.problems:
         count = len(loaded.problems)

@@ -37,7 +37,8 @@ def run(folder: Path, log_format: str) -> None:
     for problem in loaded.problems:
         log.error("config problem", problem=str(problem))
     if not loaded.consumers:
-        raise ConfigError(Place(str(folder)), "no consumer can be served. Add one to consumers/, or repair what is reported above")
+        hint = "no consumer can be served. Add one to consumers/, or repair what is reported above"
+        raise ConfigError(Place(str(folder)), hint)
     asyncio.run(serve(loaded))
 
 

@@ -266,7 +266,7 @@ def _assemble(  # type: ignore[no-untyped-def]
         at = write_varint(out, write_varint(out, at + 1, delta), count_before + i)
         at = _copy(out, at, buf, body[row], headers_at)
         at = write_varint(out, at, kept + bounds.size - 1)
-        if kept == count:
+        if kept == count:  # noqa: SIM108 - one call a line
             at = _copy(out, at, buf, first, end)
         else:
             at = _copy_foreign(buf, first, end, count, names, bounds, out, at)

@@ -32,7 +32,8 @@ async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
     """The consumers' output topics as they stand, missing ones created, and why for each that could not be."""
-    wanted = {config.deliver_subject: config for config in configs}
+    writers = list(configs)
+    wanted = {config.deliver_subject: config for config in reversed(writers)}
     present = await admin.find_topics(wanted)
     missing = [config for name, config in wanted.items() if name not in present]
     refused = await admin.create_topics(
@@ -42,9 +43,13 @@ async def ensure_topics(
     created = await admin.find_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
     for name, facts in created.items():
         log.info("output topic created", topic=name, partitions=facts.partitions)
-    for name, facts in present.items():
-        for difference in find_differences(facts, wanted[name]):
-            log.warning("output topic differs from the consumer's file; used as it is", topic=name, why=difference)
+    for config in writers:
+        if there := present.get(config.deliver_subject):
+            for difference in find_differences(there, config):
+                log.warning(
+                    "output topic differs from the consumer's file; used as it is",
+                    topic=there.name, stream=config.stream, consumer=config.id[1], why=difference,
+                )  # fmt: skip
     return present | created, refused
 
 

@@ -42,12 +42,18 @@ _FENCED = (
     kafka_errors.OutOfOrderSequenceNumber,
 )
 
+
 class _Sender:
     """An aiokafka producer, started with a deadline and stopped without waiting for what can no longer succeed."""
 
     def __init__(self, kafka: Properties, **settings: Any) -> None:
         self._producer = AIOKafkaProducer(
-            **for_aiokafka(kafka), acks="all", enable_idempotence=True, linger_ms=0, request_timeout_ms=10_000, **settings
+            **for_aiokafka(kafka),
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            request_timeout_ms=10_000,
+            **settings,
         )
 
     async def start(self, topics: Iterable[str]) -> None:
@@ -94,9 +100,9 @@ class _Sender:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, tp: TopicPartition, queue: Sequence[Outgoing]) -> None:
-        futures = []
+        futures: list[asyncio.Future[RecordMetadata]] = []
         try:
-            for outgoing in queue:
+            for outgoing in queue:  # noqa: PERF401 - those sent before an error must be known after it
                 futures.append(await self._producer.send_batch(outgoing.batch, tp.topic, partition=tp.partition))
             for future in futures:
                 await future

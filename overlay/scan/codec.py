@@ -25,7 +25,9 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
-XERIAL = b"\x82SNAPPY\x00"  # Java's snappy framing: this, two int32 versions, then blocks of int32 length and raw snappy
+XERIAL = (
+    b"\x82SNAPPY\x00"  # Java's snappy framing: this, two int32 versions, then blocks of int32 length and raw snappy
+)
 XERIAL_HEADER = 16
 
 

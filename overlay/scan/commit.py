@@ -81,9 +81,7 @@ class Sight(enum.IntEnum):
     UNREADABLE = 2  # a control batch whose marker cannot be read
 
 
-def judge(
-    buf: Bytes, batches: Batches, sound: npt.NDArray[np.bool_], aborted: Aborted
-) -> npt.NDArray[np.uint8]:
+def judge(buf: Bytes, batches: Batches, sound: npt.NDArray[np.bool_], aborted: Aborted) -> npt.NDArray[np.uint8]:
     """The Sight of each batch of a fetch. All of them must be given, those before the wanted position too: an abort marker
     among them ends a transaction that `aborted` lists."""
     sight = np.empty(batches.size, np.uint8)

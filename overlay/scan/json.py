@@ -26,6 +26,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from .borrow import borrow
 from .header import Bytes
 from .kernel import MISSING
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
@@ -50,6 +51,9 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
 def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
     met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
     frames = np.zeros((4, nodes.shape[0]), np.int64)
+    buf, at, size, text, nodes, kept, frames = (
+        borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),
+    )  # fmt: skip
     for row in range(low, high):
         begin = at[value_slot, row]
         length = size[value_slot, row]
@@ -61,7 +65,7 @@ def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore
         elif buf[np.uintp(pos)] != 0x7B:  # {
             _settle(nodes, 0, row, size, MISSING)
         else:
-            _search(buf, pos + 1, begin + length, text, nodes, row, at, size, met, frames)
+            _search(buf, pos + 1, begin + length, text, nodes, row, at, size, kept, frames)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -106,6 +110,8 @@ def _search(buf, pos, end, text, nodes, row, at, size, met, frames):  # type: ig
                 pos += 1
                 continue
             pos = _answer(buf, pos, end, text, nodes, child, row, at, size, frames[2, depth] > 0)
+            if frames[2, depth] == 0 and depth == 0:
+                return
             if pos >= 0 and frames[2, depth] > 0:
                 continue
             child = np.int64(1) if pos >= 0 else np.int64(MALFORMED)
@@ -215,25 +221,24 @@ def _match(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignor
 @nb.njit(cache=True, nogil=True)
 def _compare(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignore[no-untyped-def]
     child = node + 1
-    while child < nodes[node, AFTER]:
-        if met[child] != row:
-            first, last = nodes[child, FIRST], nodes[child, LAST]
-            if is_plain:
-                found = last - first == end - key and _same(buf, key, text, first, end - key)
-            else:
-                found = is_key(buf, key, end, text, first, last)
-            if found:
-                return child
+    last = nodes[node, AFTER]
+    while child < last and (met[child] == row or not _is_named(buf, key, end, text, nodes, child, is_plain)):
         child = nodes[child, AFTER]
-    return np.int64(0)
+    return child if child < last else np.int64(0)
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
-def _same(buf, at, text, first, size):  # type: ignore[no-untyped-def]
-    for i in range(size):  # noqa: SIM110 - a loop is what numba compiles
-        if buf[np.uintp(at + i)] != text[np.uintp(first + i)]:
-            return False
-    return True
+def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-untyped-def]
+    first, last = nodes[child, FIRST], nodes[child, LAST]
+    if not is_plain:
+        return is_key(buf, key, end, text, first, last)
+    size = end - key
+    if last - first != size:
+        return False
+    i = 0
+    while i < size and buf[np.uintp(key + i)] == text[np.uintp(first + i)]:
+        i += 1
+    return i == size
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
@@ -256,7 +261,7 @@ def _pass(buf, pos, end):  # type: ignore[no-untyped-def]
     return _pass_scalar(buf, pos, end)
 
 
-@nb.njit(cache=True, nogil=True)
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def _pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
     """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
     while pos < end:

@@ -17,9 +17,7 @@ from .feed import Denied, Feed, Fetched, Lost
 PATIENCE_S = 30.0
 
 
-async def read_span(
-    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
-) -> AsyncIterator[Fetched]:
+async def read_span(client: AIOKafkaClient, topic: str, partition: int, start: int, end: int) -> AsyncIterator[Fetched]:
     """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset.
 
     Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.

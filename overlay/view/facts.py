@@ -10,8 +10,8 @@ from overlay.deliver.state import ConsumerId
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """`position`: the next offset that the foremost consumer reads, None before the first read. `end`: the committed end
-    of the log, None where it is not known."""
+    """`position`: the next offset that the foremost consumer reads, None before the first read. `end`: the committed
+    end of the log, None where it is not known."""
 
     position: int | None = None
     end: int | None = None
@@ -48,7 +48,8 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
-    """`delivered` (since the service started), `rate` (records a second) and `lag_seconds` come from a running service."""
+    """`delivered` (since the service started), `rate` (records a second) and `lag_seconds` come from a running
+    service only."""
 
     stream: str
     name: str

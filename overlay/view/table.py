@@ -24,7 +24,7 @@ def make_console() -> Console:
 
 def print_streams(console: Console, facts: Facts) -> None:
     """`overlay stream ls`."""
-    table = _table(console, "stream", "state", "topics", "consumers", right=("partitions", "records/s", "behind"))
+    table = _table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
     for found in facts.streams.values():
         table.add_row(
             Text(found.name),
@@ -83,7 +83,10 @@ def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None
         ("filters", ", ".join(found.filters) or ("" if found.state == "removed" else "none")),
         ("sequence", show_count(found.consumer_sequence)),
         ("records/s", show_rate(found.rate)),
-        ("delivered", f"{show_count(found.delivered)} since the service started" if found.delivered is not None else ""),
+        (
+            "delivered",
+            f"{show_count(found.delivered)} since the service started" if found.delivered is not None else "",
+        ),
         ("lag", f"{show_count(found.lag_records)} offsets" if found.lag_records is not None else UNKNOWN),
         ("lag time", show_seconds(found.lag_seconds)),
     )
@@ -122,3 +125,11 @@ def _print(console: Console, body: RenderableType, facts: Facts, reasons: Iterab
     remarks = [f"{name}: {reason}" for name, reason in reasons if reason]
     for line in [*remarks, *facts.notes]:
         console.print(Text(line), soft_wrap=True)
+
+
+def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int]]) -> Table:
+    """Consumers and their positions in a partition, before and after."""
+    table = _table(console, "consumer", "partition", right=("now", "then"))
+    for consumer, partition, now, then in moves:
+        table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))
+    return table

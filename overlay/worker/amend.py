@@ -1,12 +1,12 @@
 """Changes to the state that an operator asks for: a stream begun anew, a consumer forgotten.
 
-A shard's state has one writer, its owner, and so the change is made as an owner: take the shard over, commit one delta, let
-go. That fences a running service. Its next transaction fails, it confirms that the shard is its own, takes it again and
-reads what was written here, without a restart. We are no member of the group of workers and ask it for nothing; the
+A shard's state has one writer, its owner, and so the change is made as an owner: take the shard over, commit one delta,
+let go. That fences a running service. Its next transaction fails, it confirms that the shard is its own, takes it again
+and reads what was written here, without a restart. We are no member of the group of workers and ask it for nothing; the
 generation in the state stays the one of the last worker.
 
-The service may be quicker and take its shard back before the delta is committed. Then nothing has been written and all of
-it is tried again; the service waits longer after each loss, so this comes to an end.
+The service may be quicker and take its shard back before the delta is committed. Then nothing has been written and all
+of it is tried again; the service waits longer after each loss, so this comes to an end.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list
 async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[int]:
     """Apply `change` to each shard it concerns, one transaction a shard; returns those shards.
 
-    Raises Fenced when the owners keep taking a shard back, SourceUnavailable when Kafka does not answer. The shards that
-    were done before that stay done; a second run does the others.
+    Raises Fenced when the owners keep taking a shard back, SourceUnavailable when Kafka does not answer. The shards
+    that were done before that stay done.
     """
     client = await open_client(service.kafka)
     try:
@@ -92,8 +92,9 @@ def reset_stream(
 ) -> Delta:
     """Have the stream's consumers begin anew at `positions`, as if its topics had never been read.
 
-    Every consumer gets positions of its own, for one that is stalled now would otherwise follow the cursor of the others.
-    Consumer sequences go on, without a hole. `snapshots`: where last_per_subject consumers stop looking for last messages.
+    Every consumer gets positions of its own, for one that is stalled now would otherwise follow the cursor of the
+    others. Consumer sequences go on, without a hole. `snapshots`: below which offsets last_per_subject consumers get
+    only the last message of each subject.
     """
     own = {source: Mark(position) for source, position in positions.items()}
     consumers = {

@@ -170,4 +170,3 @@ class Pipeline:
                 self._audiences.clear()
             self._audiences[key] = Audience(dictionary, [reader.filters for reader in task.readers])
         return self._audiences[key]
-

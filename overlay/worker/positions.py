@@ -67,7 +67,9 @@ class Positions:
         for (stream, source), tracks in self.tracks.items():
             if stream == consumer[0]:
                 tail = find_tail(tracks)
-                own.update({source: t.mark for t in tracks if consumer in t.members and t is not tail})
+                for track in tracks:
+                    if consumer in track.members and track is not tail:
+                        own[source] = track.mark
         return own
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
@@ -90,4 +92,3 @@ class Positions:
             if tail is not None:
                 cursors[place] = tail.mark
         return Delta(cursors, {consumer: self.state_of(consumer) for consumer in sorted(changed)})
-

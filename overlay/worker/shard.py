@@ -114,7 +114,9 @@ class Shard:
             roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, *self._left_out())
             await transactions.look_up(outputs)
             state.apply(delta)
-            starts = await self.admin.find_bounds([s for sources in roster.sources.values() for s in sources.partitions])
+            starts = await self.admin.find_bounds(
+                [s for sources in roster.sources.values() for s in sources.partitions]
+            )
             self.session = Session(
                 client=client,
                 admin=self.admin,
@@ -137,7 +139,9 @@ class Shard:
     async def _confirm(self, state: ShardState) -> int | None:
         generation = await self.membership.confirm(self.number)
         if generation is not None and generation < state.generation:
-            log.info("the group of workers was forgotten by Kafka and counts anew", was=state.generation, now=generation)
+            log.info(
+                "the group of workers was forgotten by Kafka and counts anew", was=state.generation, now=generation
+            )
         return generation
 
     def _left_out(self) -> tuple[dict[ConsumerId, str], dict[str, str]]:

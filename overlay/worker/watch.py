@@ -48,4 +48,8 @@ def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, serve
         if served:
             raise SourceChanged(f"topic {name} was deleted and created again")
         return f"topic {name} was created again"
-    return "" if was.partitions == now.partitions else f"topic {name} has {now.partitions} partitions, had {was.partitions}"
+    return (
+        ""
+        if was.partitions == now.partitions
+        else f"topic {name} has {now.partitions} partitions, had {was.partitions}"
+    )

@@ -218,16 +218,20 @@ def produce(bootstrap: str, topic: str, to: Iterable[str | None], **settings: An
     assert producer.flush(30) == 0
 
 
-def expect(source: Sequence[Seen], filters: Sequence[str] = (), *, start: int = 0) -> list[Seen]:
+def expect(source: Sequence[Seen], filters: Sequence[str] = (), *, prefix: str = "t.") -> list[Seen]:
     """The records of a source topic that a consumer wants: those with a header `to` that fits."""
-    return [
-        record
-        for record in source
-        if record.offset >= start and (to := record.header(b"to")) and wants(filters, "t." + to.decode())
-    ]
+    return [record for record in source if (to := record.header(b"to")) and wants(filters, prefix + to.decode())]
 
 
-def check_output(found: Sequence[Seen], wanted: Sequence[Seen], *, stream: str, consumer: str, first: int = 1) -> None:
+def check_output(
+    found: Sequence[Seen],
+    wanted: Sequence[Seen],
+    *,
+    stream: str = "S",
+    consumer: str = "c",
+    first: int = 1,
+    prefix: str = "t.",
+) -> None:
     """Exactly the wanted records of a one-partition source, each once, in order, consumer sequences without a hole."""
     ordered = sorted(found, key=lambda record: record.token.consumer_sequence)
     check_tokens(ordered, stream, consumer, first)
@@ -236,7 +240,7 @@ def check_output(found: Sequence[Seen], wanted: Sequence[Seen], *, stream: str, 
     for record, source in zip(ordered, wanted, strict=True):
         assert (record.key, record.value) == (source.key, source.value)
         assert record.token.time == source.timestamp * 1_000_000
-        assert record.subject == "t." + (source.header(b"to") or b"").decode()
+        assert record.subject == prefix + (source.header(b"to") or b"").decode()
 
 
 def check_tokens(ordered: Sequence[Seen], stream: str, consumer: str, first: int = 1) -> None:

@@ -1,0 +1,138 @@
+"""`overlay consumer`: consumers as they are, and removing what is remembered of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from overlay.errors import OverlayError
+
+from .folder import (
+    config_option,
+    confirm,
+    describe_service,
+    json_option,
+    look_around,
+    open_folder,
+    print_json,
+    refuse_unknown,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
+    from overlay.view.facts import ConsumerFacts, Facts
+
+
+@click.group()
+def consumer() -> None:
+    """List consumers, show how they are, and remove one's state."""
+
+
+@consumer.command("ls")
+@click.argument("stream", required=False)
+@config_option
+@json_option
+def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
+    """List the consumers, of all streams or of STREAM, with rates, sequence and lag.
+
+    Rates come from the running service. When none answers, the rest comes from Kafka itself. A consumer whose file is
+    gone is listed as removed, for its state is kept until `overlay consumer rm`.
+    """
+    from overlay.view.table import make_console, print_consumers
+    from overlay.view.wire import describe_consumer
+
+    facts = look_around(open_folder(folder))
+    if stream is not None:
+        check_stream(facts, stream, folder)
+    shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
+    if as_json:
+        print_json(describe_service(facts) | {"consumers": [describe_consumer(found) for found in shown]})
+    else:
+        print_consumers(make_console(), facts, shown)
+
+
+@consumer.command()
+@click.argument("stream")
+@click.argument("name")
+@config_option
+@json_option
+def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
+    """Show one consumer: output, filters, positions, sequence, rate, lag."""
+    from overlay.view.table import make_console, print_consumer
+    from overlay.view.wire import describe_consumer
+
+    facts = look_around(open_folder(folder))
+    found = find_consumer(facts, stream, name, folder)
+    if as_json:
+        print_json(describe_service(facts) | {"consumer": describe_consumer(found)})
+    else:
+        print_consumer(make_console(), facts, found)
+
+
+@consumer.command()
+@click.argument("stream")
+@click.argument("name")
+@config_option
+@yes_option
+@click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
+def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
+    """Remove what is remembered of a consumer: its positions and its sequence.
+
+    Remove its file and restart the service first. With --force a consumer that is still served begins anew, by its
+    deliver_policy and with sequence 1. Its output topic stays as it is.
+    """
+    import asyncio
+    import functools
+
+    from overlay.admin import Admin
+    from overlay.view.table import make_console, print_consumer
+    from overlay.worker.amend import amend, forget_consumer
+
+    loaded = open_folder(folder)
+    facts = look_around(loaded)
+    found = find_consumer(facts, stream, name, folder)
+    if not force:
+        check_unused(loaded, facts, found)
+    if found.consumer_sequence is None:
+        click.echo(f"nothing is remembered of consumer {stream}/{name}, so there is nothing to remove")
+        return
+    print_consumer(make_console(), facts, found)
+    click.echo(f"\nThis state of {stream}/{name} is removed for good. Its output topic stays as it is.")
+    if found.id in loaded.consumers:
+        click.echo("Its file is still there: it begins anew by its deliver_policy, with sequence 1.")
+    confirm("Remove it?", yes=yes)
+    change = functools.partial(forget_consumer, consumer=found.id)
+    asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), change))
+    click.echo(f"consumer {stream}/{name} is removed")
+
+
+def check_stream(facts: Facts, stream: str, folder: Path) -> None:
+    """Raises OverlayError for a stream that has neither a file nor a consumer with a state."""
+    known = {*facts.streams, *(of for of, _ in facts.consumers)}
+    if stream not in known:
+        raise refuse_unknown("stream", stream, known, folder)
+
+
+def find_consumer(facts: Facts, stream: str, name: str, folder: Path) -> ConsumerFacts:
+    """Raises OverlayError, with a suggestion, for names that nobody knows."""
+    check_stream(facts, stream, folder)
+    if (stream, name) not in facts.consumers:
+        raise refuse_unknown(f"consumer of {stream}", name, [c for of, c in facts.consumers if of == stream], folder)
+    return facts.consumers[stream, name]
+
+
+def check_unused(loaded: Loaded, facts: Facts, found: ConsumerFacts) -> None:
+    """Raises OverlayError while somebody would only create the consumer again."""
+    if found.id in loaded.consumers:
+        raise OverlayError(
+            f"{loaded.files[found.id]}: this file still has consumer {found.name}. Remove the file and restart the"
+            " service first, or say --force to have it begin anew"
+        )
+    if found.state != "removed":
+        raise OverlayError(
+            f"{facts.url}: the running service still serves consumer {found.name}. Restart it without the"
+            " consumer's file first, or say --force to have it begin anew"
+        )

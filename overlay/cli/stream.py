@@ -1,0 +1,127 @@
+"""`overlay stream`: streams as they are, and beginning one anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .folder import (
+    config_option,
+    confirm,
+    describe_service,
+    json_option,
+    look_around,
+    open_folder,
+    print_json,
+    refuse_unknown,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
+    from overlay.view.rewind import Rewind
+
+
+@click.group()
+def stream() -> None:
+    """List streams, show how they are, and begin one anew."""
+
+
+@stream.command("ls")
+@config_option
+@json_option
+def list_all(folder: Path, as_json: bool) -> None:
+    """List the streams with their rates and how far they are behind their topics' ends.
+
+    Rates come from the running service. When none answers, the rest comes from Kafka itself.
+    """
+    from overlay.view.table import make_console, print_streams
+    from overlay.view.wire import describe_stream
+
+    facts = look_around(open_folder(folder))
+    if as_json:
+        print_json(describe_service(facts) | {"streams": [describe_stream(s) for s in facts.streams.values()]})
+    else:
+        print_streams(make_console(), facts)
+
+
+@stream.command()
+@click.argument("name")
+@config_option
+@json_option
+def info(name: str, folder: Path, as_json: bool) -> None:
+    """Show one stream: partitions, positions, ends, rate."""
+    from overlay.view.table import make_console, print_stream
+    from overlay.view.wire import describe_stream
+
+    facts = look_around(open_folder(folder))
+    if name not in facts.streams:
+        raise refuse_unknown("stream", name, facts.streams, folder)
+    if as_json:
+        print_json(describe_service(facts) | {"stream": describe_stream(facts.streams[name])})
+    else:
+        print_stream(make_console(), facts, facts.streams[name])
+
+
+@stream.command()
+@click.argument("name")
+@click.option("--to", "where", type=click.Choice(["start", "end"]), default="start", show_default=True)
+@config_option
+@yes_option
+def reset(name: str, where: str, folder: Path, yes: bool) -> None:
+    """Have the consumers of a stream begin anew, at the start or the end of its topics.
+
+    Needed after a topic was deleted and created again: the old positions mean nothing in the new log, and the stream
+    stops until this. Consumer sequences go on. A running service takes it up without a restart.
+    """
+    import asyncio
+
+    from overlay.admin import Admin
+    from overlay.view.rewind import Where, plan_rewind
+    from overlay.view.stored import read_memory
+    from overlay.worker.amend import amend
+
+    loaded = open_folder(folder)
+    if name not in loaded.streams:
+        raise refuse_unknown("stream", name, loaded.streams, folder)
+    memory = asyncio.run(read_memory(loaded))
+    rewind = plan_rewind(loaded, memory, name, Where(where))
+    if not rewind.is_needed(memory):
+        click.echo(f"nothing is remembered of stream {name}, so there is nothing to reset")
+        return
+    announce(loaded, rewind, where)
+    confirm("Reset the stream?", yes=yes)
+    asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), rewind.change))
+    click.echo(f"stream {name} begins anew; a running service takes this up within some seconds")
+
+
+def announce(loaded: Loaded, rewind: Rewind, where: str) -> None:
+    """Say what the reset will do."""
+    from rich.text import Text
+
+    from overlay.view.stored import name_source
+    from overlay.view.table import make_console, make_moves
+
+    console = make_console()
+    if rewind.reason:
+        console.print(Text(rewind.reason), soft_wrap=True)
+    moves = [
+        (consumer[1], name_source(source), None if rewind.reason else positions.get(source), to)
+        for consumer, positions in rewind.consumers.items()
+        for source, to in rewind.positions.items()
+    ]
+    console.print(Text(f"The consumers of stream {rewind.stream} begin anew at the {where} of its topics:"))
+    console.print(make_moves(console, moves))
+    lines = ["Their sequences go on. Nothing is taken back from their output topics"]
+    lines[0] += "; what they read again is delivered again." if where == "start" else "."
+    if where == "end":
+        lines.append("What is in the topics now and has not been delivered is passed over.")
+    fresh = [
+        name for of, name in sorted(loaded.consumers) if of == rewind.stream and (of, name) not in rewind.consumers
+    ]
+    if fresh:
+        lines.append(f"Consumers that have not begun yet start by their deliver_policy: {', '.join(fresh)}.")
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)

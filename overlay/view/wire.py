@@ -1,0 +1,17 @@
+"""Facts as JSON objects. Field names are those of the service's /streams and /consumers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .facts import ConsumerFacts, StreamFacts
+
+
+def describe_stream(found: StreamFacts) -> dict[str, Any]:
+    """With `behind`, the sum over the partitions, beside the fields of StreamFacts."""
+    return asdict(found) | {"behind": found.behind}
+
+
+def describe_consumer(found: ConsumerFacts) -> dict[str, Any]:
+    return asdict(found)

@@ -1,0 +1,191 @@
+"""`kill -9` of the service at random moments while records flow: every matching record once, in order, and no hole.
+
+What flows: plain producers of every codec, and a transactional one that aborts a third of its transactions, into a stream of
+one partition and into one of three. What is served: a consumer of everything, one of two patterns with three output
+partitions by key, one that is added half-way and catches up while records flow, and one of the stream of three partitions.
+
+OVERLAY_KILLS sets the number of rounds; OVERLAY_SEED repeats a run's moments and records as far as processes allow.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.oracle.push import place
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import StartService
+from tests.support.waiting import wait_until
+from tests.worker.scenes import (
+    CommittedReader,
+    Headers,
+    Scene,
+    Seen,
+    check_output,
+    check_tokens,
+    describe_difference,
+    expect,
+    read_committed,
+)
+
+KILLS = int(os.environ.get("OVERLAY_KILLS", "3"))
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+BURST = 250
+RATE = 8_000  # records a second, over both topics
+LATEST_KILL_S = 4.0  # the service is up after about two
+
+pytestmark = pytest.mark.timeout(180 + 30 * KILLS)
+
+
+@dataclass
+class Traffic:
+    """Writes until it is told to stop. `error` is what ended it early."""
+
+    bootstrap: str
+    topics: Sequence[str]
+    rng: random.Random
+    stop: threading.Event = field(default_factory=threading.Event)
+    written: int = 0
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        common = {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "partitioner": "murmur2_random"}
+        self._plain = [Producer({**common, "compression.type": codec}) for codec in CODECS]
+        self._transactional = Producer({**common, "transactional.id": f"traffic-{self.topics[0]}"})
+        self._thread = threading.Thread(target=self._run, name="traffic")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._transactional.init_transactions(30)
+            began = time.monotonic()
+            while not self.stop.wait(max(0.0, began + self.written / RATE - time.monotonic())):
+                if self.rng.random() < 0.2:
+                    self._write_transaction()
+                else:
+                    self._write(self.rng.choice(self._plain))
+            for producer in self._plain:
+                assert producer.flush(30) == 0
+        except BaseException as error:  # noqa: BLE001 - raised again by `finish`
+            self.error = error
+
+    def _write_transaction(self) -> None:
+        self._transactional.begin_transaction()
+        self._write(self._transactional)
+        if self.rng.random() < 1 / 3:
+            self._transactional.abort_transaction(30)
+        else:
+            self._transactional.commit_transaction(30)
+
+    def _write(self, producer: Producer) -> None:
+        for _ in range(BURST):
+            self.written += 1
+            to = self.rng.choice(["a.x", "a.y", "b.x", "b.y", "c.x", ""])
+            headers: Headers = [("to", to), ("n", str(self.written))] if to else []
+            key = self.rng.choice([None, f"key-{self.rng.randrange(40)}"])
+            value = str(self.written) + "-" * self.rng.randrange(100)
+            producer.produce(self.rng.choice(self.topics), value, key, headers=headers)
+            producer.poll(0)
+
+    def finish(self) -> None:
+        self.stop.set()
+        self._thread.join(60)
+        if self.error is not None:
+            raise self.error
+
+
+# a header that holds the whole subject, so that subjects have several tokens
+RULE = {"subject": {"header": "to"}}
+FILTERS: dict[str, tuple[str, ...]] = {
+    "everything": (),
+    "keyed": ("a.*", "*.y"),
+    "late": ("b.>",),
+    "wide": ("*.x",),
+}
+
+
+def test_kill_at_random_moments(
+    scene: Scene, running_service: StartService, new_topic: NewTopicFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("OVERLAY_SEED", random.SystemRandom().randrange(1 << 32)))
+    rng = random.Random(seed)
+    with capsys.disabled():
+        print(f"\nchaos: OVERLAY_SEED={seed} OVERLAY_KILLS={KILLS}")  # noqa: T201 - repeats the run
+    one, many = new_topic(), new_topic(partitions=3)
+    scene.add_stream("ONE", one, **RULE)
+    scene.add_stream("MANY", many, **RULE)
+    outputs = {name: add_consumer(scene, name) for name in ("everything", "keyed", "wide")}
+    traffic = Traffic(scene.bootstrap, (one, many), random.Random(seed + 1))
+    try:
+        for number in range(KILLS):
+            if number == (KILLS + 1) // 2:
+                outputs["late"] = add_consumer(scene, "late")
+            service = running_service(scene.folder, wait=False)
+            time.sleep(rng.uniform(0.2, LATEST_KILL_S))
+            assert service.process.poll() is None, service.read_log()
+            service.kill()
+        service = running_service(scene.folder)
+    finally:
+        traffic.finish()
+    sources = {topic: read_committed(scene.bootstrap, topic) for topic in (one, many)}
+    wanted = {name: expect_whole(sources[many if name == "wide" else one], FILTERS[name]) for name in outputs}
+    found = {name: await_all(scene.bootstrap, outputs[name], len(wanted[name])) for name in outputs}
+    assert service.stop() == 0, service.read_log()
+
+    for name, output in outputs.items():
+        found[name] = read_committed(scene.bootstrap, output)
+        if name == "wide":
+            check_wide(found[name], wanted[name])
+        else:
+            check_output(found[name], wanted[name], stream="ONE", consumer=name, prefix="")
+    check_places(found["keyed"])
+
+
+def add_consumer(scene: Scene, name: str) -> str:
+    if name == "keyed":
+        return scene.add_consumer("ONE", name, *FILTERS[name], output={"partitions": 3, "partition_by": "key"})
+    return scene.add_consumer("MANY" if name == "wide" else "ONE", name, *FILTERS[name])
+
+
+def expect_whole(source: Sequence[Seen], filters: Sequence[str]) -> list[Seen]:
+    """As scenes.expect, with the header holding the whole subject."""
+    return sorted(expect(source, filters, prefix=""), key=lambda record: (record.partition, record.offset))
+
+
+def await_all(bootstrap: str, output: str, count: int) -> list[Seen]:
+    with CommittedReader(bootstrap, output) as reader:
+        wait_until(lambda: len(reader.read()) >= count, 90, f"{output} has {count} records")
+        return reader.seen
+
+
+def check_wide(found: Sequence[Seen], wanted: Sequence[Seen]) -> None:
+    """Several partitions: no sequence in the token, and each source partition in its own order."""
+    ordered = sorted(found, key=lambda record: record.token.consumer_sequence)
+    check_tokens(ordered, "MANY", "wide")
+    assert {record.token.sequence for record in ordered} == {0}
+    home = {record.header(b"n"): record for record in wanted}
+    assert len(home) == len(wanted)
+    by_partition: dict[int, list[int]] = defaultdict(list)
+    for record in ordered:
+        source = home[record.header(b"n")]
+        assert (record.key, record.value) == (source.key, source.value)
+        by_partition[source.partition].append(source.offset)
+    for partition in range(3):
+        here = [record for record in wanted if record.partition == partition]
+        offsets = by_partition[partition]
+        assert offsets == [record.offset for record in here], describe_difference(offsets, here)
+
+
+def check_places(found: Sequence[Seen]) -> None:
+    """Where Java's default partitioner would put each key; by subject where there is none."""
+    assert {record.partition for record in found} == {0, 1, 2}
+    for record in found:
+        assert record.partition == place("key", 3, 0, record.key, record.subject)
