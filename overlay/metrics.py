@@ -38,7 +38,9 @@ class Metrics:
         self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.fenced = counter("fenced", "Times that another worker took a shard over")
-        self.transactions_failed = counter("transactions_failed", "Transactions that were aborted, by cause", "cause")
+        self.shard_restarts = counter(
+            "shard_restarts", "Times that a shard began again from what is committed, by cause", "cause"
+        )
         self.consumer_lag_records = gauge(
             "consumer_lag_records",
             "Offsets between a consumer's position and the end of its topics",
@@ -58,7 +60,7 @@ class Metrics:
             namespace="overlay", registry=registry, buckets=_COMMIT_BUCKETS,
         )  # fmt: skip
         self.delivery_latency_seconds = Histogram(
-            "delivery_latency_seconds", "Time from a source record's timestamp to the commit of its delivery",
+            "delivery_latency_seconds", "Age of the oldest record that a consumer was given in a round, when that was committed",
             ("stream", "consumer"), namespace="overlay", registry=registry, buckets=_LATENCY_BUCKETS,
         )  # fmt: skip
         Info("build", "Versions", namespace="overlay", registry=registry).info(

@@ -1,8 +1,9 @@
 """The demo's folder: a broker of its own, a copy of the example's config, the service's log.
 
 Each demo begins with an empty Kafka, so it throws away what the last one left in the same folder. That must never hit
-somebody's own files: only a folder that carries the demo's mark is emptied, and only of what a demo puts there. Whether a
-demo still runs is told by locks, as for the broker (see overlay/local/broker.py): the service inherits a locked file.
+somebody's own files: only a folder that carries the demo's mark is emptied, and only of what a demo puts there.
+Whether a demo still runs is told by locks, as for the broker (see overlay/local/broker.py): the service inherits a
+locked file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The demo in order: broker, flights, service, watching, check, verdict; and everything stopped whatever happens.
 
-The rate that is told at the end counts from the first look at which records had been worked on to the first at which all were
-committed. So the start of the process and the loading of its kernels are left out, and so are the records of before
-the first look.
+The rate that is told at the end counts from the first look at which records had been worked on to the first at which
+all were committed. So the start of the process and the loading of its kernels are left out, and so are the records of
+before the first look.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from overlay.local.flights import count_records, publish, read_flights, subjects
 TOPIC = "flights"
 _PAUSE_S = 0.04
 _PATIENCE_S = 180.0
-"""How long nothing may change before the demo gives up: compiling the kernels on a slow machine takes a good part of it."""
+"""How long nothing may change before the demo gives up. Compiling the kernels on a slow machine takes part of it."""
 
 
 def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool:
-    """Play the demo; whether every output holds what it must. Raises OverlayError when it cannot be played to its end."""
+    """Whether every output holds what it must. Raises OverlayError when the demo cannot be played to its end."""
     with open_home(root) as home, _ended_by_signals(), ExitStack() as stack:
         screen.say(f"starting Apache Kafka in {home.kafka} ...")
         broker = start(home.kafka)
@@ -55,7 +55,7 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
 
 
 def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Pace]:
-    """Look at the service until it has worked through all records. Raises DemoError when it fails or comes to a halt."""
+    """Look at the service until it is through with all records. Raises DemoError when it fails or halts."""
     first: Look | None = None
     moved = time.monotonic()
     before = Look(0)

@@ -22,7 +22,7 @@ _LOOK = (
     "from confluent_kafka import Consumer, TopicPartition; "
     "c = Consumer({{'bootstrap.servers': '{bootstrap}', 'group.id': 'look'}}); "
     "c.assign([TopicPartition('{topic}', 0, 0)]); "
-    "[print(dict(m.headers())['Nats-Subject'], m.value()) for m in c.consume(5, 10)]"
+    "[print(dict(m.headers())['Nats-Subject'].decode(), m.value().decode()) for m in c.consume(5, 10)]"
 )
 
 
@@ -63,7 +63,7 @@ def report(
     if keep:
         _say_kept(screen, home, broker, service, checked)
     else:
-        _say_stopped(screen, home, checked)
+        _say_stopped(screen, home, broker, checked)
     screen.say(f"  the config           {_shorten(home.config)}")
     screen.say("  your own Kafka       " + _name_program("overlay") + " init --bootstrap HOST:PORT --topic TOPIC")
     screen.say("  how it works         README.md, docs/architecture.md, docs/subjects.md")
@@ -73,13 +73,13 @@ def report(
 def _build_table(checked: list[Checked]) -> Table:
     table = Table()
     for name in ("output topic", "filter subjects"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, no_wrap=True)
     for name in ("expected", "found", "subjects", ""):
         table.add_column(name, justify="right")
     for one in checked:
         numbers = (one.wanted.total, one.found.total, len(one.found.counts))
         word = "[red]NOT OK[/]" if one.faults else "[green]OK[/]"
-        table.add_row(one.consumer.topic, " ".join(one.consumer.filters), *(f"{n:,}" for n in numbers), word)
+        table.add_row(one.consumer.topic, "\n".join(one.consumer.filters), *(f"{n:,}" for n in numbers), word)
     return table
 
 
@@ -117,13 +117,14 @@ def _say_kept(screen: Screen, home: DemoHome, broker: Broker, service: ServicePr
     screen.say(f"  stop both            {stop}")
 
 
-def _say_stopped(screen: Screen, home: DemoHome, checked: list[Checked]) -> None:
+def _say_stopped(screen: Screen, home: DemoHome, broker: Broker, checked: list[Checked]) -> None:
     overlay = _name_program("overlay")
     topics = ", ".join(one.consumer.topic for one in checked)
     screen.say("Where to look next:")
-    screen.say(f"  leave it running     {overlay} demo --keep   (and look into {topics})")
-    screen.say(f"  the topics           are kept in {_shorten(home.root)} until the next demo:")
+    screen.say(f"  leave it running     {overlay} demo --keep")
+    screen.say(f"  the output topics    {topics}; kept until the next demo. To read them, start Kafka again:")
     screen.say(f"                       {overlay} local up --home {_shorten(home.kafka)}")
+    screen.say(f"                       {_spell_look(broker.bootstrap, checked)}")
 
 
 def _spell_look(bootstrap: str, checked: list[Checked]) -> str:

@@ -87,7 +87,7 @@ class ServiceProcess:
         )
 
     def stop(self) -> int:
-        """Stop it as SIGTERM does, and wait for its end; returns its exit code. Raises DemoError when it must be killed."""
+        """Stop it by SIGTERM and wait for its end; returns its exit code. Raises DemoError when it must be killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

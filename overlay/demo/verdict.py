@@ -1,9 +1,9 @@
 """What the output topics must hold, from the data set alone, and how it compares with what they hold. Pure.
 
-The flights lie in one partition of a topic of their own, published in order by one producer. So the row number of a record is
-its offset, and its stream sequence is the row number + 1. That makes the check exact: not only how many records of which
-subject an output must hold, but which ones, in which order. The subjects are selected by regular expressions, not by the
-matcher that the service uses.
+The flights lie in one partition of a topic of their own, published in order by one producer. So the row number of a
+record is its offset, and its stream sequence is the row number + 1. That makes the check exact: not only how many
+records of which subject an output must hold, but which ones, in which order. The subjects are selected by regular
+expressions, not by the matcher that the service uses.
 """
 
 from __future__ import annotations

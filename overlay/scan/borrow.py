@@ -1,16 +1,17 @@
 """Arrays that kernels hand on without counting references.
 
-Numba counts a reference to each array argument of each function, with atomic operations; its optimiser takes out the pairs
-that it can follow, which fails in functions that leave a loop early. In a function called for every field of every record
-these cost more than the reading. A borrowed array is the same array without an owner to count for. It may be used only
-while the function that borrowed it runs: that function's own reference is what keeps the memory.
+Numba counts a reference to each array argument of each function, with atomic operations; its optimiser takes out the
+pairs that it can follow, which fails in functions that leave a loop early. In a function called for every field of
+every record these cost more than the reading. A borrowed array is the same array without an owner to count for. It
+may be used only while the function that borrowed it runs: that function's own reference is what keeps the memory.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
 
 
@@ -27,4 +28,6 @@ def _disown(typing_context: Any, array: Any) -> Any:
 
     return array(array), generate
 
-borrow = _disown
+
+borrow = cast(Callable[[Any], Any], _disown)
+"""`borrow(array)`, in a kernel: the array without its owner."""

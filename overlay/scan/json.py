@@ -18,6 +18,7 @@ outer object goes on behind the value as `_pass` sees it: a path is never malfor
 
 Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is
 compared only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
+The inner loops end by their condition, not by a break: numba then sees that it need not count references (borrow.py).
 """
 
 from __future__ import annotations

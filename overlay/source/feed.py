@@ -59,6 +59,8 @@ class Fetched:
     log_start: int
     mark: Mark
     """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
+    records: int
+    """As the batches' headers count them."""
 
     @property
     def next_offset(self) -> int:
@@ -249,8 +251,9 @@ class Feed:
         buf = np.frombuffer(raw, np.uint8)
         found = split(buf)
         mark = mark_after(found.batches, position)
+        records = int(found.batches["count"].clip(0).sum())
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
-        lane.ready = Fetched(position, buf, pairs, stable_end, log_start, mark)
+        lane.ready = Fetched(position, buf, pairs, stable_end, log_start, mark, records)
         lane.position = mark.position
         self.bytes_fetched += len(raw)
         self.changed.set()

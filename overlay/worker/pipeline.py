@@ -86,6 +86,8 @@ class Outcome:
     corruptions: list[Corruption] = field(default_factory=list)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp, in ms, of the last record given to each consumer."""
+    oldest: dict[ConsumerId, int] = field(default_factory=dict)
+    """And of the first."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
 
@@ -159,6 +161,7 @@ class Pipeline:
             self._sequences[reader.id] = first + rows.size - 1
             outcome.delivered[reader.id] += rows.size
             outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
+            outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
         return full
 
     def _audience(self, task: Task) -> Audience:

@@ -5,7 +5,7 @@ Holds the tracks of each partition and turns what a round has come to into the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,16 +24,12 @@ class Positions:
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
-    stale: set[ConsumerId] = field(default_factory=set)
-    """Consumers whose remembered positions may be their own where the cursor would do."""
 
     def enlist(self, consumer: ConsumerId, state: ConsumerState, marks: Mapping[Source, Mark]) -> None:
         """Put a consumer on the track at its position in each partition, or on a new one."""
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
-        if state.own:
-            self.stale.add(consumer)
         for source, mark in marks.items():
             tracks = self.tracks.setdefault((consumer[0], source), [])
             end = state.snapshot.get(source, -1)
@@ -82,13 +78,13 @@ class Positions:
         tracks = self.tracks.get((consumer[0], source), ())
         return next((track.position for track in tracks if consumer in track.members), 0)
 
-    def delta(self, moved: set[Place], changed: set[ConsumerId]) -> Delta:
+    def delta(self, moved: Iterable[Place], changed: Iterable[ConsumerId]) -> Delta:
         """What to remember after a round: the cursors of the partitions that moved, and the consumers that changed."""
-        changed = changed | {consumer for consumer in self.stale if any(stream == consumer[0] for stream, _ in moved)}
-        self.stale -= changed
-        cursors = {}
-        for place in moved:
-            tail = find_tail(self.tracks[place])
-            if tail is not None:
-                cursors[place] = tail.mark
+        tails = {place: find_tail(self.tracks[place]) for place in moved}
+        cursors = {place: tail.mark for place, tail in tails.items() if tail is not None}
         return Delta(cursors, {consumer: self.state_of(consumer) for consumer in sorted(changed)})
+
+    def everything(self) -> Delta:
+        """All of it. A session begins with this, so that each partition has a cursor before a consumer is written without
+        a position of its own."""
+        return self.delta(self.tracks, self.sequences)

@@ -122,7 +122,7 @@ class Service:
         now = now_ms()
         for consumer, records in outcome.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)
-            age = max(0, now - outcome.newest[consumer]) / 1000
+            age = max(0, now - outcome.oldest[consumer]) / 1000
             self.metrics.delivery_latency_seconds.labels(*consumer).observe(age)
         self.rates.note(outcome, now)
 

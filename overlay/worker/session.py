@@ -93,7 +93,7 @@ class Session:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
         await self.transactions.begin()
-        await self._record(Delta())
+        await self._record(self.positions.everything())
         feed = Feed(self.client)
         try:
             for (_, source), track in self.positions.all():
@@ -154,6 +154,7 @@ class Session:
                 )
                 owners.append((place, turn.track))
                 size += fetched.data.size
+                self.metrics.records_fetched.labels(stream).inc(fetched.records)
         return tasks, owners
 
     async def _recover(self, place: Place, track: Track) -> None:

@@ -74,7 +74,7 @@ class Shard:
         self.trouble = str(error)
         self._failures += 1
         cause = type(error).__name__
-        self.metrics.transactions_failed.labels(cause).inc()
+        self.metrics.shard_restarts.labels(cause).inc()
         log.warning("beginning again from what is committed", shard=self.number, cause=cause, reason=str(error))
         if isinstance(error, Fenced):
             self.metrics.fenced.inc()

@@ -65,9 +65,10 @@ def plan_round(tracks: Sequence[Track], fetched_to: Mapping[Track, int]) -> list
     turns: list[Turn] = []
     held: set[Track] = set()
     joinable = sorted((track for track in tracks if not track.is_alone), key=lambda track: track.position)
-    for track, ahead in zip(joinable, [*joinable[1:], None], strict=True):
+    for i, track in enumerate(joinable):
         if track in held or track not in fetched_to:
             continue
+        ahead = joinable[i + 1] if i + 1 < len(joinable) else None
         stop = NO_STOP if ahead is None else ahead.position
         if ahead is not None and fetched_to[track] >= stop:
             held.add(ahead)

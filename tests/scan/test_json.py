@@ -23,13 +23,13 @@ DECODER = Decoder(make_plan([Field(FieldKind.VALUE, path) for path in PATHS]))
 Text = bytes | int  # what the scan found: JSON text, MISSING or MALFORMED
 
 
-def find(values: Sequence[bytes | None]) -> list[list[Text]]:
+def find(values: Sequence[bytes | None], decoder: Decoder = DECODER) -> list[list[Text]]:
     """Per value, per path. Each value has its neighbours' bytes around it, as in a real batch."""
     records = [Record(i, 0, None, value, []) for i, value in enumerate(values)]
     found: list[list[Text]] = []
-    for piece in DECODER.decode(np.frombuffer(build(records), np.uint8)):
+    for piece in decoder.decode(np.frombuffer(build(records), np.uint8)):
         assert isinstance(piece, Records)
-        found += [[_text(piece, slot, row) for slot in range(len(PATHS))] for row in range(len(piece))]
+        found += [[_text(piece, slot, row) for slot in range(len(decoder.plan.fields))] for row in range(len(piece))]
     assert len(found) == len(values)
     return found
 
@@ -137,3 +137,80 @@ def test_broken_documents_stay_within_themselves(values: list[bytes]) -> None:
 )
 def test_one_field(value: bytes | None, origin: Text) -> None:
     assert find([value])[0][0] == origin
+
+
+def plan_for(*paths: str) -> Decoder:
+    return Decoder(make_plan([Field(FieldKind.VALUE, path) for path in paths]))
+
+
+ALONE = [plan_for(path) for path in PATHS]
+
+
+@SLOW_DRAWS
+@given(st.lists(broken_json() | json_values() | objects_with_duplicates(), min_size=1, max_size=4))
+@example([b'{"leg":{"dest" 1},"origin":"JFK"}'])
+@example([b'{"leg":[},"origin":"JFK"}'])
+@example([b'{"a":{"a":1'])
+@example([b'{"leg":{"origin":{"a":1},"dest":2]},"a":{"a":'])
+def test_paths_do_not_disturb_each_other(values: list[bytes]) -> None:
+    """Each path is answered as if it were looked for alone, however broken what another one has to read."""
+    alone = [find(values, decoder) for decoder in ALONE]
+    together = find(values)
+    assert together == [[alone[p][row][0] for p in range(len(PATHS))] for row in range(len(values))]
+
+
+STEPS = st.lists(st.sampled_from(["a", "b", "c", "long-name", "long-nama"]), min_size=1, max_size=4)
+trees = st.recursive(
+    st.integers() | st.just("x,}]\\") | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b", "c", "long-name", "long-nama", ""]), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@SLOW_DRAWS
+@given(st.lists(trees, min_size=1, max_size=3), st.lists(STEPS.map(".".join), min_size=1, max_size=8, unique=True))
+@example([{"a": {"b": {"c": 1}}}], ["a.b.c", "a.b", "a"])
+@example([{"a": 1, "b": 2}, {"b": {"a": {}}, "a": {"b": 3}}], ["a.b", "b", "b.a.c", "a"])
+def test_any_combination_of_paths(documents: list[Any], paths: list[str]) -> None:
+    """Nested ones, siblings, and paths that lead through others that are wanted too."""
+    for document, found in zip(
+        documents, find([json.dumps(one).encode() for one in documents], plan_for(*paths)), strict=True
+    ):
+        for path, text in zip(paths, found, strict=True):
+            there, expected = lookup(document, path)
+            assert (json.loads(text) if isinstance(text, bytes) else text) == (expected if there else MISSING), path
+
+
+def test_hints_of_one_record_do_not_reach_the_next() -> None:
+    """What was met in a record counts for that record alone."""
+    found = find([b'{"a":1,"b":{"c":2}}', b'{"b":{}}', b'{"b":{"c":3},"a":{}}'], plan_for("a", "b.c"))
+    assert found == [[b"1", b"2"], [MISSING, MISSING], [b"{}", b"3"]]
+
+
+def test_a_path_of_many_steps() -> None:
+    """Deep paths and documents take no deep stack."""
+    depth = 5000
+    document = b'{"a":' * depth + b"7" + b"}" * depth
+    assert find([document], plan_for(".".join("a" * depth), "a.b")) == [[b"7", MISSING]]
+
+
+@pytest.mark.parametrize(
+    ("value", "outer", "inner", "after"),
+    [
+        (b'{"a":{"b" 1},"c":3}', b'{"b" 1}', MALFORMED, b"3"),
+        (b'{"a":{"b":1,"b":2},"a":5,"c":3}', b'{"b":1,"b":2}', b"1", b"3"),
+        (b'{"a":5,"a":{"b":1},"c":3}', b"5", MISSING, b"3"),
+        (b'{"a":{"b":1}', b'{"b":1}', b"1", MALFORMED),
+        (b'{"a":{"b":1', MALFORMED, b"1", MALFORMED),
+        (b'{"a":{"x":1}}', b'{"x":1}', MISSING, MISSING),
+        (b'{"a":{}x', b"{}", MISSING, MALFORMED),
+        (b'{"a":', MALFORMED, MALFORMED, MALFORMED),
+        (b'{"a":!,"c":3}', MALFORMED, MISSING, MALFORMED),
+        (b'{"c":3,"a":{"b":', MALFORMED, MALFORMED, b"3"),
+    ],
+)
+def test_a_path_through_another(value: bytes, outer: Text, inner: Text, after: Text) -> None:
+    assert find([value], plan_for("a", "a.b", "c")) == [[outer, inner, after]]

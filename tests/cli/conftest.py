@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.support.service import running_service as running_service

@@ -1,0 +1,103 @@
+"""`overlay consumer` against a real broker, with a service that runs and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import StartService
+from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
+
+from .trips import DEADLINE_S, Trips, await_sequence
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
+    return Trips(tmp_path / "config", bootstrap, new_topic())
+
+
+def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: StartService) -> None:
+    trips.add_consumer("rome")
+    trips.produce(40)
+
+    new = trips.run_json("consumer", "ls")
+    assert new["service"] == {"running": False, "url": ""}
+    assert "nothing answers" in new["notes"][0]
+    assert [(c["name"], c["state"], c["consumer_sequence"]) for c in new["consumers"]] == [("rome", "new", None)]
+
+    service = running_service(trips.folder)
+    await_sequence(service, "rome", 20)
+    found = trips.run_json("consumer", "info", "TRIPS", "rome")
+    assert found["service"] == {"running": True, "url": service.url}
+    rome = found["consumer"]
+    assert (rome["state"], rome["consumer_sequence"], rome["lag_records"]) == ("running", 20, 0)
+    assert rome["positions"] == {f"{trips.topic}-0": 40}
+    assert rome["rate"] > 0 and rome["delivered"] == 20
+    listed = trips.run("consumer", "ls", "TRIPS").splitlines()
+    assert listed[0].split() == "stream consumer state output sequence records/s lag lag time".split()
+    assert listed[1].split()[:5] == ["TRIPS", "rome", "running", trips.output("rome"), "20"]
+
+    assert service.stop() == 0
+    trips.produce(10)
+    stored = trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]
+    assert (stored["state"], stored["consumer_sequence"], stored["lag_records"]) == ("waiting", 20, 10)
+    assert stored["positions"] == {f"{trips.topic}-0": 40}
+    assert stored["rate"] is None and stored["lag_seconds"] is None
+    sheet = trips.run("consumer", "info", "TRIPS", "rome")
+    assert "10 offsets" in sheet and "the service is not running" in sheet
+
+
+def test_names_that_nobody_knows(trips: Trips) -> None:
+    trips.add_consumer("rome")
+    assert "no consumer of TRIPS 'romee'. Did you mean rome?" in trips.run("consumer", "info", "TRIPS", "romee", code=1)
+    assert "no stream 'TRIP'. Did you mean TRIPS?" in trips.run("consumer", "rm", "TRIP", "rome", code=1)
+    assert "no stream 'x'. There is TRIPS" in trips.run("consumer", "ls", "x", code=1)
+
+
+def test_removing_a_consumer(trips: Trips, running_service: StartService) -> None:
+    for name in ("rome", "oslo"):
+        trips.add_consumer(name)
+    trips.produce(20)
+    service = running_service(trips.folder)
+    for name in ("rome", "oslo"):
+        await_sequence(service, name, 10)
+    assert "still has consumer rome" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes", code=1)
+    trips.consumer_file("rome").unlink()
+    assert "still serves consumer rome" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes", code=1)
+    assert service.stop() == 0
+
+    service = running_service(trips.folder)
+    states = {c["name"]: c["state"] for c in trips.run_json("consumer", "ls")["consumers"]}
+    assert states == {"oslo": "running", "rome": "removed"}
+    assert "Say --yes" in trips.run("consumer", "rm", "TRIPS", "rome", code=1)
+    shown = trips.run("consumer", "rm", "TRIPS", "rome", "--yes")
+    assert "This state of TRIPS/rome is removed for good" in shown and "removed for good" in shown
+
+    # the service has been fenced by that, and goes on by itself
+    trips.produce(20)
+    await_sequence(service, "oslo", 10)
+    assert [c["name"] for c in trips.run_json("consumer", "ls")["consumers"]] == ["oslo"]
+    assert [seen.value for seen in read_committed(trips.bootstrap, trips.output("oslo"))] == [
+        str(number).encode() for number in range(1, 20, 2)
+    ] * 2
+
+
+def test_a_consumer_begins_anew_by_force(trips: Trips, running_service: StartService) -> None:
+    trips.add_consumer("rome")
+    trips.produce(6)
+    service = running_service(trips.folder)
+    await_sequence(service, "rome", 3)
+    shown = trips.run("consumer", "rm", "TRIPS", "rome", "--yes", "--force")
+    assert "it begins anew by its deliver_policy, with sequence 1" in shown
+
+    def sequences() -> list[int]:
+        return [seen.token.consumer_sequence for seen in read_committed(trips.bootstrap, trips.output("rome"))]
+
+    wait_until(lambda: sequences() == [1, 2, 3, 1, 2, 3], DEADLINE_S, "rome begins with sequence 1 again")
+    assert service.is_ready()
+    assert trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]["consumer_sequence"] == 3

@@ -1,0 +1,108 @@
+"""A config folder with one stream and some consumers on it, its records, and the `overlay` command run on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.support.kafka import make_topic
+from tests.support.service import RunningService, write_service_file
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 60
+
+
+@dataclass(slots=True)
+class Trips:
+    """Stream TRIPS over `topic`; half of its records go to rome, half to oslo."""
+
+    folder: Path
+    bootstrap: str
+    topic: str
+    partitions: int = 1
+
+    def __post_init__(self) -> None:
+        write_service_file(self.folder, self.bootstrap)
+        for part in ("streams", "consumers"):
+            (self.folder / part).mkdir()
+        (self.folder / "streams" / "trips.yaml").write_text(
+            f"name: TRIPS\ntopics: [{self.topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\n"
+            "subjects: ['trips.>']\n"
+        )
+
+    def consumer_file(self, name: str) -> Path:
+        return self.folder / "consumers" / f"{name}.yaml"
+
+    def output(self, name: str) -> str:
+        return f"{self.topic}-{name}"
+
+    def add_consumer(self, name: str, **fields: str) -> None:
+        """A push consumer for the subject `trips.<name>`."""
+        more = "".join(f"{field}: {value}\n" for field, value in fields.items())
+        self.consumer_file(name).write_text(
+            f"stream: TRIPS\ndurable_name: {name}\ndeliver_subject: {self.output(name)}\n"
+            f"filter_subject: trips.{name}\nack_policy: none\n{more}"
+        )
+
+    def produce(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for number in range(count):
+            to = b"rome" if number % 2 == 0 else b"oslo"
+            producer.produce(self.topic, str(number).encode(), headers=[("to", to)], partition=number % self.partitions)
+        assert producer.flush(30) == 0
+
+    def delete_topic(self) -> None:
+        client = AdminClient({"bootstrap.servers": self.bootstrap})
+        client.delete_topics([self.topic], operation_timeout=30)[self.topic].result(30)
+        wait_until(lambda: self.topic not in client.list_topics(timeout=10).topics, 30, f"{self.topic} is gone")
+
+    def create_topic(self) -> None:
+        end = time.monotonic() + 30
+        while True:
+            try:
+                make_topic(self.bootstrap, self.topic, self.partitions)
+            except KafkaException:  # the controller may still be at the deletion
+                if time.monotonic() > end:
+                    raise
+            else:
+                return
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """`overlay WORDS --config FOLDER`; what it printed, stderr after stdout."""
+        command = [sys.executable, "-m", "overlay", *words, "--config", str(self.folder)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def run_json(self, *words: str) -> Any:
+        command = [sys.executable, "-m", "overlay", *words, "--json", "--config", str(self.folder)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def get_consumer(service: RunningService, name: str) -> Any:
+    """What the service says of a consumer."""
+    return next(found for found in service.get_json("/consumers") if found["name"] == name)
+
+
+def get_stream(service: RunningService) -> Any:
+    return service.get_json("/streams")[0]
+
+
+def await_sequence(service: RunningService, name: str, sequence: int) -> None:
+    """Wait until a consumer has delivered so many since its beginning, and committed them."""
+
+    def has_come_to() -> bool:
+        found = get_consumer(service, name)
+        return found["delivered"] >= sequence and found.get("lag_records") == 0
+
+    wait_until(has_come_to, DEADLINE_S, f"{name} has delivered {sequence}")

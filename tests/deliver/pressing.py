@@ -1,0 +1,126 @@
+"""Source records through Press and back: what the slow twin expects and what the output batches hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlay.config.consumer import PartitionBy
+from overlay.deliver.assemble import make_envelope
+from overlay.deliver.outbox import Outgoing, Outlet, Press
+from overlay.match import Addressed, Addressing
+from overlay.scan.codec import Codec
+from overlay.subject import Pattern, SubjectRule
+from tests.oracle import push
+from tests.oracle.batches import Batch, Record, parse
+from tests.oracle.subjects import escape
+from tests.support.batches import build
+
+STREAM, CONSUMER, NOW = "FLIGHTS", "late-jfk", 1_700_000_000_123
+RULE = SubjectRule.from_template("t.{header:origin}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the output is written; as a consumer's file and its topic say."""
+
+    partitions: int = 1
+    partition_by: PartitionBy = PartitionBy.KEY
+    max_message_bytes: int = 1_048_588
+    codec: Codec = Codec.NONE
+    transactional: bool = True
+    sequenced: bool = True
+    full: bool = False
+    source_time: bool = False
+
+    def make_outlet(self) -> Outlet:
+        envelope = make_envelope(STREAM, CONSUMER, full=self.full, source_time=self.source_time)
+        return Outlet(
+            "out",
+            self.partitions,
+            self.partition_by,
+            self.max_message_bytes,
+            self.codec,
+            self.transactional,
+            self.sequenced,
+            envelope,
+        )
+
+
+def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, first: int = 1) -> list[Outgoing]:
+    """All addressed records of some fetch buffers, in one round."""
+    outlet, maker, sent = settings.make_outlet(), Press(), list[Outgoing]()
+    addressing = Addressing(RULE, [Pattern.parse(">")])
+    for data in sources:
+        for piece in addressing.read("source", partition, np.frombuffer(data, np.uint8), 0):
+            assert isinstance(piece, Addressed), piece
+            rows = np.flatnonzero(piece.codes >= 0)
+            if rows.size:
+                sent += [out for _, out in maker.add(outlet, piece, rows, partition, first, NOW)]
+                first += rows.size
+    return sent + [out for _, out in maker.flush()]
+
+
+def decode(outgoing: Outgoing, state: tuple[int, int, int] = (5, 1, 40)) -> Batch:
+    """The batch as a broker would store it."""
+    outgoing.batch._set_producer_state(*state)
+    (batch,) = parse(outgoing.batch._build())
+    return batch
+
+
+def expect(records: Sequence[Record], settings: Settings, *, partition: int = 0, first: int = 1) -> dict[int, list[Record]]:
+    """What the twin puts into each output partition; offsets within a batch are for the reader to compare."""
+    wanted: dict[int, list[Record]] = {}
+    for record in records:
+        origin = next((value for name, value in reversed(record.headers) if name == b"origin"), None)
+        if not origin:
+            continue
+        subject = "t." + escape(origin)
+        sequence = record.offset + 1 if settings.sequenced else 0
+        token = push.Token(STREAM, CONSUMER, 1, sequence, first, record.timestamp * 1_000_000, 0)
+        headers = push.deliver(record, subject, token, full=settings.full)
+        target = push.place(settings.partition_by.value, settings.partitions, partition, record.key, subject)
+        time = record.timestamp if settings.source_time else NOW
+        wanted.setdefault(target, []).append(Record(record.offset, time, record.key, record.value, headers))
+        first += 1
+    return wanted
+
+
+def check(records: Sequence[Record], sent: Sequence[Outgoing], settings: Settings, **more: int) -> None:
+    """Every batch is sound and small enough, and together they hold what the twin expects, in order."""
+    found: dict[int, list[Record]] = {}
+    for outgoing in sent:
+        batch = decode(outgoing)
+        assert batch.is_transactional == settings.transactional == outgoing.batch.is_transactional
+        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 1, 40)
+        assert (batch.base_offset, batch.codec, batch.count) == (0, settings.codec, outgoing.batch.record_count())
+        assert [record.offset for record in batch.records] == list(range(batch.count))
+        assert batch.last_offset_delta == batch.count - 1
+        assert batch.max_timestamp == max(record.timestamp for record in batch.records)
+        assert outgoing.batch.size() == batch.batch_length + 12
+        assert batch.count == 1 or outgoing.batch.size() <= settings.max_message_bytes
+        found.setdefault(outgoing.partition, []).extend(batch.records)
+    wanted = expect(records, settings, **more)
+    assert {p: [strip(r) for r in rs] for p, rs in found.items()} == {p: [strip(r) for r in rs] for p, rs in wanted.items()}
+
+
+def strip(record: Record) -> tuple[object, ...]:
+    """A record without its offset."""
+    return record.timestamp, record.key, record.value, record.headers
+
+
+def make_records(count: int, size: int = 100, *, start: int = 0) -> list[Record]:
+    """Addressed records with values that do not compress."""
+    noise = np.random.default_rng(count + start).bytes(count * size)
+    return [
+        Record(start + i, NOW - 5000 + i, b"key-%d" % (i % 11), noise[i * size : (i + 1) * size], [(b"origin", b"JFK")])
+        for i in range(count)
+    ]
+
+
+def make_buffer(records: Sequence[Record], batch: int = 500) -> bytes:
+    """Source batches of so many records."""
+    parts = [records[at : at + batch] for at in range(0, len(records), batch)]
+    return b"".join(build(part, base_offset=part[0].offset, codec=3) for part in parts)
