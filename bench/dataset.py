@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class Dataset:
     table: pa.Table
     subjects: pa.Array
     scale: float
+    prefix: str
+    """Topics of one run, also on a broker that others use."""
 
     @property
     def records(self) -> int:
@@ -34,15 +37,18 @@ class Dataset:
 
     def publish(self, codec: str, progress: Callable[[int], None] | None = None) -> None:
         """Fill the codec's two topics: the one to measure and a small one to warm up on."""
-        flights.publish(self.bootstrap, _name(codec), self.scale, codec, progress, table=self.table)
+        flights.publish(self.bootstrap, self._name(codec), self.scale, codec, progress, table=self.table)
         scale = WARM_UP_RECORDS / self.table.num_rows
-        flights.publish(self.bootstrap, f"{_name(codec)}-warm-up", scale, codec, table=self.table)
+        flights.publish(self.bootstrap, f"{self._name(codec)}-warm-up", scale, codec, table=self.table)
 
     def plan(self, codec: str, pattern: str) -> Work:
-        return Work(self.bootstrap, _name(codec), self.records, pattern)
+        return Work(self.bootstrap, self._name(codec), self.records, pattern)
 
     def plan_warm_up(self, codec: str) -> Work:
-        return Work(self.bootstrap, f"{_name(codec)}-warm-up", WARM_UP_RECORDS, SELECTIVITIES["33%"])
+        return Work(self.bootstrap, f"{self._name(codec)}-warm-up", WARM_UP_RECORDS, SELECTIVITIES["33%"])
+
+    def _name(self, codec: str) -> str:
+        return f"{self.prefix}-{codec}"
 
     def count(self, pattern: str, records: int) -> int:
         """How many of the first `records` records match: from the data set alone, without Kafka."""
@@ -65,11 +71,7 @@ class Dataset:
 def load(bootstrap: str, scale: float) -> Dataset:
     """Read the data set. Raises FlightsError."""
     table = flights.read_flights()
-    return Dataset(bootstrap, table, flights.subjects(table), scale)
-
-
-def _name(codec: str) -> str:
-    return f"flights-{codec}"
+    return Dataset(bootstrap, table, flights.subjects(table), scale, f"flights-{uuid.uuid4().hex[:8]}")
 
 
 def _count(subjects: pa.Array, pattern: str) -> int:

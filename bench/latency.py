@@ -3,8 +3,8 @@
 A producer writes one record each millisecond to a topic that a filter follows; each record carries the time it was
 handed to the producer. A read-committed confluent-kafka consumer reads the filter's output in this process and looks
 at the same clock. So a figure holds the producer's way to Kafka, the filter, its transaction, and the consumer's
-fetch. Everything matches: each record is a sample. The first three seconds are left out for both sides (connections,
-compiled kernels, first transactions).
+fetch. Everything matches: each record is a sample. Both sides handle 1,000 records before the first round, and the first two seconds of each round are left
+out for both: connections, compiled kernels, first transactions.
 
 The figure of a case is the 99th percentile, the median of the rounds; `p50` and `p99` stand beside it.
 
@@ -41,7 +41,8 @@ from bench.sides import Work
 from overlay.local import flights
 
 RATE = 1_000
-SETTLE_S = 3.0
+SETTLE_S = 2.0
+WARM_UP_RECORDS = 1_000
 LAST_S = 30.0
 SENT = "sent-ns"
 LIMITS = {"exactly_once": {"p50": 40.0, "p99": 80.0}, "at_least_once": {"p99": 20.0}}
@@ -65,21 +66,24 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
 
         def measure_one(follower: Follower, delivery: str = delivery, middles: list[float] = middles) -> float:
             progress.say(f"push latency/{delivery}: {follower.name}")
-            delays = measure_delays(follower.follow, dataset, delivery, settings.latency_s)
+            count = round((settings.latency_s + SETTLE_S) * RATE)
+            delays = measure_delays(follower.follow, dataset, delivery, count)[round(SETTLE_S * RATE) :]
             if follower.name == OVERLAY:
                 middles.append(find_percentile(delays, 50))
             return find_percentile(delays, 99)
 
+        for follower in followers:
+            progress.say(f"warming up {follower.name}")
+            measure_delays(follower.follow, dataset, delivery, WARM_UP_RECORDS)
         runs = take_turns(followers, settings.rounds, measure_one)
         case = summarise(f"latency/{delivery}", Unit.MILLISECONDS, runs.figures, goal={}, skipped=runs.skipped)
         yield replace(case, limit=limit, extra={"p50": statistics.median(middles), "p99": case.overlay})
 
 
-def measure_delays(follow: Follow, dataset: Dataset, delivery: str, seconds: float) -> list[float]:
-    """Milliseconds of each record after the first seconds. Raises PeerUnavailable when some never come out."""
+def measure_delays(follow: Follow, dataset: Dataset, delivery: str, count: int) -> list[float]:
+    """Milliseconds of each of `count` records. Raises PeerUnavailable when some never come out."""
     bootstrap = dataset.bootstrap
     topic, out_topic = make_topic(bootstrap, "tail"), make_topic(bootstrap, f"tail-out-{uuid.uuid4().hex[:8]}")
-    count = round((seconds + SETTLE_S) * RATE)
     work = Work(bootstrap, topic, count, "flights.>")
     reader = open_consumer(bootstrap, **{"fetch.wait.max.ms": 100})
     try:
@@ -93,7 +97,7 @@ def measure_delays(follow: Follow, dataset: Dataset, delivery: str, seconds: flo
         reader.close()
     for name in (topic, out_topic):
         delete_topic(bootstrap, name)
-    return delays[round(SETTLE_S * RATE) :]
+    return delays
 
 
 def _send(dataset: Dataset, topic: str, count: int) -> None:

@@ -78,6 +78,14 @@ def run_service(folder: Path, url: str) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _show_trouble(log)
+
+
+def _show_trouble(log: Path) -> None:
+    """Pass on what the service complained of: a figure is read differently beside a warning."""
+    for line in log.read_text(errors="replace").splitlines():
+        if '"level": "info"' not in line:
+            print(f"overlay: {line}", file=sys.stderr)
 
 
 def _is_ready(url: str) -> bool:

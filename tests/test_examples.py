@@ -31,5 +31,5 @@ def test_an_installed_package_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_an_example_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(examples, "PLACES", (tmp_path,))
-    with pytest.raises(ExampleMissing, match="example 'flights' is not in .*Install kafka-overlay again"):
+    with pytest.raises(ExampleMissing, match=r"example 'flights' is not in .*Install kafka-overlay again"):
         find_example("flights")

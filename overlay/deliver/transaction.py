@@ -181,5 +181,6 @@ class Transactions(_Sender):
 
     async def _abort(self) -> None:
         """Best effort: the next owner's InitProducerId aborts what is left open."""
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+        # AssertionError: a producer that has been fenced refuses to abort as well
+        with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
             await asyncio.wait_for(self._producer.abort_transaction(), 3.0)

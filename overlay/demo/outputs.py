@@ -25,6 +25,8 @@ def read_output(bootstrap: str, topic: str) -> Content:
     counts: Counter[str] = Counter()
     sequences: list[int] = []
     try:
+        # assigning a topic that is not there would be waited out in silence; asking for its bounds is refused
+        consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SILENCE_S)
         consumer.assign([TopicPartition(topic, 0, 0)])
         heard = time.monotonic()
         while True:

@@ -37,7 +37,7 @@ class Screen:
         """Yields what is to be told the number of records published so far."""
         title = "publishing flights"
         if not self.console.is_terminal:
-            yield _Tenths(self, title, total).step
+            yield _Steps(self, title, total).step
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as progress:
@@ -60,16 +60,18 @@ class Screen:
             yield step
 
 
-class _Tenths:
-    """A line for each tenth of the way."""
+class _Steps:
+    """A line for each tenth of the way, and one now and then while a tenth lasts."""
 
     def __init__(self, screen: Screen, title: str, total: int) -> None:
-        self._screen, self._title, self._total, self._told = screen, title, total, 0
+        self._screen, self._title, self._total = screen, title, total
+        self._told, self._told_at = 0, time.monotonic()
 
     def step(self, done: int) -> None:
         tenth = done * 10 // self._total
-        if tenth > self._told:
-            self._told = tenth
+        now = time.monotonic()
+        if tenth > self._told or now - self._told_at >= _LINE_EVERY_S:
+            self._told, self._told_at = tenth, now
             self._screen.say(f"{self._title}: {done:,} of {self._total:,}")
 
 

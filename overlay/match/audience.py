@@ -1,8 +1,9 @@
 """Which consumers want which records of a slice, found for all consumers at once.
 
 Patterns are matched once per distinct subject, when the dictionary first meets it; the answer is a row of consumer numbers
-beside the subject's code. A slice of records is then dealt out by a kernel that visits each record once to count and once
-to place, at a cost proportional to what matches: ten thousand consumers that want nothing of a slice cost nothing.
+beside the subject's code. A slice of records is then dealt out by kernels: one sifts out the records that anybody wants,
+and of those each is visited once to count and once to place. The cost is proportional to what matches: ten thousand consumers
+that want nothing of a slice cost nothing.
 """
 
 from __future__ import annotations
@@ -65,28 +66,43 @@ class Audience:
         if self._generation != self._dictionary.generation:
             self._forget()
         self._learn()
+        wanted = np.empty(codes.size, np.int64)
+        wanted = wanted[: _sift(codes, self._starts, wanted)]
         bounds = np.zeros(self._count + 1, np.int64)
-        _count(codes, self._starts, self._ids, bounds[1:])
+        if self._count == 1:
+            bounds[1] = wanted.size
+            return Selection(bounds, wanted)
+        _count(wanted, codes, self._starts, self._ids, bounds[1:])
         np.cumsum(bounds, out=bounds)
         rows = np.empty(int(bounds[-1]), np.int64)
-        _place(codes, self._starts, self._ids, bounds[:-1].copy(), rows)
+        _place(wanted, codes, self._starts, self._ids, bounds[:-1].copy(), rows)
         return Selection(bounds, rows)
 
 
 @nb.njit(cache=True, nogil=True)
-def _count(codes, starts, ids, counts):  # type: ignore[no-untyped-def]
+def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
+    """Rows that anybody wants, to the front of `wanted`; returns how many.
+
+    Every row is written and only the wanted ones are kept: a branch that goes either way would cost more than the write.
+    """
+    found = 0
     for row in range(codes.size):
-        code = codes[row]
-        if code >= 0:
-            for i in range(starts[code], starts[code + 1]):
-                counts[ids[i]] += 1
+        code = max(codes[row], 0)
+        wanted[found] = row
+        found += (codes[row] >= 0) & (starts[code + 1] > starts[code])
+    return found
 
 
 @nb.njit(cache=True, nogil=True)
-def _place(codes, starts, ids, free, rows):  # type: ignore[no-untyped-def]
-    for row in range(codes.size):
-        code = codes[row]
-        if code >= 0:
-            for i in range(starts[code], starts[code + 1]):
-                rows[free[ids[i]]] = row
-                free[ids[i]] += 1
+def _count(wanted, codes, starts, ids, counts):  # type: ignore[no-untyped-def]
+    for row in wanted:
+        for i in range(starts[codes[row]], starts[codes[row] + 1]):
+            counts[ids[i]] += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _place(wanted, codes, starts, ids, free, rows):  # type: ignore[no-untyped-def]
+    for row in wanted:
+        for i in range(starts[codes[row]], starts[codes[row] + 1]):
+            rows[free[ids[i]]] = row
+            free[ids[i]] += 1

@@ -1,6 +1,6 @@
 """From the bytes of a fetch to slices of records: headers, CRC, visibility, decompression and the walk, in that order.
 
-A slice is about a megabyte of decompressed records, small enough to stay in the processor's cache between the steps that
+A slice is about two megabytes of decompressed records, small enough to stay in the processor's cache between the steps that
 read it and to keep a kernel call far under the 20 ms that the event loop's neighbours can wait. Its arrays belong to the
 decoder and are used again for the next slice: whoever wants to keep something copies it.
 """
@@ -23,7 +23,7 @@ from .plan import Plan
 
 Ints = npt.NDArray[np.int64]
 
-SLICE_BYTES = 1 << 20
+SLICE_BYTES = 2 << 20
 SMALLEST_RECORD = 7  # length, attributes, two deltas, key size, value size, header count: a byte each
 NO_STOP = 1 << 62
 

@@ -145,14 +145,15 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
 
     `why`: _CLOSED with pos behind the `}`, MALFORMED, or any node when all children were met, pos then standing inside.
     """
+    awaited = _find_awaited(nodes, frames, depth)
     while True:
         node = frames[0, depth]
         if why <= _CLOSED:
             _settle_unmet(nodes, node, row, size, met, MISSING if why == _CLOSED else MALFORMED)
+        if depth < awaited:
+            return np.int64(-1), pos
         begin = frames[1, depth]
         depth -= 1
-        if depth < 0:
-            return depth, pos
         slot = nodes[node, SLOT]
         if why == MALFORMED:
             pos = _pass(buf, begin, end)
@@ -167,6 +168,15 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
             return depth, pos
         else:
             why = np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
+    """The least depth of an object whose end some path still has to know; depth + 1 when there is none."""
+    at = 0
+    while at < depth and frames[2, at] == 0 and nodes[frames[0, at + 1], SLOT] < 0:
+        at += 1
+    return at + 1
 
 
 @nb.njit(cache=True, nogil=True)

@@ -40,7 +40,7 @@ def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _headers(buf, pos, end, names, bounds, slots, row, at, size):  # type: ignore[no-untyped-def]
+def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type: ignore[no-untyped-def]
     """Walk the headers at `pos`, noting those that are wanted in `row`. Returns the position after the last one."""
     count, pos = read_varint(buf, pos, end)
     if count < 0:
@@ -55,6 +55,8 @@ def _headers(buf, pos, end, names, bounds, slots, row, at, size):  # type: ignor
         pos = skip(value_at, value_size)
         if pos > end:
             return np.int64(LOST)
+        if name_size < 64 and not (sizes >> name_size) & 1:
+            continue  # no wanted name is of this size
         for k in range(wanted):
             first = bounds[k]
             if bounds[k + 1] - first == name_size and _same(buf, name_at, names, first, name_size):
@@ -73,6 +75,10 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
     """
     row = 0
     fields = size.shape[0]
+    sizes = np.int64(0)  # bit n is set when a wanted name is n bytes long
+    for k in range(slots.size):
+        if bounds[k + 1] - bounds[k] < 64:
+            sizes |= np.int64(1) << (bounds[k + 1] - bounds[k])
     for b in range(batches.size):
         batch = batches[b]
         pos = batch.data_at
@@ -94,7 +100,7 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
             pos = skip(value_at, value_size)
             for f in range(fields):
                 size[f, row] = MISSING
-            pos = _headers(buf, pos, end, names, bounds, slots, row, at, size)
+            pos = _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size)
             if pos != end:
                 return first_row, b, 8
             this = batch.base_offset + offset_delta

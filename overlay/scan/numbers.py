@@ -7,16 +7,18 @@ NaN and no infinity in it: those have no place in SQL's comparisons.
 A long is a number whose value is an integer from -2^63 to 2^63 - 1, however it is spelled: 12, 12.0 and 1.2e1 are the
 same, because JSON knows one kind of number and many producers write every number with a point.
 
-A double is the nearest one to the value (ties to even). Up to 2^53 times or divided by a power of ten up to 10^22
-both operands are exact and so one rounding gives the right answer (W. Clinger, "How to read floating point numbers
-accurately", 1990). For the rest, which is rare in practice, the kernel says HARD and the caller asks Python's float.
-A value beyond the largest double is no double; one that rounds to zero is zero.
+A double is the nearest one to the value (ties to even). Up to 2^53 times or divided by a power of ten up to 10^22 both
+operands are exact and so one rounding gives the right answer (W. Clinger, "How to read floating point numbers
+accurately", 1990). Up to 19 digits rounding.py does it. For the rest, which is rare, the kernel says HARD and the
+caller asks Python's float. A value beyond the largest double is no double; one that rounds to zero is zero.
 """
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
+
+from .rounding import round_decimal
 
 GOOD, BAD, HARD = 0, 1, 2
 
@@ -122,8 +124,13 @@ def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     value = np.float64(digits)
     if count == 0:
         value = np.float64(0)
-    elif count > _DIGITS or digits > np.uint64(_EXACT) or power < -22 or power > 22:
+    elif count > _DIGITS:
         return 0.0, HARD
+    elif digits > np.uint64(_EXACT) or power < -22 or power > 22:
+        bits = round_decimal(digits, power)
+        if bits == np.uint64(0):
+            return 0.0, HARD
+        value = np.uint64(bits).view(np.float64)
     elif power < 0:
         value /= _POWERS[-power]
     else:

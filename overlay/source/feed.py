@@ -25,6 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
 from overlay.scan.commit import NO_ABORTS, Aborted
+from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Batches, Bytes, split
 
 from .mark import Mark
@@ -32,8 +33,9 @@ from .mark import Mark
 log = structlog.get_logger(__name__)
 
 READ_COMMITTED = 1
-PARTITION_BYTES = 8 << 20
-RESPONSE_BYTES = 32 << 20
+PARTITION_BYTES = 2 << 20
+"""Larger responses are slower: their copies no longer fit the cache, and the thread that decodes waits for them."""
+RESPONSE_BYTES = 16 << 20
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
 """While some lanes have data waiting, a fetch for the others must end soon, so that those can join again."""
@@ -84,8 +86,8 @@ class Denied:
 class Lane:
     """One reading position. `take` what is `ready`; the feed fetches on by itself."""
 
-    def __init__(self, feed: Feed, topic: str, partition: int, position: int) -> None:
-        self.topic, self.partition, self.position = topic, partition, position
+    def __init__(self, feed: Feed, topic: str, partition: int, position: int, stop: int) -> None:
+        self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
         self.stable_end = -1
         """Last known, -1 before the first response."""
         self.ready: Fetched | Lost | Denied | None = None
@@ -95,6 +97,11 @@ class Lane:
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is something to fetch for it now."""
+        return self.ready is None and not self.in_flight and self.position < self.stop
 
     def take(self) -> Fetched | Lost | Denied | None:
         """What has come, and let the feed fetch more."""
@@ -142,10 +149,10 @@ class Feed:
     def wake(self) -> None:
         self._idle.set()
 
-    async def open(self, topic: str, partition: int, position: int) -> Lane:
-        """Start reading a partition."""
+    async def open(self, topic: str, partition: int, position: int, stop: int = NO_STOP) -> Lane:
+        """Start reading a partition. At `stop` the fetches end, rather than wait for more."""
         await self._client.add_topic(topic)
-        lane = Lane(self, topic, partition, position)
+        lane = Lane(self, topic, partition, position, stop)
         self._lanes.append(lane)
         self.wake()
         return lane
@@ -186,7 +193,7 @@ class Feed:
         groups: dict[int | None, list[Lane]] = {}
         taken: set[TopicPartition] = set()
         for lane in self._lanes:
-            if lane.ready is None and not lane.in_flight and lane.tp not in taken:
+            if lane.is_idle and lane.tp not in taken:
                 taken.add(lane.tp)
                 groups.setdefault(self._client.cluster.leader_for_partition(lane.tp), []).append(lane)
         return groups

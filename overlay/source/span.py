@@ -26,7 +26,7 @@ async def read_span(client: AIOKafkaClient, topic: str, partition: int, start: i
         return
     feed = Feed(client)
     try:
-        lane = await feed.open(topic, partition, start)
+        lane = await feed.open(topic, partition, start, end)
         position = start
         while position < end:
             feed.changed.clear()

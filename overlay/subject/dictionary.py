@@ -22,6 +22,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+
 from .rule import SubjectRule
 from .values import Unaddressed
 
@@ -33,6 +34,7 @@ REASONS = tuple(Unaddressed)
 _EMPTY = -1
 _STORED_ROW = 4  # bytes before each stored field: its size
 _GROUP = 8
+_LONG = np.uint64(0xFF << 56)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Dictionary:
         self._codes: dict[str, int] = {}
         self._tuples = 0
         self._table = np.full(1 << 12, _EMPTY, np.int64)
-        self._hashes = np.empty(1 << 11, np.uint64)
+        self._keys = np.empty((1 << 11, 2), np.uint64)
         self._stored_at = np.zeros((1 << 11) + 1, np.int64)
         self._stored = np.empty(1 << 16, np.uint8)
         self._code_of = np.empty(1 << 11, np.int32)
@@ -99,7 +101,7 @@ class Dictionary:
         while done < tuples.size:
             known = self._tuples
             done, self._tuples = _intern(
-                buf, at, size, done, self._table, self._hashes, self._stored_at, self._stored, known, tuples
+                buf, at, size, done, self._table, self._keys, self._stored_at, self._stored, known, tuples
             )
             for number in range(known, self._tuples):
                 self._code_of[number] = self._code(number)
@@ -136,11 +138,11 @@ class Dictionary:
         """Make room for the next tuple in whatever is full."""
         if (self._tuples + 1) * 2 > self._table.size:
             self._table = np.full(self._table.size * 2, _EMPTY, np.int64)
-            _rehash(self._table, self._hashes, self._tuples)
-        if self._tuples >= self._hashes.size:
-            self._hashes = np.resize(self._hashes, self._hashes.size * 2)
+            _rehash(self._table, self._keys, self._tuples)
+        if self._tuples >= self._keys.shape[0]:
+            self._keys = np.resize(self._keys, (self._keys.shape[0] * 2, 2))
             self._code_of = np.resize(self._code_of, self._code_of.size * 2)
-            self._stored_at = np.resize(self._stored_at, self._hashes.size + 1)
+            self._stored_at = np.resize(self._stored_at, self._keys.shape[0] + 1)
         needed = int(self._stored_at[self._tuples]) + room + _STORED_ROW * len(self._rule.fields)
         if needed > self._stored.size:
             self._stored = np.resize(self._stored, max(needed, self._stored.size * 2))
@@ -153,7 +155,7 @@ def _mix(state, word):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _hash(buf, at, size, row):  # type: ignore[no-untyped-def]
+def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
     """Hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c") is not ("a", "bc")."""
     state = np.uint64(0x243F6A8885A308D3)
     for f in range(at.shape[0]):
@@ -167,6 +169,28 @@ def _hash(buf, at, size, row):  # type: ignore[no-untyped-def]
             state = _mix(state, word)
             pos += _GROUP
     return state
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
+    """Two words that stand for a record's tuple: (first, second).
+
+    A short tuple is its own key: each field's size and bytes, 15 bytes at most, and their number in the top byte of
+    the second word, so that equal keys are equal tuples and nothing needs to be compared. Of a longer one the first word
+    is a hash, and the second says _LONG.
+    """
+    first, second, filled = np.uint64(0), np.uint64(0), 0
+    for f in range(at.shape[0]):
+        length = size[f, row]
+        filled += 1 + max(length, 0)
+        if filled > 15:
+            return _digest(buf, at, size, row), _LONG
+        pos = at[f, row]
+        for i in range(max(length, 0) + 1):
+            byte = np.uint64(buf[np.uintp(pos + i - 1)]) if i else np.uint64(length & 0xFF)
+            second = (second << np.uint64(8)) | (first >> np.uint64(56))
+            first = (first << np.uint64(8)) | byte
+    return first, second | (np.uint64(filled) << np.uint64(56))
 
 
 @nb.njit(cache=True, nogil=True)
@@ -204,29 +228,30 @@ def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _intern(buf, at, size, row, table, hashes, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
+def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
     """Number the tuples of the records from `row` on, laying new ones down: (rows done, tuples known).
 
     Stops early, at a record whose new tuple finds no room; the caller grows what is full and calls again.
     """
     mask = table.size - 1
     while row < out.size:
-        digest = _hash(buf, at, size, row)
-        slot = np.int64(digest >> np.uint64(20)) & mask
+        first, second = _key(buf, at, size, row)
+        slot = np.int64(_mix(first, second) >> np.uint64(20)) & mask
         number = table[slot]
         while number >= 0:
-            if hashes[number] == digest and _is_stored(buf, at, size, row, stored, stored_at[number]):
-                break
+            if keys[number, 0] == first and keys[number, 1] == second:
+                if second != _LONG or _is_stored(buf, at, size, row, stored, stored_at[number]):
+                    break
             slot = (slot + 1) & mask
             number = table[slot]
         if number < 0:
-            if (tuples + 1) * 2 > table.size or tuples >= hashes.size:
+            if (tuples + 1) * 2 > table.size or tuples >= keys.shape[0]:
                 return row, tuples
             end = _store(buf, at, size, row, stored, stored_at[tuples])
             if end < 0:
                 return row, tuples
             stored_at[tuples + 1] = end
-            hashes[tuples] = digest
+            keys[tuples, 0], keys[tuples, 1] = first, second
             table[slot] = tuples
             number = tuples
             tuples += 1
@@ -236,10 +261,10 @@ def _intern(buf, at, size, row, table, hashes, stored_at, stored, tuples, out): 
 
 
 @nb.njit(cache=True, nogil=True)
-def _rehash(table, hashes, tuples):  # type: ignore[no-untyped-def]
+def _rehash(table, keys, tuples):  # type: ignore[no-untyped-def]
     mask = table.size - 1
     for number in range(tuples):
-        slot = np.int64(hashes[number] >> np.uint64(20)) & mask
+        slot = np.int64(_mix(keys[number, 0], keys[number, 1]) >> np.uint64(20)) & mask
         while table[slot] >= 0:
             slot = (slot + 1) & mask
         table[slot] = number

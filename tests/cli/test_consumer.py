@@ -11,7 +11,7 @@ from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
-from .trips import DEADLINE_S, Trips, await_sequence
+from .trips import DEADLINE_S, Trips, await_delivered
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,7 +31,7 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
     assert [(c["name"], c["state"], c["consumer_sequence"]) for c in new["consumers"]] == [("rome", "new", None)]
 
     service = running_service(trips.folder)
-    await_sequence(service, "rome", 20)
+    await_delivered(service, "rome", 20)
     found = trips.run_json("consumer", "info", "TRIPS", "rome")
     assert found["service"] == {"running": True, "url": service.url}
     rome = found["consumer"]
@@ -65,7 +65,7 @@ def test_removing_a_consumer(trips: Trips, running_service: StartService) -> Non
     trips.produce(20)
     service = running_service(trips.folder)
     for name in ("rome", "oslo"):
-        await_sequence(service, name, 10)
+        await_delivered(service, name, 10)
     assert "still has consumer rome" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes", code=1)
     trips.consumer_file("rome").unlink()
     assert "still serves consumer rome" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes", code=1)
@@ -80,7 +80,7 @@ def test_removing_a_consumer(trips: Trips, running_service: StartService) -> Non
 
     # the service has been fenced by that, and goes on by itself
     trips.produce(20)
-    await_sequence(service, "oslo", 10)
+    await_delivered(service, "oslo", 10)
     assert [c["name"] for c in trips.run_json("consumer", "ls")["consumers"]] == ["oslo"]
     assert [seen.value for seen in read_committed(trips.bootstrap, trips.output("oslo"))] == [
         str(number).encode() for number in range(1, 20, 2)
@@ -91,7 +91,7 @@ def test_a_consumer_begins_anew_by_force(trips: Trips, running_service: StartSer
     trips.add_consumer("rome")
     trips.produce(6)
     service = running_service(trips.folder)
-    await_sequence(service, "rome", 3)
+    await_delivered(service, "rome", 3)
     shown = trips.run("consumer", "rm", "TRIPS", "rome", "--yes", "--force")
     assert "it begins anew by its deliver_policy, with sequence 1" in shown
 

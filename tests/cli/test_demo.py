@@ -122,7 +122,7 @@ def _check_consumers(said: str) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
 def test_a_demo_that_is_broken_off_stops_what_it_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
     home = tmp_path / "demo"
-    with started(home, "--scale", "1000") as process:
+    with started(home, "--scale", "20") as process:
         wait_until(lambda: "publishing flights" in read(home) or has_ended(process), DEADLINE_S, "it publishes")
         process.send_signal(number)
         wait_until(lambda: has_ended(process), 60, "the demo ends")

@@ -27,7 +27,6 @@ class Trips:
     folder: Path
     bootstrap: str
     topic: str
-    partitions: int = 1
 
     def __post_init__(self) -> None:
         write_service_file(self.folder, self.bootstrap)
@@ -44,19 +43,19 @@ class Trips:
     def output(self, name: str) -> str:
         return f"{self.topic}-{name}"
 
-    def add_consumer(self, name: str, **fields: str) -> None:
-        """A push consumer for the subject `trips.<name>`."""
+    def add_consumer(self, name: str, to: str = "", **fields: str) -> None:
+        """A push consumer for the subject `trips.<to>`, by default `trips.<name>`."""
         more = "".join(f"{field}: {value}\n" for field, value in fields.items())
         self.consumer_file(name).write_text(
             f"stream: TRIPS\ndurable_name: {name}\ndeliver_subject: {self.output(name)}\n"
-            f"filter_subject: trips.{name}\nack_policy: none\n{more}"
+            f"filter_subject: trips.{to or name}\nack_policy: none\n{more}"
         )
 
     def produce(self, count: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(count):
             to = b"rome" if number % 2 == 0 else b"oslo"
-            producer.produce(self.topic, str(number).encode(), headers=[("to", to)], partition=number % self.partitions)
+            producer.produce(self.topic, str(number).encode(), headers=[("to", to)])
         assert producer.flush(30) == 0
 
     def delete_topic(self) -> None:
@@ -68,7 +67,7 @@ class Trips:
         end = time.monotonic() + 30
         while True:
             try:
-                make_topic(self.bootstrap, self.topic, self.partitions)
+                make_topic(self.bootstrap, self.topic)
             except KafkaException:  # the controller may still be at the deletion
                 if time.monotonic() > end:
                     raise
@@ -98,11 +97,11 @@ def get_stream(service: RunningService) -> Any:
     return service.get_json("/streams")[0]
 
 
-def await_sequence(service: RunningService, name: str, sequence: int) -> None:
-    """Wait until a consumer has delivered so many since its beginning, and committed them."""
+def await_delivered(service: RunningService, name: str, count: int) -> None:
+    """Wait until a consumer has delivered so many since the service started, and there is no more."""
 
     def has_come_to() -> bool:
         found = get_consumer(service, name)
-        return found["delivered"] >= sequence and found.get("lag_records") == 0
+        return found["delivered"] >= count and found.get("lag_records") == 0
 
-    wait_until(has_come_to, DEADLINE_S, f"{name} has delivered {sequence}")
+    wait_until(has_come_to, DEADLINE_S, f"{name} has delivered {count}")

@@ -49,5 +49,5 @@ def test_a_record_that_is_no_delivery(bootstrap: str, new_topic: NewTopicFixture
 
 
 def test_a_topic_that_is_not_there(bootstrap: str) -> None:
-    with pytest.raises(DemoError, match="nowhere: the output cannot be read: .*See the service's log"):
+    with pytest.raises(DemoError, match=r"nowhere: the output cannot be read: .*See the service's log"):
         read_output(bootstrap, "nowhere")

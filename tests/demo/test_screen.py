@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from io import StringIO
 
 from rich.console import Console
@@ -31,14 +32,8 @@ def show(screen: Screen) -> None:
         for done in (4096, 8192, TOTAL):
             progress(done)
     with screen.show_scan(TOTAL) as step:
-        for look in make_looks(screen_clock()):
+        for look in make_looks(time.monotonic()):
             step(look)
-
-
-def screen_clock() -> float:
-    from time import monotonic
-
-    return monotonic()
 
 
 def test_lines_where_there_is_no_terminal() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.demo.verdict import Content, compare, expect
@@ -20,6 +20,8 @@ def content(*entries: tuple[int, str]) -> Content:
     return Content(Counter(subject for _, subject in entries), np.array([n for n, _ in entries], np.int64))
 
 
+# the first call loads Arrow's kernels
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=12),
     st.lists(st.sampled_from(FILTERS), max_size=3),

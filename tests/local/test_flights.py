@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pyarrow as pa
 import pytest
 
+from bench.outputs import count_committed
 from overlay.local import flights
 
 
@@ -46,9 +48,8 @@ def test_scale_repeats_the_data(table: pa.Table, scale: float, expected: int) ->
 
 
 def test_publish_writes_every_record(bootstrap: str, table: pa.Table) -> None:
-    from bench.outputs import count_committed
-
+    topic = f"flights-{uuid.uuid4().hex[:8]}"
     rows, seen = table.slice(0, 5_000), list[int]()
-    assert flights.publish(bootstrap, "test-flights-publish", 1.5, "zstd", seen.append, table=rows) == 7_500
-    assert count_committed(bootstrap, "test-flights-publish") == 7_500
+    assert flights.publish(bootstrap, topic, 1.5, "zstd", seen.append, table=rows) == 7_500
+    assert count_committed(bootstrap, topic) == 7_500
     assert seen == sorted(seen) and seen[-1] == 7_500

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,32 @@ def test_numbers(origin: Origin, values: list[bytes]) -> None:
 
 
 @SETTINGS
-@given(value=st.floats(allow_nan=False, allow_infinity=False))
-def test_doubles_survive_their_own_spelling(value: float) -> None:
-    (read_back,) = column([repr(value).encode()], "double", Origin.JSON).array.to_pylist()
-    assert is_same(read_back, value)
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=50))
+def test_doubles_survive_their_own_spelling(values: list[float]) -> None:
+    read_back = column([repr(value).encode() for value in values], "double", Origin.JSON).array.to_pylist()
+    assert all(map(is_same, read_back, values))
+
+
+@SETTINGS
+@given(st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(-350, 320)), max_size=50))
+def test_every_power_of_ten(pairs: list[tuple[int, int]]) -> None:
+    check([f"{digits}e{power}".encode() for digits, power in pairs], "double", Origin.TEXT)
+
+
+def test_halfway_between_doubles() -> None:
+    """Values at, just below and just above the middle between two neighbours, where rounding is decided."""
+    values = []
+    for power in range(-60, 80):
+        for mantissa in ((1 << 53) + 1, (1 << 54) - 1, 3 * (1 << 52) + 1, (1 << 53) + 3):
+            with localcontext(prec=200):
+                middle = Decimal(mantissa) * Decimal(2) ** power
+            values += [
+                f"{middle:f}".encode(),
+                f"{middle:.18e}".encode(),
+                f"{middle:.17e}".encode(),
+                f"{middle:.16e}".encode(),
+            ]
+    check(values, "double", Origin.TEXT)
 
 
 @SETTINGS

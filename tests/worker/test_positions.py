@@ -165,6 +165,7 @@ def test_what_is_written_leads_back_to_where_everyone_stands(
         consumer = ("S", str(number))
         state.consumers[consumer] = ConsumerState(0, {SOURCE: Mark(start)})
         positions.enlist(consumer, state.consumers[consumer], {SOURCE: Mark(start)})
+    state.apply(positions.everything())
     reading = Reading(positions.tracks[PLACE])
     for step in steps:
         if step is not None:

@@ -1,0 +1,151 @@
+"""`overlay stream` against a real broker, with a service that runs and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlay.worker.service import shard_of
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import RunningService, StartService, write_service_file
+from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
+
+from .trips import DEADLINE_S, Trips, await_delivered, get_stream
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
+    trips = Trips(tmp_path / "config", bootstrap, new_topic())
+    trips.add_consumer("rome")
+    return trips
+
+
+def test_a_stream_with_and_without_its_service(trips: Trips, running_service: StartService) -> None:
+    trips.produce(40)
+    new = trips.run_json("stream", "info", "TRIPS")["stream"]
+    partition = f"{trips.topic}-0"
+    assert (new["state"], new["behind"], new["partitions"]) == ("new", None, {partition: {"position": None, "end": 40}})
+
+    service = running_service(trips.folder)
+    await_delivered(service, "rome", 20)
+    found = trips.run_json("stream", "ls")
+    assert found["service"] == {"running": True, "url": service.url}
+    (shown,) = found["streams"]
+    assert (shown["name"], shown["state"], shown["behind"], shown["decoded"]) == ("TRIPS", "running", 0, 40)
+    assert shown["partitions"] == {partition: {"position": 40, "end": 40}}
+    assert shown["rate"] > 0 and shown["consumers"] == ["rome"]
+
+    assert service.stop() == 0
+    trips.produce(2_000)
+    stored = trips.run_json("stream", "info", "TRIPS")["stream"]
+    assert (stored["state"], stored["behind"], stored["rate"]) == ("waiting", 2_000, None)
+    listed = trips.run("stream", "ls").splitlines()
+    assert listed[0].split() == ["stream", "state", "topics", "consumers", "partitions", "records/s", "behind"]
+    assert listed[1].split() == ["TRIPS", "waiting", trips.topic, "1", "1", "-", "2,000"]
+    assert "the service is not running" in listed[2]
+
+
+def test_a_name_that_nobody_knows(trips: Trips) -> None:
+    assert "no stream 'TRIP'. Did you mean TRIPS?" in trips.run("stream", "info", "TRIP", code=1)
+    assert "no stream 'trips'. Did you mean TRIPS?" in trips.run("stream", "reset", "trips", code=1)
+
+
+def test_neither_kafka_nor_a_service_answers(trips: Trips) -> None:
+    write_service_file(trips.folder, "127.0.0.1:1")
+    for words in (("stream", "ls"), ("consumer", "ls")):
+        assert "127.0.0.1:1: Kafka cannot be reached" in trips.run(*words, code=1)
+
+
+def await_stop(service: RunningService, reason: str) -> None:
+    def has_stopped() -> bool:
+        found = get_stream(service)
+        return found["state"] == "stopped" and reason in found["reason"]
+
+    wait_until(has_stopped, DEADLINE_S, f"the stream has stopped: {reason}")
+
+
+def test_a_topic_that_was_created_again(trips: Trips, running_service: StartService) -> None:
+    trips.produce(40)
+    service = running_service(trips.folder)
+    await_delivered(service, "rome", 20)
+    trips.delete_topic()
+    await_stop(service, "does not exist")
+    assert "Create it, then reset" in trips.run("stream", "reset", "TRIPS", "--yes", code=1)
+    trips.create_topic()
+    trips.produce(10)
+    await_stop(service, "overlay stream reset TRIPS")
+    shown = trips.run_json("stream", "info", "TRIPS")["stream"]
+    assert "overlay stream reset TRIPS" in shown["reason"]
+    assert shown["partitions"] == {f"{trips.topic}-0": {"position": None, "end": 10}}
+
+    asked = trips.run("stream", "reset", "TRIPS", code=1)
+    assert "nothing was changed" in asked and "was deleted and created again" in asked
+    assert get_stream(service)["state"] == "stopped"
+    assert "begins anew" in trips.run("stream", "reset", "TRIPS", "--yes")
+
+    # without a restart; sequences go on without a hole, and nothing comes twice
+    await_delivered(service, "rome", 25)
+    seen = read_committed(trips.bootstrap, trips.output("rome"))
+    assert [record.value for record in seen] == [str(n).encode() for n in (*range(0, 40, 2), *range(0, 10, 2))]
+    assert [record.token.consumer_sequence for record in seen] == list(range(1, 26))
+    assert [record.token.sequence for record in seen][-5:] == [1, 3, 5, 7, 9]
+    assert get_stream(service)["state"] == "running"
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+def test_a_reset_without_a_service(trips: Trips, running_service: StartService, where: str) -> None:
+    assert "nothing to reset" in trips.run("stream", "reset", "TRIPS")
+    trips.produce(10)
+    service = running_service(trips.folder)
+    await_delivered(service, "rome", 5)
+    assert service.stop() == 0
+    trips.produce(6)
+    shown = trips.run("stream", "reset", "TRIPS", "--to", where, "--yes")
+    then = "0" if where == "start" else "16"
+    assert ["rome", f"{trips.topic}-0", "10", then] in [line.split() for line in shown.splitlines()]
+    lag = trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]["lag_records"]
+    assert lag == (16 if where == "start" else 0)
+
+    trips.produce(2)
+    service = running_service(trips.folder)
+    wanted = [0, 2, 4, 6, 8, *((0, 2, 4, 6, 8, 0, 2, 4, 0) if where == "start" else (0,))]
+    await_delivered(service, "rome", len(wanted) - 5)
+    seen = read_committed(trips.bootstrap, trips.output("rome"))
+    assert [record.value for record in seen] == [str(number).encode() for number in wanted]
+    assert [record.token.consumer_sequence for record in seen] == list(range(1, len(wanted) + 1))
+
+
+def test_a_reset_reaches_every_shard(trips: Trips, running_service: StartService) -> None:
+    with (trips.folder / "overlay.yaml").open("a") as file:
+        file.write("shards: 3\n")
+    names = ["rome", *(f"rome{number}" for number in range(5))]
+    assert {shard_of(("TRIPS", name), 3) for name in names} == {0, 1, 2}
+    for name in names:
+        trips.add_consumer(name, to="rome")
+    trips.produce(10)
+    service = running_service(trips.folder)
+    for name in names:
+        await_delivered(service, name, 5)
+    trips.run("stream", "reset", "TRIPS", "--yes")
+    for name in names:
+        await_delivered(service, name, 10)
+        seen = read_committed(trips.bootstrap, trips.output(name))
+        assert [record.token.consumer_sequence for record in seen] == list(range(1, 11)), name
+
+
+def test_last_per_subject_begins_anew_with_the_last_messages(trips: Trips, running_service: StartService) -> None:
+    trips.add_consumer("lasts", to=">", deliver_policy="last_per_subject")
+    trips.produce(10)
+    service = running_service(trips.folder)
+    await_delivered(service, "lasts", 2)
+    assert service.stop() == 0
+    trips.produce(6)
+    trips.run("stream", "reset", "TRIPS", "--yes")
+    service = running_service(trips.folder)
+    await_delivered(service, "lasts", 2)
+    seen = read_committed(trips.bootstrap, trips.output("lasts"))
+    assert [record.value for record in seen] == [b"8", b"9", b"4", b"5"]

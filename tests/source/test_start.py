@@ -1,0 +1,165 @@
+"""Deliver policies against the slow twin, with a restart in the middle and records that are out of time order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import TopicPartition
+
+from tests.oracle.push import last_per_subject
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import (
+    CommittedReader,
+    Scene,
+    Seen,
+    await_caught_up,
+    await_records,
+    check_output,
+    expect,
+    produce,
+    read_committed,
+    serve,
+)
+
+BASE = 1_700_000_000_000
+PLACES = ["a", "b", "c", "d", "e", None]
+FILTERS = ("t.a", "t.b", "t.d")
+
+
+def produce_at(bootstrap: str, topic: str, count: int, seed: int) -> None:
+    """Records of random subjects whose times go up and down, in small batches."""
+    rng = random.Random(seed)
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 50})
+    for number in range(count):
+        to = rng.choice(PLACES)
+        time = BASE + seed * 1_000_000 + 10 * number + rng.randrange(-300, 300)
+        producer.produce(topic, str(number), timestamp=time, headers=[("to", to)] if to else [])
+    assert producer.flush(30) == 0
+
+
+def write_time(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+def choose(policy: str, before: Sequence[Seen], after: Sequence[Seen]) -> list[Seen]:
+    """What a consumer that was created between `before` and `after` has to deliver."""
+    wanted, later = expect(before, FILTERS), expect(after, FILTERS)
+    match policy:
+        case "all" | "epoch" | "first":
+            return wanted + later
+        case "new" | "beyond" | "future":
+            return later
+        case "sequence":
+            return [record for record in wanted if record.offset >= 299] + later
+        case "time":
+            first = next(record.offset for record in before if record.timestamp >= BASE + 2_000)
+            return [record for record in wanted if record.offset >= first] + later
+        case "last":
+            return wanted[-1:] + later
+        case "lasts":
+            keep = last_per_subject((record.offset, str(record.header(b"to"))) for record in wanted)
+            return [record for record in wanted if record.offset in keep] + later
+    raise AssertionError(policy)
+
+
+POLICIES: dict[str, dict[str, object]] = {
+    # the snapshot first: whoever stands at the same place must not be taken for one of its kind
+    "lasts": {"deliver_policy": "last_per_subject"},
+    "all": {"deliver_policy": "all"},
+    "new": {"deliver_policy": "new"},
+    "sequence": {"deliver_policy": "by_start_sequence", "opt_start_seq": 300},
+    "first": {"deliver_policy": "by_start_sequence", "opt_start_seq": 1},
+    "beyond": {"deliver_policy": "by_start_sequence", "opt_start_seq": 1_000_000},
+    "time": {"deliver_policy": "by_start_time", "opt_start_time": write_time(BASE + 2_000)},
+    "future": {"deliver_policy": "by_start_time", "opt_start_time": "2100-01-01T00:00:00Z"},
+    "epoch": {"deliver_policy": "by_start_time", "opt_start_time": "1969-12-31T23:59:59.999Z"},
+    "last": {"deliver_policy": "last"},
+}
+
+
+def test_policies(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """All of them at once, on one partition; stopped in the middle and started again."""
+    topic = new_topic()
+    produce_at(scene.bootstrap, topic, 600, 0)
+    before = list(read_committed(scene.bootstrap, topic))
+    scene.add_stream("S", topic)
+    outputs = {name: scene.add_consumer("S", name, *FILTERS, **config) for name, config in POLICIES.items()}
+    with serve(scene) as served:
+        await_caught_up(served, *outputs)
+        assert served.report()["reasons"] == []
+        produce_at(scene.bootstrap, topic, 200, 1)
+    with serve(scene):
+        produce_at(scene.bootstrap, topic, 200, 2)
+        after = [record for record in read_committed(scene.bootstrap, topic) if record.offset >= len(before)]
+        for name, output in outputs.items():
+            wanted = choose(name, before, after)
+            with CommittedReader(scene.bootstrap, output) as reader:
+                await_records(reader, len(wanted))
+                check_output(reader.read(), wanted, consumer=name)
+
+
+def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """A consumer of last messages that has the stream to itself, then the tail."""
+    topic = new_topic()
+    produce(scene.bootstrap, topic, ["a", "b", "a", None, "b", "c", "a"])
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", deliver_policy="last_per_subject")
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        assert [r.token.sequence for r in await_records(reader, 3)] == [5, 6, 7]
+        produce(scene.bootstrap, topic, ["a"])
+        assert [r.token.sequence for r in await_records(reader, 4)] == [5, 6, 7, 8]
+
+
+def test_last_over_several_partitions(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """The matching record with the latest time, then what comes after in any partition."""
+    topic = new_topic(partitions=3)
+    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    for number, (partition, to) in enumerate([(0, "a"), (1, "a"), (2, "b"), (1, "b"), (0, "b")]):
+        producer.produce(topic, str(number), partition=partition, timestamp=BASE + number, headers=[("to", to)])
+    assert producer.flush(30) == 0
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", "t.a", deliver_policy="last")
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        await_records(reader, 1)
+        await_caught_up(served, "c")
+        produce(scene.bootstrap, topic, ["a", "a"], partition=2)
+        values = [record.value for record in await_records(reader, 3)]
+        assert values == [b"1", b"0", b"1"]
+        assert {record.token.sequence for record in reader.seen} == {0}
+
+
+@pytest.mark.parametrize("policy", ["lasts", "sequence"])
+def test_policies_over_an_empty_topic(scene: Scene, new_topic: NewTopicFixture, policy: str) -> None:
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", policy, **POLICIES[policy])
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        await_caught_up(served, policy)
+        produce(scene.bootstrap, topic, ["a", "b"])
+        await_records(reader, 2)
+        check_output(reader.seen, expect(read_committed(scene.bootstrap, topic)), consumer=policy)
+
+
+def test_a_start_below_the_log_s_start(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    produce(scene.bootstrap, topic, ["a"] * 40)
+    delete_below(scene.bootstrap, topic, 25)
+    scene.add_stream("S", topic)
+    names = {"first": POLICIES["first"], "lasts": POLICIES["lasts"], "all": POLICIES["all"]}
+    outputs = {name: scene.add_consumer("S", name, **config) for name, config in names.items()}
+    with serve(scene) as served:
+        await_caught_up(served, *outputs)
+    sequences = {name: [r.token.sequence for r in read_committed(scene.bootstrap, out)] for name, out in outputs.items()}
+    assert sequences == {"first": list(range(26, 41)), "lasts": [40], "all": list(range(26, 41))}
+
+
+def delete_below(bootstrap: str, topic: str, offset: int) -> None:
+    """What retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        future.result(30)
