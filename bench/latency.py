@@ -3,8 +3,8 @@
 A producer writes one record each millisecond to a topic that a filter follows; each record carries the time it was
 handed to the producer. A read-committed confluent-kafka consumer reads the filter's output in this process and looks
 at the same clock. So a figure holds the producer's way to Kafka, the filter, its transaction, and the consumer's
-fetch. Everything matches: each record is a sample. Both sides handle 1,000 records before the first round, and the first two seconds of each round are left
-out for both: connections, compiled kernels, first transactions.
+fetch. Everything matches: each record is a sample. Both sides handle 1,000 records before the first round, and the
+first two seconds of each round are left out for both: connections, compiled kernels, first transactions.
 
 The figure of a case is the 99th percentile, the median of the rounds; `p50` and `p99` stand beside it.
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
-
 from tenacity import AsyncRetrying, retry_if_result, stop_after_delay, wait_fixed
 
 from overlay.connection import Properties, for_confluent

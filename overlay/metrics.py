@@ -60,7 +60,7 @@ class Metrics:
             namespace="overlay", registry=registry, buckets=_COMMIT_BUCKETS,
         )  # fmt: skip
         self.delivery_latency_seconds = Histogram(
-            "delivery_latency_seconds", "Age of the oldest record that a consumer was given in a round, when that was committed",
+            "delivery_latency_seconds", "Age of the oldest record of a consumer's share of a round, at its commit",
             ("stream", "consumer"), namespace="overlay", registry=registry, buckets=_LATENCY_BUCKETS,
         )  # fmt: skip
         Info("build", "Versions", namespace="overlay", registry=registry).info(

@@ -16,7 +16,7 @@ Records are JSON with a version: a newer version is refused, never half read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -102,10 +102,12 @@ class ShardState:
             return state.own[source]
         return self.cursors.get((consumer[0], source))
 
-    def pin(self, consumer: ConsumerId, sources: Iterable[Source]) -> ConsumerState:
-        """The consumer's state with every position its own, so that the cursor can move on without it."""
-        marks = {source: self.mark_of(consumer, source) for source in sources}
-        own = {source: mark for source, mark in marks.items() if mark is not None}
+    def pin(self, consumer: ConsumerId, starts: Mapping[Source, int]) -> ConsumerState:
+        """The consumer's state with every position its own, so that the cursor can move on without it.
+
+        `starts`: the stream's partitions, and where to stand in those that the consumer has no position in yet.
+        """
+        own = {source: self.mark_of(consumer, source) or Mark(first) for source, first in starts.items()}
         return replace(self.consumers[consumer], own=own)
 
     def checkpoint(self) -> Delta:

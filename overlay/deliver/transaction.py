@@ -152,14 +152,27 @@ class Transactions(_Sender):
         async with self._guard():
             await self._send_all(batches)
 
-    async def finish(self, state: bytes) -> int:
-        """Write the state record and commit; returns the record's offset."""
+    async def finish(self, state: bytes, batches: Iterable[Outgoing] = ()) -> int:
+        """Write the state record and the last batches, side by side, and commit; returns the state record's offset.
+
+        Side by side means one AddPartitionsToTxn and one produce request where there would be two of each.
+        """
         async with self._guard():
-            async with asyncio.timeout(DEADLINE_S):
-                future = await self._producer.send(self._state.topic, state, partition=self._state.partition)
-                metadata: RecordMetadata = await future
+            async with asyncio.timeout(2 * DEADLINE_S):
+                recording = asyncio.create_task(self._record(state))
+                try:
+                    await self._send_all(batches)
+                    offset = await recording
+                finally:
+                    recording.cancel()
+                    await asyncio.gather(recording, return_exceptions=True)
                 await self._producer.commit_transaction()
-            return int(metadata.offset)
+            return offset
+
+    async def _record(self, state: bytes) -> int:
+        future = await self._producer.send(self._state.topic, state, partition=self._state.partition)
+        metadata: RecordMetadata = await future
+        return int(metadata.offset)
 
     @contextlib.asynccontextmanager
     async def _guard(self) -> AsyncIterator[None]:

@@ -138,7 +138,8 @@ def _name_program(name: str) -> str:
     found = shutil.which(name)
     if found and Path(found).parent == folder:
         return name
-    return _shorten(folder / name)
+    # a source tree that was never installed has no `overlay` program
+    return _shorten(folder / name) if (folder / name).exists() else f"{_shorten(Path(sys.executable))} -m {name}"
 
 
 def _shorten(path: Path) -> str:

@@ -22,7 +22,6 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-
 from .rule import SubjectRule
 from .values import Unaddressed
 
@@ -239,9 +238,9 @@ def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  #
         slot = np.int64(_mix(first, second) >> np.uint64(20)) & mask
         number = table[slot]
         while number >= 0:
-            if keys[number, 0] == first and keys[number, 1] == second:
-                if second != _LONG or _is_stored(buf, at, size, row, stored, stored_at[number]):
-                    break
+            same = keys[number, 0] == first and keys[number, 1] == second
+            if same and (second != _LONG or _is_stored(buf, at, size, row, stored, stored_at[number])):
+                break
             slot = (slot + 1) & mask
             number = table[slot]
         if number < 0:

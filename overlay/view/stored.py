@@ -18,6 +18,8 @@ from overlay.worker.sources import list_sources
 
 from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
 
+DEADLINE_S = 5.0
+"""How long to wait for Kafka: somebody sits at the terminal."""
 NEW, WAITING, STOPPED, REMOVED = "new", "waiting", "stopped", "removed"
 REMOVED_REASON = "its file is gone and its state is kept until `overlay consumer rm {} {}`"
 
@@ -41,7 +43,7 @@ class Memory:
 async def read_memory(loaded: Loaded) -> Memory:
     """Ask Kafka. Raises SourceUnavailable and CredentialsRefused as check_reachable words them."""
     kafka = loaded.service.kafka
-    await asyncio.to_thread(check_reachable, kafka)
+    await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
     admin = Admin(kafka)
     client = await open_client(kafka)
     try:

@@ -31,6 +31,8 @@ class Roster:
     readers: dict[ConsumerId, Reader] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
+    starts: dict[Source, int] = field(default_factory=dict)
+    """The log start of every partition."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
     """Every source topic as it was found, None for those that were not there."""
 
@@ -79,6 +81,7 @@ async def make_roster(
         if sources.unread:
             log.error("partitions are not read until `overlay stream extend`", stream=name, partitions=sources.unread)
         roster.streams[name], roster.sources[name] = stream, sources
+        roster.starts.update({source: first for source, (first, _) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
     ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
     outputs, refused = await ensure_topics(admin, ready, loaded.service.topics.replication)
@@ -129,7 +132,8 @@ def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerS
     for consumer, known in state.consumers.items():
         if consumer in roster.readers or consumer[0] not in roster.sources:
             continue
-        now = state.pin(consumer, roster.sources[consumer[0]].partitions)
+        sources = roster.sources[consumer[0]].partitions
+        now = state.pin(consumer, {source: roster.starts[source] for source in sources})
         if now.own != known.own:
             pinned[consumer] = replace(now, snapshot=known.snapshot)
     return pinned

@@ -13,7 +13,7 @@ from typing import Any
 
 import mmh3
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from overlay.admin import Admin
 from overlay.clock import now_ms
@@ -70,7 +70,7 @@ class Service:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), seconds)
 
-        again, pauses = retry_if_exception_type(SourceUnavailable), wait_exponential_jitter(0.5, 15)
+        again, pauses = retry_if_exception_type(SourceUnavailable), wait_random_exponential(multiplier=0.5, max=15)
         async for attempt in AsyncRetrying(retry=again, wait=pauses, sleep=rest, reraise=True):
             if stop.is_set():
                 return

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ from overlay.deliver.transaction import PlainSender, Transactions
 from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
-from overlay.source.mark import Mark, Source
+from overlay.source.mark import Mark
 
 from .pipeline import Outcome, Pipeline, Task
 from .positions import Place, Positions
@@ -62,6 +62,8 @@ class Round:
     delta: Delta
     plain: asyncio.Task[None] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
+    sent: bool = False
+    """Whether its transactional batches are in the open transaction."""
 
     @property
     def transactional(self) -> list[Outgoing]:
@@ -289,32 +291,39 @@ class Session:
         """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
         began = time.monotonic()
         await self.transactions.begin()
-        for done in rounds:
+        last = rounds[-1]
+        for done in rounds[:-1]:
             await self._send(done)
-        while rounds[-1].outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
+        while last.outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
+            await self._send(last)
             more = await self._next(left)
             if more is None:
                 break
             rounds.append(more)
-            await self._send(more)
+            last = more
+        await self._settle_plain(last)
         delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
-        await self._record(delta)
+        await self._record(delta, () if last.sent else last.transactional)
         self.metrics.commit_seconds.observe(time.monotonic() - began)
         for done in rounds:
             self.on_commit(done.outcome)
-        return rounds[-1].outcome.backlog
+        return last.outcome.backlog
 
     async def _send(self, done: Round) -> None:
+        await self._settle_plain(done)
+        await self.transactions.send(done.transactional)
+        done.sent = True
+
+    async def _settle_plain(self, done: Round) -> None:
         if done.plain is not None:
             await done.plain
-        await self.transactions.send(done.transactional)
 
-    async def _record(self, delta: Delta) -> None:
+    async def _record(self, delta: Delta, batches: Sequence[Outgoing] = ()) -> None:
         """Write a delta and commit; now and then a checkpoint instead, and let go of what lies below it."""
         self.state.apply(delta)
         checkpoint = self._commits % CHECKPOINT_EVERY == 0
         written = self.state.checkpoint() if checkpoint else delta
-        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint))
+        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches)
         self._commits += 1
         if checkpoint:
             topic, shard = self.state_place
@@ -338,11 +347,11 @@ async def _run_both(reading: asyncio.Task[None], committing: asyncio.Task[None])
         await asyncio.gather(reading, committing, return_exceptions=True)
 
 
-def open_positions(roster: Roster, state: ShardState, starts: dict[Source, int]) -> Positions:
-    """Where the roster's consumers stand. A partition in which a consumer has no position yet is read from `starts`."""
+def open_positions(roster: Roster, state: ShardState) -> Positions:
+    """Where the roster's consumers stand. A partition in which a consumer has no position yet is read from its start."""
     positions = Positions()
     for consumer in roster.readers:
         sources = roster.sources[consumer[0]].partitions
-        marks = {source: state.mark_of(consumer, source) or Mark(starts.get(source, 0)) for source in sources}
+        marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
         positions.enlist(consumer, state.consumers[consumer], marks)
     return positions

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,22 +114,19 @@ class Shard:
             roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, *self._left_out())
             await transactions.look_up(outputs)
             state.apply(delta)
-            starts = await self.admin.find_bounds(
-                [s for sources in roster.sources.values() for s in sources.partitions]
-            )
             self.session = Session(
                 client=client,
                 admin=self.admin,
                 metrics=self.metrics,
                 roster=roster,
                 state=state,
-                positions=open_positions(roster, state, {source: first for source, (first, _) in starts.items()}),
+                positions=open_positions(roster, state),
                 transactions=transactions,
                 plain=await self._open_plain(roster, closing),
                 state_place=(state_topic(service.topics.prefix), self.number),
                 on_commit=self._commit_seen,
             )
-            await self._load_snapshots(self.session, starts)
+            await self._load_snapshots(self.session)
             self.trouble = ""
             try:
                 await self._run(self.session, stop)
@@ -158,13 +155,13 @@ class Shard:
             self._refusals.pop(self.mine[consumer].deliver_subject, None)
         self.on_commit(outcome)
 
-    async def _load_snapshots(self, session: Session, bounds: Mapping[Source, tuple[int, int]]) -> None:
+    async def _load_snapshots(self, session: Session) -> None:
         """For last_per_subject: find the records that are still to be delivered. A scan, so it shows its progress."""
         for (stream, source), track in session.positions.all():
             if not track.is_alone:
                 continue
             (consumer,) = track.members
-            span = (max(track.position, bounds[source][0]), track.snapshot_end)
+            span = (max(track.position, session.roster.starts[source]), track.snapshot_end)
             progress = ScanProgress(stream, consumer[1], source, span[1] - span[0])
             track.only = await find_lasts(
                 session.client, self.mine[consumer], session.roster.streams[stream], source, span, progress.step

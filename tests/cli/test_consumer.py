@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from overlay.cli.consumer import find_consumer
+from overlay.errors import OverlayError
+from overlay.view.facts import ConsumerFacts, Facts, StreamFacts
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -39,7 +43,7 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
     assert rome["positions"] == {f"{trips.topic}-0": 40}
     assert rome["rate"] > 0 and rome["delivered"] == 20
     listed = trips.run("consumer", "ls", "TRIPS").splitlines()
-    assert listed[0].split() == "stream consumer state output sequence records/s lag lag time".split()
+    assert listed[0].split() == ["stream", "consumer", "state", "output", "sequence", "records/s", "lag", "lag", "time"]
     assert listed[1].split()[:5] == ["TRIPS", "rome", "running", trips.output("rome"), "20"]
 
     assert service.stop() == 0
@@ -54,9 +58,20 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
 
 def test_names_that_nobody_knows(trips: Trips) -> None:
     trips.add_consumer("rome")
-    assert "no consumer of TRIPS 'romee'. Did you mean rome?" in trips.run("consumer", "info", "TRIPS", "romee", code=1)
     assert "no stream 'TRIP'. Did you mean TRIPS?" in trips.run("consumer", "rm", "TRIP", "rome", code=1)
-    assert "no stream 'x'. There is TRIPS" in trips.run("consumer", "ls", "x", code=1)
+
+
+def test_names_are_suggested() -> None:
+    facts = Facts({"TRIPS": StreamFacts("TRIPS")}, {("OLD", "rome"): ConsumerFacts("OLD", "rome")})
+    folder = Path("config")
+    assert find_consumer(facts, "OLD", "rome", folder).id == ("OLD", "rome")
+    for stream, name, message in (
+        ("OLD", "romee", "config: there is no consumer of OLD 'romee'. Did you mean rome? There is rome"),
+        ("TRIPS", "x", "config: there is no consumer of TRIPS 'x', nor any other. Is --config the right folder?"),
+        ("trips", "rome", "config: there is no stream 'trips'. Did you mean TRIPS? There is OLD, TRIPS"),
+    ):
+        with pytest.raises(OverlayError, match=re.escape(message)):
+            find_consumer(facts, stream, name, folder)
 
 
 def test_removing_a_consumer(trips: Trips, running_service: StartService) -> None:

@@ -102,6 +102,6 @@ def await_delivered(service: RunningService, name: str, count: int) -> None:
 
     def has_come_to() -> bool:
         found = get_consumer(service, name)
-        return found["delivered"] >= count and found.get("lag_records") == 0
+        return bool(found["delivered"] >= count and found.get("lag_records") == 0)
 
     wait_until(has_come_to, DEADLINE_S, f"{name} has delivered {count}")

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from overlay.view.figures import show_count, show_rate, show_seconds
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (None, "-"), (0.0, "0/s"), (0.4, "0.4/s"), (9.96, "10/s"), (12.3, "12/s"),
+        (999.4, "999/s"), (1_234.0, "1.2 k/s"), (857_000.0, "857 k/s"), (2.5e6, "2.5 M/s"),
+    ],
+)  # fmt: skip
+def test_rates(rate: float | None, text: str) -> None:
+    assert show_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.0, "0 s"), (1.52, "1.5 s"), (119.0, "119 s"), (180.0, "3 min"), (7_200.0, "2 h"), (4e5, "5 d")],
+)
+def test_seconds(seconds: float | None, text: str) -> None:
+    assert show_seconds(seconds) == text
+
+
+def test_counts() -> None:
+    assert [show_count(count) for count in (None, 0, 336_776)] == ["-", "0", "336,776"]

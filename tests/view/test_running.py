@@ -1,0 +1,61 @@
+"""Asking a service over HTTP: what answers need not be one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from overlay.config import HttpConfig
+from overlay.view.facts import PartitionFacts
+from overlay.view.running import NoService, ask_service
+
+
+@asynccontextmanager
+async def serving(pages: dict[str, Any]) -> AsyncIterator[HttpConfig]:
+    """A server with these JSON pages, where overlay.yaml would have it listen."""
+    app = web.Application()
+    for path, body in pages.items():
+
+        async def answer(_: web.Request, body: Any = body) -> web.StreamResponse:
+            return web.json_response(body)
+
+        app.router.add_get(path, answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield HttpConfig(listen=f"0.0.0.0:{runner.addresses[0][1]}")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_service_that_says_more_than_we_know() -> None:
+    stream = {"name": "S", "topics": ["t"], "partitions": {"t-0": {"position": 3, "end": -1}}, "rate": 2.0, "new": 1}
+    consumer = {"stream": "S", "name": "c", "filters": ["a.>"], "state": "running", "lag_seconds": 0.0, "new": 1}
+    async with serving({"/streams": [stream], "/consumers": [consumer]}) as http:
+        facts = await ask_service(http)
+    assert facts.url == f"http://127.0.0.1:{http.address[1]}"
+    assert facts.streams["S"].topics == ("t",)
+    assert facts.streams["S"].partitions == {"t-0": PartitionFacts(3, None)}
+    assert facts.consumers["S", "c"].filters == ("a.>",)
+    assert facts.consumers["S", "c"].lag_records is None
+
+
+@pytest.mark.parametrize("pages", [{}, {"/streams": ["x"], "/consumers": []}, {"/streams": {}, "/consumers": 1}])
+async def test_another_program_answers(pages: dict[str, Any]) -> None:
+    async with serving(pages) as http:
+        with pytest.raises(NoService, match="another program"):
+            await ask_service(http)
+
+
+async def test_nobody_answers() -> None:
+    async with serving({}) as http:
+        pass
+    with pytest.raises(NoService, match="nothing answers"):
+        await ask_service(http)
+    with pytest.raises(NoService, match="port 0"):
+        await ask_service(HttpConfig(listen="127.0.0.1:0"))

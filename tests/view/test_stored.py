@@ -1,0 +1,101 @@
+"""What a state and the ends of logs come to, without Kafka: both are values here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlay.admin import TopicFacts
+from overlay.config import Loaded
+from overlay.deliver.state import ConsumerState, ShardState
+from overlay.errors import SourceChanged
+from overlay.source.mark import Mark
+from overlay.view.rewind import Where, plan_rewind
+from overlay.view.stored import Memory, describe_memory
+from tests.config.folders import load_files
+
+SOURCE = ("flights", 0)
+LATE = ("FLIGHTS", "late")
+CONSUMER = "stream: FLIGHTS\nack_policy: none\ndeliver_subject: {0}\ndurable_name: {0}\n"
+
+
+def load(folder: Path) -> Loaded:
+    files = {f"consumers/{name}.yaml": CONSUMER.format(name) for name in ("late", "fresh")}
+    files["consumers/lasts.yaml"] = (
+        CONSUMER.format("lasts") + "deliver_policy: last_per_subject\nfilter_subject: flights.>\n"
+    )
+    return load_files(folder, files)
+
+
+def remember(identity: str = "id-1") -> Memory:
+    """Late follows the cursor at 30, lasts is at 10, gone has no file; the log is 5 to 50."""
+    state = ShardState(
+        {("FLIGHTS", SOURCE): Mark(30)},
+        {
+            LATE: ConsumerState(12),
+            ("FLIGHTS", "lasts"): ConsumerState(3, {SOURCE: Mark(10)}),
+            ("FLIGHTS", "gone"): ConsumerState(7, {SOURCE: Mark(20)}),
+        },
+        {("FLIGHTS", "flights"): "id-1"},
+    )
+    return Memory([state], {"flights": TopicFacts("flights", identity, 1, {})}, {SOURCE: (5, 50)})
+
+
+def test_positions_and_lag(tmp_path: Path) -> None:
+    facts = describe_memory(load(tmp_path), remember())
+    shown = {name: (c.state, c.consumer_sequence, c.lag_records) for (_, name), c in facts.consumers.items()}
+    assert shown == {
+        "fresh": ("new", None, None),
+        "gone": ("removed", 7, 30),
+        "lasts": ("waiting", 3, 40),
+        "late": ("waiting", 12, 20),
+    }
+    assert "overlay consumer rm FLIGHTS gone" in facts.consumers["FLIGHTS", "gone"].reason
+    stream = facts.streams["FLIGHTS"]
+    assert (stream.state, stream.behind, stream.consumers) == ("waiting", 20, ("fresh", "lasts", "late"))
+
+
+def test_a_topic_that_was_created_again(tmp_path: Path) -> None:
+    facts = describe_memory(load(tmp_path), remember("id-2"))
+    assert (facts.streams["FLIGHTS"].state, facts.streams["FLIGHTS"].behind) == ("stopped", None)
+    late = facts.consumers[LATE]
+    assert (late.state, late.lag_records) == ("stopped", None)
+    assert "overlay stream reset FLIGHTS" in late.reason
+
+
+def test_before_the_first_run(tmp_path: Path) -> None:
+    memory = Memory([], remember().topics, {SOURCE: (5, 50)})
+    facts = describe_memory(load(tmp_path), memory)
+    assert {c.state for c in facts.consumers.values()} == {"new"}
+    assert not plan_rewind(load(tmp_path), memory, "FLIGHTS", Where.START).is_needed(memory)
+
+
+def test_a_rewind_to_the_start(tmp_path: Path) -> None:
+    memory = remember("id-2")
+    rewind = plan_rewind(load(tmp_path), memory, "FLIGHTS", Where.START)
+    assert "deleted and created again" in rewind.reason
+    assert rewind.positions == {SOURCE: 5}
+    assert {name: at[SOURCE] for (_, name), at in rewind.consumers.items()} == {"gone": 20, "lasts": 10, "late": 30}
+    assert rewind.is_needed(memory)
+
+    (state,) = memory.states
+    state.apply(rewind.change(state))
+    assert (state.cursors, state.topics) == ({}, {})
+    own = {SOURCE: Mark(5)}
+    assert state.consumers == {
+        LATE: ConsumerState(12, own),
+        ("FLIGHTS", "lasts"): ConsumerState(3, own, {SOURCE: 50}),
+        ("FLIGHTS", "gone"): ConsumerState(7, own),
+    }
+
+
+def test_a_rewind_to_the_end(tmp_path: Path) -> None:
+    rewind = plan_rewind(load(tmp_path), remember(), "FLIGHTS", Where.END)
+    assert (rewind.reason, rewind.positions, rewind.snapshots) == ("", {SOURCE: 50}, {})
+
+
+def test_no_rewind_without_the_topic(tmp_path: Path) -> None:
+    memory = Memory(remember().states, {}, {})
+    with pytest.raises(SourceChanged, match=r"topic flights does not exist\. Create it"):
+        plan_rewind(load(tmp_path), memory, "FLIGHTS", Where.START)
