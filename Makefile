@@ -25,9 +25,13 @@ venv: $(STAMP) ## set up .venv with the locked versions; at once when nothing ha
 demo: $(STAMP) ## filter real flight records out of a real Kafka topic, and check the result
 	@$(RUN)/overlay demo $(ARGS)
 
-test: lint ## lint, then every test
+test: lint ## lint, then every test but the long ones
 	@echo "pytest"
-	@$(RUN)/python -m pytest $(ARGS)
+	@$(RUN)/python -m pytest -m "not slow" $(ARGS)
+
+test-long: lint ## every test, with many more rounds: fuzzing, kill -9
+	@echo "pytest, long"
+	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "ruff check"

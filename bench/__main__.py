@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
@@ -47,6 +48,8 @@ def main(
     codec: Sequence[str],
     selectivity: Sequence[str],
 ) -> None:
+    # by default SIGTERM would leave the broker and the peers' processes behind
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # the service under test logs as it does for a user; only trouble is of interest here
     set_up_logs(level=logging.WARNING)
     usual = Settings().shorten() if quick else Settings()

@@ -102,8 +102,8 @@ class _Sender:
     async def _send(self, tp: TopicPartition, queue: Sequence[Outgoing]) -> None:
         futures: list[asyncio.Future[RecordMetadata]] = []
         try:
-            for outgoing in queue:  # noqa: PERF401 - those sent before an error must be known after it
-                futures.append(await self._producer.send_batch(outgoing.batch, tp.topic, partition=tp.partition))
+            for outgoing in queue:  # one by one: those sent before an error must be known after it
+                futures.append(await self._producer.send_batch(outgoing.batch, tp.topic, partition=tp.partition))  # noqa: PERF401
             for future in futures:
                 await future
         except _FENCED as error:

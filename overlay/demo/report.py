@@ -129,7 +129,7 @@ def _say_stopped(screen: Screen, home: DemoHome, broker: Broker, checked: list[C
 
 def _spell_look(bootstrap: str, checked: list[Checked]) -> str:
     program = _LOOK.format(bootstrap=bootstrap, topic=checked[0].consumer.topic)
-    return f'{_name_program("python")} -c "{program}"'
+    return f'{_name_program(Path(sys.executable).name)} -c "{program}"'
 
 
 def _name_program(name: str) -> str:

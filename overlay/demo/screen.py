@@ -136,5 +136,7 @@ class _Lines:
         fresh = phase.split(" (")[0] != self._told.split(" (")[0]
         waited = look.at - self._told_at >= _LINE_EVERY_S
         if (fresh and not look.scanned) or (phase != self._told and waited) or look.has_done(self._scan.total):
+            # the sentence about kernels is long: once is enough
+            said = phase if fresh or not phase.startswith(LOADING) else "still loading" + phase.removeprefix(LOADING)
             self._told, self._told_at = phase, look.at
-            self._screen.say(phase)
+            self._screen.say(said)

@@ -50,6 +50,7 @@ PROOF_S = 5.0
 """How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
 ROUND_BYTES = 16 << 20
 BACKLOG_BYTES = 1 << 19
+PROGRESS_S = 5.0
 CHECKPOINT_EVERY = 1_000
 QUEUE_ROUNDS = 2
 
@@ -93,6 +94,7 @@ class Session:
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _commits: int = 0
     _turn: int = 0
+    _told: float = field(default_factory=time.monotonic)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
@@ -203,11 +205,23 @@ class Session:
         for place in {place for place, _ in owners}:
             changed |= self._settle(feed, place)
         self._count(outcome)
+        self._tell_progress()
         batches = Round(outcome, self.positions.delta(moved, changed))
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
         return batches
+
+    def _tell_progress(self) -> None:
+        """Say now and then how far those are who are catching up."""
+        if time.monotonic() - self._told < PROGRESS_S:
+            return
+        self._told = time.monotonic()
+        for (stream, (topic, partition)), track in self.positions.all():
+            left = self.lanes[track].stable_end - track.position
+            if left > 0:
+                names = sorted(name for _, name in track.members)[:3]
+                log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _refuse_oversized(self, outcome: Outcome) -> None:
         """A record that the output topic can never take stalls its consumer before anything is sent (design 11.4)."""

@@ -43,7 +43,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert lines[:3] == [f"publishing flights: {n} of 9,000" for n in ("4,096", "8,192", "9,000")]
     assert lines[3] == "starting the service"
     assert "are compiled, which takes some tens of seconds (5 s so far)" in lines[4]
-    assert "(9 s so far)" in lines[5]
+    assert lines[5] == "still loading (9 s so far)"
     assert lines[-1] == "9,000 of 9,000 records scanned and committed"
     assert "\x1b" not in out.getvalue()
 

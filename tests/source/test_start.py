@@ -52,8 +52,10 @@ def choose(policy: str, before: Sequence[Seen], after: Sequence[Seen]) -> list[S
     match policy:
         case "all" | "epoch" | "first":
             return wanted + later
-        case "new" | "beyond" | "future":
+        case "new" | "future":
             return later
+        case "beyond":
+            return [record for record in later if record.offset >= 899]
         case "sequence":
             return [record for record in wanted if record.offset >= 299] + later
         case "time":
@@ -74,7 +76,7 @@ POLICIES: dict[str, dict[str, object]] = {
     "new": {"deliver_policy": "new"},
     "sequence": {"deliver_policy": "by_start_sequence", "opt_start_seq": 300},
     "first": {"deliver_policy": "by_start_sequence", "opt_start_seq": 1},
-    "beyond": {"deliver_policy": "by_start_sequence", "opt_start_seq": 1_000_000},
+    "beyond": {"deliver_policy": "by_start_sequence", "opt_start_seq": 900},
     "time": {"deliver_policy": "by_start_time", "opt_start_time": write_time(BASE + 2_000)},
     "future": {"deliver_policy": "by_start_time", "opt_start_time": "2100-01-01T00:00:00Z"},
     "epoch": {"deliver_policy": "by_start_time", "opt_start_time": "1969-12-31T23:59:59.999Z"},
@@ -108,7 +110,7 @@ def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     produce(scene.bootstrap, topic, ["a", "b", "a", None, "b", "c", "a"])
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", "c", deliver_policy="last_per_subject")
+    output = scene.add_consumer("S", "c", "t.*", deliver_policy="last_per_subject")
     with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
         assert [r.token.sequence for r in await_records(reader, 3)] == [5, 6, 7]
         produce(scene.bootstrap, topic, ["a"])
@@ -137,12 +139,13 @@ def test_last_over_several_partitions(scene: Scene, new_topic: NewTopicFixture) 
 def test_policies_over_an_empty_topic(scene: Scene, new_topic: NewTopicFixture, policy: str) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", policy, **POLICIES[policy])
+    output = scene.add_consumer("S", policy, ">", **POLICIES[policy])
     with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
         await_caught_up(served, policy)
-        produce(scene.bootstrap, topic, ["a", "b"])
-        await_records(reader, 2)
-        check_output(reader.seen, expect(read_committed(scene.bootstrap, topic)), consumer=policy)
+        produce(scene.bootstrap, topic, ["a", "b"] * 200)
+        wanted = expect(read_committed(scene.bootstrap, topic))[299 if policy == "sequence" else 0 :]
+        await_records(reader, len(wanted))
+        check_output(reader.seen, wanted, consumer=policy)
 
 
 def test_a_start_below_the_log_s_start(scene: Scene, new_topic: NewTopicFixture) -> None:
@@ -151,7 +154,7 @@ def test_a_start_below_the_log_s_start(scene: Scene, new_topic: NewTopicFixture)
     delete_below(scene.bootstrap, topic, 25)
     scene.add_stream("S", topic)
     names = {"first": POLICIES["first"], "lasts": POLICIES["lasts"], "all": POLICIES["all"]}
-    outputs = {name: scene.add_consumer("S", name, **config) for name, config in names.items()}
+    outputs = {name: scene.add_consumer("S", name, ">", **config) for name, config in names.items()}
     with serve(scene) as served:
         await_caught_up(served, *outputs)
     sequences = {name: [r.token.sequence for r in read_committed(scene.bootstrap, out)] for name, out in outputs.items()}

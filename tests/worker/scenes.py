@@ -83,7 +83,7 @@ class CommittedReader:
         )
         open_ends = set(partitions)
         while open_ends:
-            for message in self._consumer.consume(1000, 1.0):
+            for message in self._consumer.consume(1000, 0.05):
                 error = message.error()
                 if error is None:
                     self.seen.append(_see(message))
