@@ -8,6 +8,7 @@ RUN /opt/overlay/bin/pip install --no-cache-dir --require-hashes --no-deps --req
 COPY pyproject.toml README.md LICENSE ./
 COPY overlay ./overlay
 COPY spark ./spark
+COPY examples ./examples
 RUN /opt/overlay/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.13-slim

@@ -99,15 +99,21 @@ def _stop_service(service: ServiceProcess, screen: Screen) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as an exception would, so that what was started is stopped."""
+    """SIGINT, SIGTERM and SIGHUP end the block as exceptions, so that what was started is stopped."""
+    received: list[BaseException] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        received.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        raise received[0]
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except Exception as error:
+        # a handler may run within a call of librdkafka's binding, which then raises an error of its own instead
+        if received:
+            raise received[0] from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -29,6 +29,7 @@ class Rates:
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
     decoded: Counter[str] = field(default_factory=Counter)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
+    began: int = field(default_factory=now_ms)
     _recent: deque[tuple[int, Counter[ConsumerId], Counter[str]]] = field(default_factory=deque)
 
     def note(self, outcome: Outcome, now: int) -> None:
@@ -44,12 +45,15 @@ class Rates:
 
     def of_consumer(self, consumer: ConsumerId, now: int) -> float:
         """Records a second."""
-        self._forget(now)
-        return sum(delivered[consumer] for _, delivered, _ in self._recent) * 1000 / WINDOW_MS
+        return self._per_second(sum(delivered[consumer] for _, delivered, _ in self._recent), now)
 
     def of_stream(self, stream: str, now: int) -> float:
+        return self._per_second(sum(decoded[stream] for _, _, decoded in self._recent), now)
+
+    def _per_second(self, records: int, now: int) -> float:
+        """Over the window, or the time since the start while that is shorter."""
         self._forget(now)
-        return sum(decoded[stream] for _, _, decoded in self._recent) * 1000 / WINDOW_MS
+        return records * 1000 / max(1, min(WINDOW_MS, now - self.began))
 
 
 def report_service(
@@ -97,16 +101,18 @@ def _consumer(loaded: Loaded, sessions: list[Session], rates: Rates, consumer: C
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     """Position and lag of a consumer that is being served."""
     positions: dict[str, int] = {}
-    lag, catching_up = 0, False
+    lag: int | None = 0
+    catching_up = False
     for (stream, (topic, partition)), tracks in session.positions.tracks.items():
         for track in tracks:
             if stream == consumer[0] and consumer in track.members:
                 positions[f"{topic}-{partition}"] = track.position
                 lane = session.lanes.get(track)
-                lag += max(0, lane.stable_end - track.position) if lane else 0
+                known = lane is not None and lane.stable_end >= 0  # the first response tells where the log ends
+                lag = lag + max(0, lane.stable_end - track.position) if lag is not None and lane and known else None
                 catching_up |= track is not find_tail(tracks)
     return {
-        "state": "catching up" if catching_up else "running",
+        "state": "starting" if lag is None else "catching up" if catching_up else "running",
         "consumer_sequence": session.positions.sequences[consumer],
         "positions": positions,
         "lag_records": lag,
@@ -147,7 +153,8 @@ def _stream(loaded: Loaded, sessions: list[Session], rates: Rates, name: str) ->
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
     for found in consumers:
         labels = (found["stream"], found["name"])
-        metrics.consumer_lag_records.labels(*labels).set(found.get("lag_records", 0))
+        if found.get("lag_records") is not None:
+            metrics.consumer_lag_records.labels(*labels).set(found["lag_records"])
         metrics.consumer_lag_seconds.labels(*labels).set(found["lag_seconds"])
         metrics.consumer_stalled.labels(*labels).set(found["state"] == "stalled")
     for found in streams:

@@ -29,6 +29,7 @@ from .pipeline import Outcome
 from .report import Rates, report_service
 from .shard import Shard, unless
 from .takeover import ensure_state_topic, state_topic
+from .warmup import load_kernels
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,9 @@ class Service:
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
         try:
-            await self._work_on(stop)
+            self.trouble = "loading kernels"
+            if await unless(stop, asyncio.to_thread(load_kernels)):
+                await self._work_on(stop)
         finally:
             await runner.cleanup()
 

@@ -15,7 +15,7 @@ from tests.worker.scenes import read_committed
 
 from .trips import DEADLINE_S, Trips, await_delivered, get_stream
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
 
 
 @pytest.fixture
@@ -52,7 +52,9 @@ def test_a_stream_with_and_without_its_service(trips: Trips, running_service: St
 
 def test_neither_kafka_nor_a_service_answers(trips: Trips) -> None:
     write_service_file(trips.folder, "127.0.0.1:1")
-    assert "127.0.0.1:1: Kafka cannot be reached" in trips.run("stream", "ls", code=1)
+    done = trips.run_process("stream", "ls")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: 127.0.0.1:1: Kafka cannot be reached") and done.stderr.count("\n") == 1
 
 
 def await_stop(service: RunningService, reason: str) -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from overlay.cli import overlay
 from tests.support.kafka import make_topic
 from tests.support.service import RunningService, write_service_file
 from tests.support.waiting import wait_until
@@ -75,17 +77,19 @@ class Trips:
                 return
 
     def run(self, *words: str, code: int = 0) -> str:
-        """`overlay WORDS --config FOLDER`; what it printed, stderr after stdout."""
-        command = [sys.executable, "-m", "overlay", *words, "--config", str(self.folder)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
+        """`overlay WORDS --config FOLDER`, within this process; what it printed, with the error if there is one."""
+        done = CliRunner().invoke(overlay, [*words, "--config", str(self.folder)])
+        said = done.output + str(done.exception or "")
+        assert done.exit_code == code, f"{words} ended with {done.exit_code}\n{said}"
+        return said
 
     def run_json(self, *words: str) -> Any:
-        command = [sys.executable, "-m", "overlay", *words, "--json", "--config", str(self.folder)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(self.run(*words, "--json"))
+
+    def run_process(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same as a program of its own, as a user calls it."""
+        command = [sys.executable, "-m", "overlay", *words, "--config", str(self.folder)]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
 def get_consumer(service: RunningService, name: str) -> Any:

@@ -275,6 +275,23 @@ def await_state(served: Served, consumer: str, is_so: Callable[[dict[str, Any]],
 
 
 def await_caught_up(served: Served, *consumers: str) -> None:
-    """Wait until the consumers run and have no lag."""
+    """Wait until the consumers have passed what their topics hold now."""
     for consumer in consumers:
-        await_state(served, consumer, lambda f: f["state"] == "running" and f.get("lag_records") == 0, "has no lag")
+        ends = _find_ends(served, served.stream(served.consumer(consumer)["stream"])["topics"])
+
+        def is_there(found: dict[str, Any], ends: dict[str, int] = ends) -> bool:
+            reached = found.get("positions", {})
+            return found["state"] == "running" and all(reached.get(place, -1) >= end for place, end in ends.items())
+
+        await_state(served, consumer, is_there, f"has passed {ends}")
+
+
+def _find_ends(served: Served, topics: Iterable[str]) -> dict[str, int]:
+    """The high watermark of each partition."""
+    settings = {**served.service.loaded.service.kafka, "group.id": "watermarks"}
+    client, ends = Consumer(settings), dict[str, int]()
+    for topic in topics:
+        for partition in client.list_topics(topic, 30).topics[topic].partitions:
+            ends[f"{topic}-{partition}"] = client.get_watermark_offsets(TopicPartition(topic, partition), 30)[1]
+    client.close()
+    return ends

@@ -1,0 +1,56 @@
+"""Loading the kernels before the first record waits for them.
+
+Numba compiles a kernel when it is first called and keeps the result on disk: the first start of an installation takes some
+tens of seconds, later ones a second or two. Here every kernel of the push path is called once, on one record, through the
+pipeline itself, so that all signatures are the ones that real work has.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import structlog
+
+from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config.consumer import PartitionBy
+from overlay.deliver.assemble import Body, make_envelope
+from overlay.deliver.batch import EncodedBatch
+from overlay.deliver.outbox import Outlet
+from overlay.scan.codec import Codec
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.decode import NO_STOP
+from overlay.source.feed import Fetched
+from overlay.source.mark import Mark
+from overlay.source.start import patterns
+
+from .pipeline import Pipeline, Reader, Task
+
+log = structlog.get_logger(__name__)
+
+_STREAM = {"name": "W", "topics": ("w",), "subject": {"template": "{header:h}.{value:v}.{key}"}}
+_RECORD = b"\x24\x00\x00\x00\x02k\x0e{\"v\":1}\x02\x02h\x02x"
+SLOW_S = 5.0
+
+
+def load_kernels() -> None:
+    """Compile, or load from the cache, what the push path runs. Takes no data and leaves nothing behind."""
+    began = time.monotonic()
+    log.info("loading kernels; the first start of an installation compiles them, which takes up to a minute")
+    stream = StreamConfig.model_validate(_STREAM)
+    body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
+    for codec in (Codec.NONE, Codec.LZ4):
+        data = np.frombuffer(EncodedBatch(body, codec, transactional=True)._build(), np.uint8)
+        fetched = Fetched(0, data, NO_ABORTS, 1, 0, Mark(1), 1)
+        readers = tuple(_make_reader(name, partitions) for name, partitions in (("a", 1), ("b", 3)))
+        outcome = Pipeline({"W": stream}, {}).run([Task("W", ("w", 0), fetched, 0, NO_STOP, readers)], 0)
+        assert sum(outcome.delivered.values()) == len(readers)
+    log.info("kernels loaded", seconds=round(time.monotonic() - began, 1))
+
+
+def _make_reader(name: str, partitions: int) -> Reader:
+    settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
+    config = ConsumerConfig.model_validate(settings)
+    envelope = make_envelope("W", name, full=False, source_time=False)
+    outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, True, envelope)
+    return Reader(config.id, patterns(config), outlet)
