@@ -36,7 +36,7 @@ def consumer() -> None:
 @config_option
 @json_option
 def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
-    """List the consumers, of all streams or of STREAM, with rates, sequence and lag.
+    """List the consumers, of all streams or of STREAM.
 
     Rates come from the running service. When none answers, the rest comes from Kafka itself. A consumer whose file is
     gone is listed as removed, for its state is kept until `overlay consumer rm`.
@@ -79,10 +79,10 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 @yes_option
 @click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
 def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
-    """Remove what is remembered of a consumer: its positions and its sequence.
+    """Remove what is remembered of a consumer.
 
-    Remove its file and restart the service first. With --force a consumer that is still served begins anew, by its
-    deliver_policy and with sequence 1. Its output topic stays as it is.
+    That is its positions and its sequence. Remove its file and restart the service first. With --force a consumer
+    that is still served begins anew, by its deliver_policy and with sequence 1. Its output topic stays as it is.
     """
     import asyncio
     import functools

@@ -33,7 +33,7 @@ def stream() -> None:
 @config_option
 @json_option
 def list_all(folder: Path, as_json: bool) -> None:
-    """List the streams with their rates and how far they are behind their topics' ends.
+    """List the streams: state, rate, and how far they are behind.
 
     Rates come from the running service. When none answers, the rest comes from Kafka itself.
     """
@@ -71,7 +71,7 @@ def info(name: str, folder: Path, as_json: bool) -> None:
 @config_option
 @yes_option
 def reset(name: str, where: str, folder: Path, yes: bool) -> None:
-    """Have the consumers of a stream begin anew, at the start or the end of its topics.
+    """Begin a stream anew, at the start or the end of its topics.
 
     Needed after a topic was deleted and created again: the old positions mean nothing in the new log, and the stream
     stops until this. Consumer sequences go on. A running service takes it up without a restart.

@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 TRANSACTION_TIMEOUT_MS = 15_000
 DEADLINE_S = 10.0
 START_DEADLINE_S = 30.0
+STOP_S = 2.0
 
 _FENCED = (
     kafka_errors.ProducerFenced,
@@ -73,8 +74,19 @@ class _Sender:
         await self._producer.client.force_metadata_update()
 
     async def close(self) -> None:
-        with contextlib.suppress(KafkaError, OSError, TimeoutError, asyncio.InvalidStateError):
-            await asyncio.wait_for(self._producer.stop(), 2.0)
+        """Stop. After an error the producer's own flush may wait for batches that will never go out: those are given up."""
+        producer = self._producer
+        stopping = asyncio.create_task(producer.stop())
+        _, late = await asyncio.wait((stopping,), timeout=STOP_S)
+        if late:
+            producer._message_accumulator.fail_all(kafka_errors.ProducerClosed())
+            await asyncio.wait((stopping,), timeout=STOP_S)
+            stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await producer.client.close()
+        waiter = producer._txn_manager and producer._txn_manager._transaction_waiter
+        if waiter and waiter.done():
+            _consume(waiter)
 
     async def _send_all(self, batches: Iterable[Outgoing]) -> None:
         """Send and await every batch. Raises DeliveryFailed for the first partition that fails."""

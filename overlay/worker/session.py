@@ -4,7 +4,7 @@ Three things run at once. The feed fetches. The reading loop takes what has come
 it into finished batches in a thread, and moves the tracks. The commit loop sends batches while the next round is being
 worked on, and ends the transaction when it is time: at once when there is nothing more to read, since somebody waits for the
 records; after a quarter of a second when there is a backlog, since each commit costs some 20 ms. After a commit at the tail
-it waits 10 ms: a transaction opened at once would run into the broker still ending the last one (design 11.8).
+it waits 5 ms: a transaction opened at once would run into the broker still ending the last one (design 11.8).
 
 Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
 thrown away and the next one begins from the state partition.
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 BULK_S = 0.25
 """How long a transaction collects while there is a backlog."""
-PAUSE_S = 0.01
+PAUSE_S = 0.005
 """Wait after a commit at the tail."""
 LAZY_S = 1.0
 """How often progress without deliveries is written."""
@@ -52,7 +52,7 @@ ROUND_BYTES = 16 << 20
 BACKLOG_BYTES = 1 << 19
 PROGRESS_S = 5.0
 CHECKPOINT_EVERY = 1_000
-QUEUE_ROUNDS = 2
+QUEUE_ROUNDS = 8
 
 
 @dataclass(slots=True)
@@ -277,9 +277,9 @@ class Session:
         pending: list[Round] = []
         written = time.monotonic()
         while not self._ended or pending:
-            fresh = await self._next(LAZY_S)
-            pending += [fresh] if fresh else []
-            waited_for = fresh is not None and fresh.transactional
+            fresh = await self._take_rounds()
+            pending += fresh
+            waited_for = any(done.transactional for done in fresh)
             if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
                 pending, written = [], time.monotonic()
@@ -289,6 +289,16 @@ class Session:
                 await self.transactions.begin()
                 await self._record(Delta())
                 written = time.monotonic()
+
+    async def _take_rounds(self) -> list[Round]:
+        """Every round that is ready, or the next one; none when none comes for a while."""
+        first = await self._next(LAZY_S)
+        rounds = [first] if first else []
+        while not self._queue.empty() and not self._ended:
+            more = self._queue.get_nowait()
+            self._ended = more is None
+            rounds += [more] if more else []
+        return rounds
 
     async def _next(self, patience: float) -> Round | None:
         """The next round; None when none comes in time or there will be no more."""

@@ -70,7 +70,9 @@ def decode(outgoing: Outgoing, state: tuple[int, int, int] = (5, 1, 40)) -> Batc
     return batch
 
 
-def expect(records: Sequence[Record], settings: Settings, *, partition: int = 0, first: int = 1) -> dict[int, list[Record]]:
+def expect(
+    records: Sequence[Record], settings: Settings, *, partition: int = 0, first: int = 1
+) -> dict[int, list[Record]]:
     """What the twin puts into each output partition; offsets within a batch are for the reader to compare."""
     wanted: dict[int, list[Record]] = {}
     for record in records:
@@ -103,7 +105,9 @@ def check(records: Sequence[Record], sent: Sequence[Outgoing], settings: Setting
         assert batch.count == 1 or outgoing.batch.size() <= settings.max_message_bytes
         found.setdefault(outgoing.partition, []).extend(batch.records)
     wanted = expect(records, settings, **more)
-    assert {p: [strip(r) for r in rs] for p, rs in found.items()} == {p: [strip(r) for r in rs] for p, rs in wanted.items()}
+    assert {p: [strip(r) for r in rs] for p, rs in found.items()} == {
+        p: [strip(r) for r in rs] for p, rs in wanted.items()
+    }
 
 
 def strip(record: Record) -> tuple[object, ...]:

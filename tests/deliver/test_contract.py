@@ -34,9 +34,7 @@ from overlay.source.feed import READ_COMMITTED
 def find_uses(code: Callable[..., Any] | type, name: str) -> set[str]:
     """Attributes of `name` (such as `self._builder`) that the source of `code` reads."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    return {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name
-    }
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name}
 
 
 def make_batch() -> EncodedBatch:

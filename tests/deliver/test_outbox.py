@@ -42,7 +42,9 @@ def source_records(draw: st.DrawFn, base_offset: int) -> list[Record]:
     for record in draw(any_records(base_offset)):
         headers = list(record.headers)
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
-            name = draw(st.sampled_from(OURS) | st.sampled_from([b"Nats-Subjecu", b"Nats-Subjec", b"nats-subject", b"N"]))
+            name = draw(
+                st.sampled_from(OURS) | st.sampled_from([b"Nats-Subjecu", b"Nats-Subjec", b"nats-subject", b"N"])
+            )
             headers.insert(draw(st.integers(0, len(headers))), (name, draw(nullable_bytes)))
         if draw(st.integers(0, 3)):
             headers.append((b"origin", draw(st.sampled_from([b"JFK", b"LGA", b"a.b", "ö".encode(), b"x" * 90]))))

@@ -157,7 +157,9 @@ def test_a_start_below_the_log_s_start(scene: Scene, new_topic: NewTopicFixture)
     outputs = {name: scene.add_consumer("S", name, ">", **config) for name, config in names.items()}
     with serve(scene) as served:
         await_caught_up(served, *outputs)
-    sequences = {name: [r.token.sequence for r in read_committed(scene.bootstrap, out)] for name, out in outputs.items()}
+    sequences = {
+        name: [r.token.sequence for r in read_committed(scene.bootstrap, out)] for name, out in outputs.items()
+    }
     assert sequences == {"first": list(range(26, 41)), "lasts": [40], "all": list(range(26, 41))}
 
 

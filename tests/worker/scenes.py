@@ -98,9 +98,7 @@ class CommittedReader:
 def _see(message: Any) -> Seen:
     headers: list[Header] = [(name.encode(), value) for name, value in message.headers() or ()]
     time = message.timestamp()[1]
-    return Seen(
-        message.offset(), time, message.key(), message.value(), headers, message.topic(), message.partition()
-    )
+    return Seen(message.offset(), time, message.key(), message.value(), headers, message.topic(), message.partition())
 
 
 def read_committed(bootstrap: str, topic: str, kafka: Mapping[str, Any] | None = None) -> list[Seen]:
@@ -214,7 +212,8 @@ def produce(bootstrap: str, topic: str, to: Iterable[str | None], **settings: An
     for number, place in enumerate(to):
         headers: Headers = [] if place is None else [("to", place)]
         producer.produce(topic, str(number), str(number % 7), partition, headers=headers)
-        producer.poll(0)
+        if number % 50_000 == 49_999:
+            producer.flush(30)  # before the client's queue is full
     assert producer.flush(30) == 0
 
 

@@ -48,7 +48,7 @@ def load_state(scene: Scene) -> ShardState:
 
 def write_state(scene: Scene, delta: Delta) -> None:
     """Add a record to the state, as a transaction of the former owner would have."""
-    produce_values(scene.bootstrap, scene.state_topic, [encode(delta)], partition=0)
+    produce_values(scene.bootstrap, scene.state_topic, [encode(delta)])
 
 
 def metric(served: Served, name: str, **labels: str) -> float:

@@ -1,0 +1,183 @@
+"""overlay/source/feed.py and span.py against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+from aiokafka.client import AIOKafkaClient
+from confluent_kafka import Producer
+
+from overlay.connection import open_client
+from overlay.errors import SourceChanged
+from overlay.scan import Decoder, Records, make_plan
+from overlay.source.feed import Feed, Fetched, Lane, Lost
+from overlay.source.span import read_span, read_values
+from tests.source.test_start import delete_below
+from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.worker.scenes import DEADLINE_S
+
+
+@pytest.fixture
+async def client(bootstrap: str) -> AsyncIterator[AIOKafkaClient]:
+    opened = await open_client({"bootstrap.servers": bootstrap})
+    yield opened
+    await opened.close()
+
+
+def read_offsets(fetched: Fetched) -> list[int]:
+    offsets: list[int] = []
+    for piece in Decoder(make_plan()).decode(fetched.data, fetched.position, aborted=fetched.aborted):
+        assert isinstance(piece, Records)
+        offsets += piece.offset.tolist()
+    return offsets
+
+
+async def read_lanes(feed: Feed, ends: dict[Lane, int]) -> dict[Lane, list[int]]:
+    """Read every lane up to its end, taking what comes in any order."""
+    found: dict[Lane, list[int]] = {lane: [] for lane in ends}
+    async with asyncio.timeout(DEADLINE_S):
+        while any(lane.position < end or lane.ready for lane, end in ends.items()):
+            feed.changed.clear()
+            for lane in ends:
+                taken = lane.take()
+                if isinstance(taken, Fetched):
+                    assert taken.position == (found[lane][-1] + 1 if found[lane] else taken.position)
+                    found[lane] += read_offsets(taken)
+            if not any(lane.ready for lane in ends) and any(lane.position < end for lane, end in ends.items()):
+                await feed.changed.wait()
+    return found
+
+
+async def test_lanes_of_one_and_of_several_partitions(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    """Two lanes of one partition at different places, one of another; small fetches, so that they take many turns."""
+    topic = new_topic(partitions=2)
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    for number in range(2_000):
+        producer.produce(topic, b"x" * 100, partition=number % 2)
+    assert producer.flush(30) == 0
+    feed = Feed(client, partition_bytes=20_000)
+    try:
+        starts = {await feed.open(topic, 0, 0): 0, await feed.open(topic, 0, 400): 400, await feed.open(topic, 1, 7): 7}
+        found = await read_lanes(feed, dict.fromkeys(starts, 1_000))
+        assert {lane: found[lane] for lane in starts} == {lane: list(range(at, 1_000)) for lane, at in starts.items()}
+        assert {lane.stable_end for lane in starts} == {1_000}
+    finally:
+        await feed.close()
+
+
+async def test_a_lane_waits_for_what_is_not_there_yet(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    feed = Feed(client)
+    try:
+        lane = await feed.open(topic, 0, 0)
+        await asyncio.to_thread(produce_values, bootstrap, topic, [b"a"])
+        assert (await read_lanes(feed, {lane: 1}))[lane] == [0]
+        await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
+        assert (await read_lanes(feed, {lane: 2}))[lane] == [1]
+        lane.seek(0)
+        assert (await read_lanes(feed, {lane: 2}))[lane] == [0, 1]
+    finally:
+        await feed.close()
+
+
+async def test_a_position_that_the_log_does_not_have(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a"] * 10)
+    delete_below(bootstrap, topic, 5)
+    feed = Feed(client)
+    try:
+        below, above = await feed.open(topic, 0, 2), await feed.open(topic, 0, 11)
+        async with asyncio.timeout(DEADLINE_S):
+            while not (below.ready and above.ready):
+                feed.changed.clear()
+                await feed.changed.wait()
+        assert (below.take(), above.take()) == (Lost(2), Lost(11))
+        below.seek(5)
+        assert (await read_lanes(feed, {below: 10}))[below] == [5, 6, 7, 8, 9]
+    finally:
+        await feed.close()
+
+
+async def test_uncommitted_records_are_not_fetched(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"x")
+        producer.flush(30)
+        end(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    producer.flush(30)
+    feed = Feed(client)
+    try:
+        lane = await feed.open(topic, 0, 0)
+        assert (await read_lanes(feed, {lane: 6}))[lane] == [0, 4]
+        assert lane.stable_end == 6 and lane.ready is None
+    finally:
+        await feed.close()
+        producer.abort_transaction(30)
+
+
+async def test_a_topic_that_comes_later(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """An unknown topic is waited for, and does not keep others from being read."""
+    known = new_topic()
+    produce_values(bootstrap, known, [b"a"] * 3)
+    feed = Feed(client)
+    try:
+        late, lane = await feed.open(f"{known}-late", 0, 0), await feed.open(known, 0, 0)
+        assert (await read_lanes(feed, {lane: 3}))[lane] == [0, 1, 2]
+        await asyncio.to_thread(make_topic, bootstrap, f"{known}-late")
+        await asyncio.to_thread(produce_values, bootstrap, f"{known}-late", [b"b"])
+        assert (await read_lanes(feed, {late: 1}))[late] == [0]
+    finally:
+        await feed.close()
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 300), (17, 18), (120, 300), (5, 5), (299, 300)])
+async def test_a_span_is_read_once(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, start: int, end: int
+) -> None:
+    topic = new_topic()
+    values = [b"%d" % number for number in range(300)]
+    values[20] = b""
+    produce_values(bootstrap, topic, values, **{"batch.num.messages": 30, "compression.type": "lz4"})
+    found = [pair async for pair in read_values(client, topic, 0, start, end)]
+    assert found == list(enumerate(values))[start:end]
+
+
+async def test_a_span_that_the_log_has_lost(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a"] * 10)
+    delete_below(bootstrap, topic, 5)
+    with pytest.raises(SourceChanged, match=f"{topic}-0@2"):
+        async for _ in read_span(client, topic, 0, 2, 8):
+            pytest.fail("nothing of it can be read")
+
+
+async def test_a_batch_larger_than_a_fetch(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """In one of two partitions; brokers hand such a batch out whole only when it comes first."""
+    topic = new_topic(partitions=2, max_message_bytes=4_000_000)
+    noise = np.random.default_rng(1)
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 4_000_000})
+    for number in range(8):
+        producer.produce(topic, noise.bytes(1_000_000 if number % 3 == 0 else 10), partition=number % 2)
+        producer.flush(30)
+    feed = Feed(client, partition_bytes=50_000)
+    try:
+        lanes = {await feed.open(topic, 0, 0): 4, await feed.open(topic, 1, 0): 4}
+        assert list((await read_lanes(feed, lanes)).values()) == [[0, 1, 2, 3]] * 2
+    finally:
+        await feed.close()

@@ -1,0 +1,105 @@
+"""The way imports may go (design 4.1): a pure core without clients, clocks and chance, and arrows in one direction."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import overlay
+
+ROOT = Path(overlay.__file__).parent
+
+PURE_PACKAGES = ("scan", "subject", "filter", "index", "match", "consumer")
+PURE_FILES = (
+    "field.py",
+    *(f"deliver/{name}.py" for name in ("assemble", "batch", "outbox", "partition", "state")),
+    *(f"worker/{name}.py" for name in ("pipeline", "positions", "tracks")),
+    "source/mark.py",
+)
+FORBIDDEN = {
+    "asyncio",
+    "aiokafka",
+    "confluent_kafka",
+    "faust",
+    "time",
+    "random",
+    "datetime",
+    "secrets",
+    "socket",
+    "threading",
+}
+CLOCKED = {"overlay.clock", "overlay.admin", "overlay.connection"}
+
+# who may import what: a package may import those that stand before it in the data's way, never one behind
+BEHIND = {
+    "scan": {"subject", "match", "deliver", "worker", "source", "cli", "inspect", "config"},
+    "subject": {"scan", "match", "deliver", "worker", "source", "cli", "inspect", "config"},
+    "match": {"deliver", "worker", "source", "cli", "inspect"},
+    "config": {"match", "deliver", "worker", "source", "cli", "inspect", "scan"},
+    "source": {"deliver", "worker", "cli", "inspect"},
+    "deliver": {"worker", "cli", "inspect"},
+    "worker": {"cli", "inspect"},
+}
+
+
+def list_files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def find_pure_files() -> list[Path]:
+    return [path for name in PURE_PACKAGES for path in list_files(name)] + [ROOT / name for name in PURE_FILES]
+
+
+def find_imports(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, wherever in it; names imported from a package as well."""
+    package = ["overlay", *path.relative_to(ROOT).parent.parts]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def shorten(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", find_pure_files(), ids=shorten)
+def test_the_core_is_pure(path: Path) -> None:
+    imports = find_imports(path)
+    assert {name for name in imports if name.split(".")[0] in FORBIDDEN} == set()
+    assert imports & CLOCKED == set()
+
+
+@pytest.mark.parametrize("package", BEHIND)
+def test_arrows_go_one_way(package: str) -> None:
+    wrong = {
+        f"{shorten(path)} imports {name}"
+        for path in list_files(package)
+        for name in find_imports(path)
+        if name.startswith("overlay.") and name.split(".")[1] in BEHIND[package]
+    }
+    assert wrong == set()
+
+
+def test_one_file_reads_the_wall_clock() -> None:
+    """time.monotonic measures spans anywhere in the shell; the wall clock is overlay/clock.py's."""
+    readers = set()
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
+                readers.add(shorten(path))
+    assert {path for path in readers if not path.startswith(("local/", "cli/", "inspect/"))} == {"clock.py"}
+
+
+def test_the_scan_sees_imports() -> None:
+    """The test's own eye: relative, nested and plain imports are all found."""
+    assert "overlay.scan.decode" in find_imports(ROOT / "scan" / "__init__.py")
+    assert "overlay.match.Addressed" in find_imports(ROOT / "worker" / "pipeline.py")
+    assert {"asyncio", "aiokafka.AIOKafkaProducer"} <= find_imports(ROOT / "deliver" / "transaction.py")

@@ -1,0 +1,139 @@
+"""overlay/worker/pipeline.py: whole fetch buffers with transactions, markers, gaps and damage, against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.config.consumer import PartitionBy
+from overlay.config.stream import OnCorrupt, StreamConfig
+from overlay.deliver.assemble import make_envelope
+from overlay.deliver.outbox import Outlet
+from overlay.scan.codec import Codec
+from overlay.scan.decode import NO_STOP
+from overlay.source.feed import Fetched, mark_after
+from overlay.scan.header import split
+from overlay.source.mark import Mark
+from overlay.subject import Pattern
+from overlay.worker.pipeline import Outcome, Pipeline, Reader, Task
+from tests.oracle.batches import Record, parse
+from tests.oracle.push import TOKEN, parse_token
+from tests.support.batches import build
+from tests.support.strategies import FetchBuffer, fetch_buffers
+
+SOURCE = ("source", 0)
+NOW = 1_700_000_000_000
+
+
+def make_stream(on_corrupt: OnCorrupt = OnCorrupt.STOP) -> StreamConfig:
+    """A stream whose every record has a subject: the topic's name."""
+    return StreamConfig.model_validate({"name": "S", "topics": ("source",), "on_corrupt": on_corrupt})
+
+
+def make_reader(name: str = "c", pattern: str = ">") -> Reader:
+    envelope = make_envelope("S", name, full=False, source_time=False)
+    outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, True, envelope)
+    return Reader(("S", name), (Pattern.parse(pattern),), outlet)
+
+
+def make_fetched(data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()) -> Fetched:
+    buf = np.frombuffer(data, np.uint8)
+    pairs = np.array(aborted, np.int64).reshape(-1, 2)
+    batches = split(buf).batches
+    return Fetched(position, buf, pairs, NO_STOP, 0, mark_after(batches, position), int(batches["count"].sum()))
+
+
+def make_task(fetched: Fetched, *readers: Reader, stop: int = NO_STOP) -> Task:
+    return Task("S", SOURCE, fetched, fetched.position, stop, readers or (make_reader(),))
+
+
+def read_offsets(outcome: Outcome, consumer: str = "c") -> list[int]:
+    """Source offsets that a consumer was given, in order, the consumer sequences checked."""
+    records: list[Record] = []
+    for (_, name), outgoing in outcome.batches:
+        if name == consumer:
+            (batch,) = parse(outgoing.batch._build())
+            records += batch.records
+    tokens = [parse_token(dict(record.headers)[TOKEN] or b"") for record in records]
+    last = outcome.sequences.get(("S", consumer), 0)
+    assert [token.consumer_sequence for token in tokens] == list(range(last - len(tokens) + 1, last + 1))
+    return [token.sequence - 1 for token in tokens]
+
+
+@given(buffer=fetch_buffers(), data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_committed_records_once_whatever_the_log_holds(buffer: FetchBuffer, data: st.DataObject) -> None:
+    """Also when the reading is cut anywhere and goes on from the mark."""
+    # the response of a read-committed fetch ends at the last stable offset
+    batches = [b for b in parse(buffer.data) if b.last_offset < buffer.last_stable_offset]
+    size = sum(b.batch_length + 12 for b in batches)
+    cut = data.draw(st.integers(buffer.first_offset, max(buffer.first_offset, buffer.next_offset)))
+    pipeline = Pipeline({"S": make_stream()}, {})
+    found, position = [], buffer.first_offset
+    for stop in (cut, NO_STOP):
+        outcome = pipeline.run([make_task(make_fetched(buffer.data[:size], position, buffer.aborted), stop=stop)], NOW)
+        found += read_offsets(outcome)
+        assert outcome.corruptions == []
+        position = max(position, outcome.progress[0].mark.position)
+    assert found == [record.offset for record in buffer.committed]
+    assert position == max([buffer.first_offset, *(b.last_offset + 1 for b in batches)])
+
+
+def make_batches(damaged: int) -> list[bytes]:
+    """Four batches of five records, one of them with a wrong byte."""
+    batches = [
+        build([Record(at + i, NOW, b"k", b"v" * 50) for i in range(5)], base_offset=at, codec=2)
+        for at in range(0, 20, 5)
+    ]
+    bad = bytearray(batches[damaged])
+    bad[-3] ^= 0xFF
+    batches[damaged] = bytes(bad)
+    return batches
+
+
+@pytest.mark.parametrize("damaged", range(4))
+def test_a_corrupt_batch_stops(damaged: int) -> None:
+    pipeline = Pipeline({"S": make_stream()}, {("S", "c"): 7})
+    outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(damaged)), 0))], NOW)
+    assert read_offsets(outcome) == list(range(5 * damaged))
+    (progress,) = outcome.progress
+    assert progress.stopped and progress.mark == Mark(5 * damaged)
+    (corruption,) = outcome.corruptions
+    assert (corruption.source, corruption.malformed.base_offset, corruption.skipped) == (SOURCE, 5 * damaged, False)
+
+
+@pytest.mark.parametrize("damaged", range(4))
+def test_a_corrupt_batch_is_skipped(damaged: int) -> None:
+    pipeline = Pipeline({"S": make_stream(OnCorrupt.SKIP)}, {})
+    outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(damaged)), 0))], NOW)
+    assert read_offsets(outcome) == [i for i in range(20) if i // 5 != damaged]
+    (progress,) = outcome.progress
+    assert not progress.stopped and progress.mark.position == 20
+    assert [corruption.skipped for corruption in outcome.corruptions] == [True]
+
+
+def test_damage_beyond_the_stop_is_not_met() -> None:
+    pipeline = Pipeline({"S": make_stream()}, {})
+    outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(2)), 0), stop=10)], NOW)
+    assert outcome.corruptions == [] and outcome.progress[0].mark.position == 10
+
+
+def test_the_mark_is_the_batch_s_when_all_of_it_was_read() -> None:
+    data = make_batches(0)[1]
+    pipeline = Pipeline({"S": make_stream()}, {})
+    whole = pipeline.run([make_task(make_fetched(data, 5))], NOW).progress[0].mark
+    assert whole == Mark(10, 0, int.from_bytes(data[17:21], "big"))
+    assert pipeline.run([make_task(make_fetched(data, 5), stop=8)], NOW).progress[0].mark == Mark(8)
+
+
+def test_two_tasks_of_one_consumer_number_on() -> None:
+    """Two partitions in a round, then another round: one run of consumer sequences."""
+    pipeline, reader, batches = Pipeline({"S": make_stream()}, {}), make_reader(), make_batches(3)
+    other = Task("S", ("source", 1), make_fetched(batches[1], 5), 5, NO_STOP, (reader,))
+    outcome = pipeline.run([make_task(make_fetched(batches[0], 0), reader), other], NOW)
+    assert read_offsets(outcome) == list(range(10)) and outcome.sequences == {("S", "c"): 10}
+    assert pipeline.run([make_task(make_fetched(batches[2], 10), reader)], NOW).sequences == {("S", "c"): 15}
