@@ -63,6 +63,9 @@ class _Sender:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._producer.start()
                 await self._producer.client.set_topics(list(topics))
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             raise SourceUnavailable(f"the producer cannot start: {error or type(error).__name__}") from error

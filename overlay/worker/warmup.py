@@ -29,7 +29,7 @@ from .pipeline import Pipeline, Reader, Task
 log = structlog.get_logger(__name__)
 
 _STREAM = {"name": "W", "topics": ("w",), "subject": {"template": "{header:h}.{value:v}.{key}"}}
-_RECORD = b"\x24\x00\x00\x00\x02k\x0e{\"v\":1}\x02\x02h\x02x"
+_RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
 SLOW_S = 5.0
 
 

@@ -74,7 +74,9 @@ def test_json_has_the_shape_that_readers_expect() -> None:
 
 
 def test_json_of_times_has_percentiles_beside_the_figure() -> None:
-    case = Case("latency/at_least_once", Unit.MILLISECONDS, 10.456, limit={"p99": 20}, extra={"p50": 1.3, "p99": 10.456})
+    case = Case(
+        "latency/at_least_once", Unit.MILLISECONDS, 10.456, limit={"p99": 20}, extra={"p50": 1.3, "p99": 10.456}
+    )
     found = case.to_json()
     assert (found["unit"], found["overlay"], found["p50"], found["p99"]) == ("ms", 10.46, 1.3, 10.46)
     assert (found["goal"], found["met"]) == ({"p99": 20}, {"p99": True})

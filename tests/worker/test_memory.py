@@ -1,6 +1,6 @@
 """RSS of `overlay run` at full speed stays under 500 MB, however much there is to read.
 
-OVERLAY_MEMORY_RECORDS sets how much: the default is a quick look, 2,000,000 the long run.
+OVERLAY_MEMORY_RECORDS and OVERLAY_MEMORY_PARTITIONS set how much: the default is a quick look, 2,000,000 the long run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.worker.scenes import Scene
 
 RECORDS = int(os.environ.get("OVERLAY_MEMORY_RECORDS", "300000"))
 LIMIT = 500 * 1024 * 1024
-PARTITIONS = 12
+PARTITIONS = int(os.environ.get("OVERLAY_MEMORY_PARTITIONS", "12"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + RECORDS // 5_000)]
 
@@ -59,4 +59,4 @@ def test_memory_at_full_speed(scene: Scene, running_service: StartService, new_t
     wait_until(is_done, 60 + RECORDS / 10_000, "everything is delivered")
     peak = read_peak(service.process.pid)
     assert service.stop() == 0
-    assert peak < LIMIT, f"{peak >> 20} MiB"
+    assert peak < LIMIT, f"{peak >> 20} MiB at most"

@@ -15,8 +15,8 @@ from overlay.deliver.assemble import make_envelope
 from overlay.deliver.outbox import Outlet
 from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
-from overlay.source.feed import Fetched, mark_after
 from overlay.scan.header import split
+from overlay.source.feed import Fetched, mark_after
 from overlay.source.mark import Mark
 from overlay.subject import Pattern
 from overlay.worker.pipeline import Outcome, Pipeline, Reader, Task

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlay.field import Field, FieldKind
+from overlay.match.envelope import COLUMNS, envelope
 from overlay.scan import Decoder, Records, make_plan
-from overlay.scan.envelope import COLUMNS, envelope
 from overlay.subject import SubjectRule
 from overlay.subject.dictionary import Codes, Dictionary
 from tests.oracle.batches import Record

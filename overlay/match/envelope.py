@@ -13,13 +13,12 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
+from overlay.scan.columns import NO_TIMESTAMP, Ints, gather
+from overlay.scan.decode import Records
+from overlay.scan.header import Bytes
+from overlay.scan.kernel import open_bodies
+from overlay.scan.varint import read_varint
 from overlay.subject.dictionary import Codes, Dictionary
-
-from .columns import NO_TIMESTAMP, Ints, gather
-from .decode import Records
-from .header import Bytes
-from .kernel import open_bodies
-from .varint import read_varint
 
 _HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
