@@ -15,7 +15,7 @@ ARGS   ?=
 NAME   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench lock clean
+.PHONY: help venv demo test test-long lint format bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
