@@ -35,7 +35,9 @@ log = structlog.get_logger(__name__)
 READ_COMMITTED = 1
 PARTITION_BYTES = 2 << 20
 """Larger responses are slower: their copies no longer fit the cache, and the thread that decodes waits for them."""
-RESPONSE_BYTES = 16 << 20
+RESPONSE_BYTES = 8 << 20
+READY_BYTES = 24 << 20
+"""While so much is waiting to be taken, nothing more is fetched, however many lanes there are."""
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
 """While some lanes have data waiting, a fetch for the others must end soon, so that those can join again."""
@@ -191,6 +193,8 @@ class Feed:
     def _group_idle(self) -> dict[int | None, list[Lane]]:
         """Lanes to fetch for by leading broker, no partition twice."""
         groups: dict[int | None, list[Lane]] = {}
+        if sum(lane.ready.data.size for lane in self._lanes if isinstance(lane.ready, Fetched)) >= READY_BYTES:
+            return groups  # whoever takes some of it wakes the feed
         taken: set[TopicPartition] = set()
         for lane in self._lanes:
             if lane.is_idle and lane.tp not in taken:

@@ -48,11 +48,13 @@ LAZY_S = 1.0
 """How often progress without deliveries is written."""
 PROOF_S = 5.0
 """How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
-ROUND_BYTES = 16 << 20
+ROUND_BYTES = 8 << 20
+QUEUE_BYTES = 16 << 20
+"""While so many bytes of finished batches wait for the commit loop, no further round is begun."""
 BACKLOG_BYTES = 1 << 19
 PROGRESS_S = 5.0
 CHECKPOINT_EVERY = 1_000
-QUEUE_ROUNDS = 8
+QUEUE_ROUNDS = 64
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class Round:
 
     outcome: Outcome
     delta: Delta
+    size: int
+    """Bytes of its batches, until they are with Kafka."""
     plain: asyncio.Task[None] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
     sent: bool = False
@@ -90,6 +94,8 @@ class Session:
     """Partitions with a corrupt batch in the way."""
     lanes: dict[Track, Lane] = field(default_factory=dict)
     _queue: asyncio.Queue[Round | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_ROUNDS))
+    _queued: int = 0
+    _drained: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _commits: int = 0
@@ -128,10 +134,18 @@ class Session:
                         await _first_of(feed.changed, stopping)
                         continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
-                    await self._queue.put(self._absorb(feed, outcome, tracks))
+                    await self._hand_over(self._absorb(feed, outcome, tracks))
                 await self._queue.put(None)
         finally:
             stopping.cancel()
+
+    async def _hand_over(self, done: Round) -> None:
+        """Queue a round for the commit loop, and wait while too much is queued."""
+        self._queued += done.size
+        await self._queue.put(done)
+        while self._queued > QUEUE_BYTES:
+            self._drained.clear()
+            await self._drained.wait()
 
     async def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
         """What is there to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
@@ -206,7 +220,8 @@ class Session:
             changed |= self._settle(feed, place)
         self._count(outcome)
         self._tell_progress()
-        batches = Round(outcome, self.positions.delta(moved, changed))
+        size = sum(outgoing.batch.size() for _, outgoing in outcome.batches)
+        batches = Round(outcome, self.positions.delta(moved, changed), size)
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
@@ -330,6 +345,7 @@ class Session:
         await self._record(delta, () if last.sent else last.transactional)
         self.metrics.commit_seconds.observe(time.monotonic() - began)
         for done in rounds:
+            self._release(done)
             self.on_commit(done.outcome)
         return last.outcome.backlog
 
@@ -337,6 +353,14 @@ class Session:
         await self._settle_plain(done)
         await self.transactions.send(done.transactional)
         done.sent = True
+        self._release(done)
+
+    def _release(self, done: Round) -> None:
+        """Its batches are with Kafka: let go of their memory."""
+        done.outcome.batches.clear()
+        self._queued -= done.size
+        done.size = 0
+        self._drained.set()
 
     async def _settle_plain(self, done: Round) -> None:
         if done.plain is not None:

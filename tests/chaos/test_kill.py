@@ -140,6 +140,8 @@ def test_kill_at_random_moments(
     wanted = {name: expect_whole(sources[many if name == "wide" else one], FILTERS[name]) for name in outputs}
     found = {name: await_all(scene.bootstrap, outputs[name], len(wanted[name])) for name in outputs}
     assert service.stop() == 0, service.read_log()
+    # else the kills have met services that did nothing
+    assert service.read_log().count("shard taken over") > (KILLS + 1) // 2
 
     for name, output in outputs.items():
         found[name] = read_committed(scene.bootstrap, output)

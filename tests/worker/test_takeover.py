@@ -200,7 +200,7 @@ def test_sigterm_in_full_flow(scene: Scene, running_service: StartService, new_t
     topic = new_topic(partitions=1)
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c")
-    produce(scene.bootstrap, topic, ["a", "b", None] * 60_000)
+    produce(scene.bootstrap, topic, ["a", "b", None] * 25_000)
     with CommittedReader(scene.bootstrap, output) as reader:
         service = running_service(scene.folder)
         await_records(reader, 1)
