@@ -7,6 +7,7 @@ pipeline itself, so that all signatures are the ones that real work has.
 
 from __future__ import annotations
 
+import gc
 import time
 
 import numpy as np
@@ -45,6 +46,10 @@ def load_kernels() -> None:
         readers = tuple(_make_reader(name, partitions) for name, partitions in (("a", 1), ("b", 3)))
         outcome = Pipeline({"W": stream}, {}).run([Task("W", ("w", 0), fetched, 0, NO_STOP, readers)], 0)
         assert sum(outcome.delivered.values()) == len(readers)
+    # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
+    # of them and hold up deliveries for 100 ms
+    gc.collect()
+    gc.freeze()
     log.info("kernels loaded", seconds=round(time.monotonic() - began, 1))
 
 
