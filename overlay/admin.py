@@ -37,11 +37,16 @@ class Admin:
     def __init__(self, kafka: Properties) -> None:
         self._client = AdminClient({**for_confluent(kafka), "log_level": "0"})
 
-    async def find_topics(self, names: Iterable[str], *, with_config: bool = True) -> dict[str, TopicFacts]:
-        """What there is of the named topics; missing ones are left out."""
-        return await asyncio.to_thread(self._find_topics, sorted(set(names)), with_config)
+    async def find_topics(
+        self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
+    ) -> dict[str, TopicFacts]:
+        """What there is of the named topics; missing ones are left out.
 
-    def _find_topics(self, names: list[str], with_config: bool) -> dict[str, TopicFacts]:
+        `denied` takes the topics that we may not look at, and why; without it CredentialsRefused is raised for the first.
+        """
+        return await asyncio.to_thread(self._find_topics, sorted(set(names)), with_config, denied)
+
+    def _find_topics(self, names: list[str], with_config: bool, denied: dict[str, str] | None) -> dict[str, TopicFacts]:
         if not names:
             return {}
         found: dict[str, tuple[str, int]] = {}
@@ -51,8 +56,12 @@ class Admin:
                 topic = future.result(DEADLINE_S)
                 found[name] = (str(topic.topic_id), len(topic.partitions))
             except KafkaException as error:
-                if error.args[0].code() != RdKafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise _judge(f"topic {name}", "Describe", error) from error
+                if error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                judged = _judge(f"topic {name}", "Describe", error)
+                if denied is None or not isinstance(judged, CredentialsRefused):
+                    raise judged from error
+                denied[name] = str(judged)
         configs = self._read_configs(list(found)) if with_config else {}
         return {name: TopicFacts(name, *facts, configs.get(name, {})) for name, facts in found.items()}
 

@@ -34,9 +34,10 @@ async def ensure_topics(
     """The consumers' output topics as they stand, missing ones created, and why for each that could not be."""
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
-    present = await admin.find_topics(wanted)
-    missing = [config for name, config in wanted.items() if name not in present]
-    refused = await admin.create_topics(
+    refused: dict[str, str] = {}
+    present = await admin.find_topics(wanted, denied=refused)
+    missing = [config for name, config in wanted.items() if name not in present and name not in refused]
+    refused |= await admin.create_topics(
         new_topic(config.deliver_subject, config.output.partitions, replication, topic_config(config))
         for config in missing
     )

@@ -12,7 +12,7 @@ from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
 from overlay.deliver.outlets import ensure_topics, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
-from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
+from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.source.mark import Mark, Source
 from overlay.source.start import find_start, patterns
 
@@ -61,12 +61,14 @@ async def make_roster(
     """
     roster = Roster(stalled=dict(stalled))
     wanted = {name: loaded.streams[name] for name, _ in mine}
-    facts = await admin.find_topics(topic for stream in wanted.values() for topic in stream.topic_names)
-    roster.topics = {topic: facts.get(topic) for stream in wanted.values() for topic in stream.topic_names}
+    denied: dict[str, str] = {}
+    topics = [topic for stream in wanted.values() for topic in stream.topic_names]
+    facts = await admin.find_topics(topics, denied=denied)
+    roster.topics = {topic: facts.get(topic) for topic in topics}
     delta = Delta()
     for name, stream in wanted.items():
         try:
-            if reason := stopped.get(name):
+            if reason := {**denied, **stopped}.get(name):
                 raise SourceChanged(reason)
             sources = list_sources(stream, facts, state)
             bounds = await admin.find_bounds(sources.partitions, committed=False)
@@ -74,7 +76,7 @@ async def make_roster(
                 compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
                 for mark in _marks(state, name, source):
                     await check_mark(client, source, mark, bounds[source], compacted=compacted)
-        except SourceChanged as error:
+        except (SourceChanged, CredentialsRefused) as error:
             roster.stopped[name] = str(error)
             log.error("stream stopped", stream=name, reason=str(error))
             continue

@@ -1,10 +1,8 @@
 """One ownership of a shard, from takeover to the first error: reading, the pipeline, and commits, side by side.
 
 Three things run at once. The feed fetches. The reading loop takes what has come, one round at a time, has the pipeline turn
-it into finished batches in a thread, and moves the tracks. The commit loop sends batches while the next round is being
-worked on, and ends the transaction when it is time: at once when there is nothing more to read, since somebody waits for the
-records; after a quarter of a second when there is a backlog, since each commit costs some 20 ms. After a commit at the tail
-it waits 5 ms: a transaction opened at once would run into the broker still ending the last one (design 11.8).
+it into finished batches in a thread, and moves the tracks. The commit loop (commits.py) sends batches while the next round is
+being worked on.
 
 Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
 thrown away and the next one begins from the state partition.
@@ -13,10 +11,8 @@ thrown away and the next one begins from the state partition.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -26,13 +22,14 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.deliver.outbox import Outgoing
-from overlay.deliver.state import ConsumerId, Delta, ShardState, encode
-from overlay.deliver.transaction import PlainSender, Transactions
+from overlay.deliver.state import ConsumerId, ShardState
+from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Mark
 
+from .commits import Commits, Round
 from .pipeline import Outcome, Pipeline, Task
 from .positions import Place, Positions
 from .roster import Roster
@@ -40,39 +37,9 @@ from .tracks import Track, plan_round
 
 log = structlog.get_logger(__name__)
 
-BULK_S = 0.25
-"""How long a transaction collects while there is a backlog."""
-PAUSE_S = 0.005
-"""Wait after a commit at the tail."""
-LAZY_S = 1.0
-"""How often progress without deliveries is written."""
-PROOF_S = 5.0
-"""How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
 ROUND_BYTES = 8 << 20
-QUEUE_BYTES = 16 << 20
-"""While so many bytes of finished batches wait for the commit loop, no further round is begun."""
 BACKLOG_BYTES = 1 << 19
 PROGRESS_S = 5.0
-CHECKPOINT_EVERY = 1_000
-QUEUE_ROUNDS = 64
-
-
-@dataclass(slots=True)
-class Round:
-    """A round's outcome and what the state has to remember of it."""
-
-    outcome: Outcome
-    delta: Delta
-    size: int
-    """Bytes of its batches, until they are with Kafka."""
-    plain: asyncio.Task[None] | None = None
-    """The sends of at-least-once consumers, which must be through before the positions are written."""
-    sent: bool = False
-    """Whether its transactional batches are in the open transaction."""
-
-    @property
-    def transactional(self) -> list[Outgoing]:
-        return [outgoing for _, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
 
 
 @dataclass(slots=True)
@@ -83,40 +50,28 @@ class Session:
     admin: Admin
     metrics: Metrics
     roster: Roster
-    state: ShardState
     positions: Positions
-    transactions: Transactions
+    commits: Commits
     plain: PlainSender | None
-    state_place: tuple[str, int]
-    """Topic and partition of the state."""
-    on_commit: Callable[[Outcome], None]
     halted: dict[Place, str] = field(default_factory=dict)
     """Partitions with a corrupt batch in the way."""
     lanes: dict[Track, Lane] = field(default_factory=dict)
-    _queue: asyncio.Queue[Round | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_ROUNDS))
-    _queued: int = 0
-    _drained: asyncio.Event = field(default_factory=asyncio.Event)
-    _ended: bool = False
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _commits: int = 0
     _turn: int = 0
     _told: float = field(default_factory=time.monotonic)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
-        await self.transactions.begin()
-        await self._record(self.positions.everything())
+        await self.commits.open(self.positions.everything())
         feed = Feed(self.client)
         try:
             for (_, source), track in self.positions.all():
                 self.lanes[track] = await feed.open(*source, track.position)
             reading = asyncio.create_task(self._read(feed, stop), name="reading")
-            committing = asyncio.create_task(self._commit_rounds(), name="committing")
+            committing = asyncio.create_task(self.commits.run(), name="committing")
             await _run_both(reading, committing)
         finally:
             await feed.close()
-
-    # ---- reading
 
     async def _read(self, feed: Feed, stop: asyncio.Event) -> None:
         pipeline = Pipeline(self.roster.streams, self.positions.sequences)
@@ -134,18 +89,10 @@ class Session:
                         await _first_of(feed.changed, stopping)
                         continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
-                    await self._hand_over(self._absorb(feed, outcome, tracks))
-                await self._queue.put(None)
+                    await self.commits.put(self._absorb(feed, outcome, tracks))
+                self.commits.end()
         finally:
             stopping.cancel()
-
-    async def _hand_over(self, done: Round) -> None:
-        """Queue a round for the commit loop, and wait while too much is queued."""
-        self._queued += done.size
-        await self._queue.put(done)
-        while self._queued > QUEUE_BYTES:
-            self._drained.clear()
-            await self._drained.wait()
 
     async def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
         """What is there to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
@@ -284,98 +231,6 @@ class Session:
         assert self.plain is not None
         async with self._plain_order:
             await self.plain.send(batches)
-
-    # ---- committing
-
-    async def _commit_rounds(self) -> None:
-        """Commit what the reading loop hands over, until it says that there is no more."""
-        pending: list[Round] = []
-        written = time.monotonic()
-        while not self._ended or pending:
-            fresh = await self._take_rounds()
-            pending += fresh
-            waited_for = any(done.transactional for done in fresh)
-            if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
-                backlog = await self._commit(pending)
-                pending, written = [], time.monotonic()
-                if not backlog:
-                    await asyncio.sleep(PAUSE_S)
-            elif not self._ended and time.monotonic() - written >= PROOF_S:
-                await self.transactions.begin()
-                await self._record(Delta())
-                written = time.monotonic()
-
-    async def _take_rounds(self) -> list[Round]:
-        """Every round that is ready, or the next one; none when none comes for a while."""
-        first = await self._next(LAZY_S)
-        rounds = [first] if first else []
-        while not self._queue.empty() and not self._ended:
-            more = self._queue.get_nowait()
-            self._ended = more is None
-            rounds += [more] if more else []
-        return rounds
-
-    async def _next(self, patience: float) -> Round | None:
-        """The next round; None when none comes in time or there will be no more."""
-        if self._ended:
-            return None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                fresh = await self._queue.get()
-                self._ended = fresh is None
-                return fresh
-        return None
-
-    async def _commit(self, rounds: list[Round]) -> bool:
-        """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
-        began = time.monotonic()
-        await self.transactions.begin()
-        last = rounds[-1]
-        for done in rounds[:-1]:
-            await self._send(done)
-        while last.outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
-            await self._send(last)
-            more = await self._next(left)
-            if more is None:
-                break
-            rounds.append(more)
-            last = more
-        await self._settle_plain(last)
-        delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
-        await self._record(delta, () if last.sent else last.transactional)
-        self.metrics.commit_seconds.observe(time.monotonic() - began)
-        for done in rounds:
-            self._release(done)
-            self.on_commit(done.outcome)
-        return last.outcome.backlog
-
-    async def _send(self, done: Round) -> None:
-        await self._settle_plain(done)
-        await self.transactions.send(done.transactional)
-        done.sent = True
-        self._release(done)
-
-    def _release(self, done: Round) -> None:
-        """Its batches are with Kafka: let go of their memory."""
-        done.outcome.batches.clear()
-        self._queued -= done.size
-        done.size = 0
-        self._drained.set()
-
-    async def _settle_plain(self, done: Round) -> None:
-        if done.plain is not None:
-            await done.plain
-
-    async def _record(self, delta: Delta, batches: Sequence[Outgoing] = ()) -> None:
-        """Write a delta and commit; now and then a checkpoint instead, and let go of what lies below it."""
-        self.state.apply(delta)
-        checkpoint = self._commits % CHECKPOINT_EVERY == 0
-        written = self.state.checkpoint() if checkpoint else delta
-        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches)
-        self._commits += 1
-        if checkpoint:
-            topic, shard = self.state_place
-            await self.admin.delete_records(topic, shard, offset)
 
 
 async def _first_of(changed: asyncio.Event, stopping: asyncio.Task[bool]) -> None:

@@ -28,6 +28,7 @@ from overlay.metrics import Metrics
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
 
+from .commits import Commits
 from .membership import Membership
 from .pipeline import Outcome
 from .roster import Roster, make_roster
@@ -114,17 +115,15 @@ class Shard:
             roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, *self._left_out())
             await transactions.look_up(outputs)
             state.apply(delta)
+            place = (state_topic(service.topics.prefix), self.number)
             self.session = Session(
                 client=client,
                 admin=self.admin,
                 metrics=self.metrics,
                 roster=roster,
-                state=state,
                 positions=open_positions(roster, state),
-                transactions=transactions,
+                commits=Commits(transactions, state, place, self.admin, self.metrics, self._commit_seen),
                 plain=await self._open_plain(roster, closing),
-                state_place=(state_topic(service.topics.prefix), self.number),
-                on_commit=self._commit_seen,
             )
             await self._load_snapshots(self.session)
             self.trouble = ""

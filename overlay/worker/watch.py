@@ -29,7 +29,7 @@ async def watch_topics(admin: Admin, roster: Roster, until: float) -> str:
         if time.monotonic() >= until:
             return "stalled consumers are tried again"
         try:
-            now = await admin.find_topics(before, with_config=False)
+            now = await admin.find_topics(before, with_config=False, denied={})
         except SourceUnavailable as error:
             log.warning("topics cannot be looked at", reason=str(error))
             continue

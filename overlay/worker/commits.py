@@ -1,0 +1,191 @@
+"""The commit loop of a session: finished rounds become transactions.
+
+A transaction ends when it is time: at once when there is nothing more to read, since somebody waits for the records; after
+a quarter of a second when there is a backlog, since each commit has its price. After a commit at the tail the loop waits 5
+ms: a transaction opened at once would run into the broker still ending the last one (design 11.8). Rounds in which nobody
+was given anything only move positions, and are written once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from overlay.admin import Admin
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.state import Delta, ShardState, encode
+from overlay.deliver.transaction import Transactions
+from overlay.errors import OverlayError
+from overlay.metrics import Metrics
+
+from .pipeline import Outcome
+
+log = structlog.get_logger(__name__)
+
+BULK_S = 0.25
+"""How long a transaction collects while there is a backlog."""
+PAUSE_S = 0.005
+"""Wait after a commit at the tail."""
+LAZY_S = 1.0
+"""How often progress without deliveries is written."""
+PROOF_S = 5.0
+"""How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
+QUEUE_BYTES = 16 << 20
+"""While so many bytes of finished batches wait to be sent, no further round is taken in."""
+CHECKPOINT_EVERY = 1_000
+
+
+@dataclass(slots=True)
+class Round:
+    """A round's outcome and what the state has to remember of it."""
+
+    outcome: Outcome
+    delta: Delta
+    size: int
+    """Bytes of its batches, until they are with Kafka."""
+    plain: asyncio.Task[None] | None = None
+    """The sends of at-least-once consumers, which must be through before the positions are written."""
+    sent: bool = False
+    """Whether its transactional batches are in the open transaction."""
+
+    @property
+    def transactional(self) -> list[Outgoing]:
+        return [outgoing for _, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
+
+
+@dataclass(slots=True)
+class Commits:
+    """Takes rounds in and commits them in order. Good for one session: after an error nothing here is of use."""
+
+    transactions: Transactions
+    state: ShardState
+    place: tuple[str, int]
+    """Topic and partition of the state."""
+    admin: Admin
+    metrics: Metrics
+    on_commit: Callable[[Outcome], None]
+    _queue: asyncio.Queue[Round | None] = field(default_factory=asyncio.Queue)
+    _queued: int = 0
+    _drained: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
+    _written: int = 0
+
+    async def open(self, everything: Delta) -> None:
+        """Write where everyone stands, before anything is delivered."""
+        await self.transactions.begin()
+        await self._record(everything)
+
+    async def put(self, done: Round) -> None:
+        """Take a round in, and wait while too much is waiting to be sent."""
+        self._queued += done.size
+        self._queue.put_nowait(done)
+        while self._queued > QUEUE_BYTES:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def end(self) -> None:
+        """There are no more rounds; `run` returns when those it has are committed."""
+        self._queue.put_nowait(None)
+
+    async def run(self) -> None:
+        """Commit what `put` brings, until `end`."""
+        pending: list[Round] = []
+        written = time.monotonic()
+        while not self._ended or pending:
+            fresh = await self._take_rounds()
+            pending += fresh
+            waited_for = any(done.transactional for done in fresh)
+            if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
+                backlog = await self._commit(pending)
+                pending, written = [], time.monotonic()
+                if not backlog:
+                    await asyncio.sleep(PAUSE_S)
+            elif not self._ended and time.monotonic() - written >= PROOF_S:
+                await self.transactions.begin()
+                await self._record(Delta())
+                written = time.monotonic()
+
+    async def _take_rounds(self) -> list[Round]:
+        """Every round that is ready, or the next one; none when none comes for a while."""
+        first = await self._next(LAZY_S)
+        rounds = [first] if first else []
+        while not self._queue.empty() and not self._ended:
+            more = self._queue.get_nowait()
+            self._ended = more is None
+            rounds += [more] if more else []
+        return rounds
+
+    async def _next(self, patience: float) -> Round | None:
+        """The next round; None when none comes in time or there will be no more."""
+        if self._ended:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                fresh = await self._queue.get()
+                self._ended = fresh is None
+                return fresh
+        return None
+
+    async def _commit(self, rounds: list[Round]) -> bool:
+        """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
+        began = time.monotonic()
+        await self.transactions.begin()
+        last = rounds[-1]
+        for done in rounds[:-1]:
+            await self._send(done)
+        while last.outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
+            await self._send(last)
+            more = await self._next(left)
+            if more is None:
+                break
+            rounds.append(more)
+            last = more
+        await self._settle_plain(last)
+        delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
+        await self._record(delta, () if last.sent else last.transactional)
+        self.metrics.commit_seconds.observe(time.monotonic() - began)
+        for done in rounds:
+            self._release(done)
+            self.on_commit(done.outcome)
+        return last.outcome.backlog
+
+    async def _send(self, done: Round) -> None:
+        await self._settle_plain(done)
+        await self.transactions.send(done.transactional)
+        done.sent = True
+        self._release(done)
+
+    def _release(self, done: Round) -> None:
+        """Its batches are with Kafka: let go of their memory."""
+        done.outcome.batches.clear()
+        self._queued -= done.size
+        done.size = 0
+        self._drained.set()
+
+    async def _settle_plain(self, done: Round) -> None:
+        if done.plain is not None:
+            await done.plain
+
+    async def _record(self, delta: Delta, batches: Sequence[Outgoing] = ()) -> None:
+        """Write a delta and commit; now and then a checkpoint instead, and let go of what lies below it."""
+        self.state.apply(delta)
+        checkpoint = self._written % CHECKPOINT_EVERY == 0
+        written = self.state.checkpoint() if checkpoint else delta
+        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches)
+        self._written += 1
+        if checkpoint:
+            await self._forget_below(offset)
+
+    async def _forget_below(self, offset: int) -> None:
+        """Delete the state records that a checkpoint makes superfluous; where that cannot be done the log only grows."""
+        topic, shard = self.place
+        try:
+            await self.admin.delete_records(topic, shard, offset)
+        except OverlayError as error:
+            log.warning("old state records are kept", reason=str(error))
