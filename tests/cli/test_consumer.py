@@ -87,8 +87,13 @@ def test_removing_a_consumer(trips: Trips, running_service: StartService) -> Non
     assert service.stop() == 0
 
     service = running_service(trips.folder)
-    states = {c["name"]: c["state"] for c in trips.run_json("consumer", "ls")["consumers"]}
-    assert states == {"oslo": "running", "rome": "removed"}
+
+    def read_states() -> dict[str, str]:
+        return {c["name"]: c["state"] for c in trips.run_json("consumer", "ls")["consumers"]}
+
+    # it is starting until its first fetch has been answered
+    wait_until(lambda: read_states()["oslo"] == "running", 20, "oslo is served")
+    assert read_states() == {"oslo": "running", "rome": "removed"}
     assert "Say --yes" in trips.run("consumer", "rm", "TRIPS", "rome", code=1)
     done = trips.run_process("consumer", "rm", "TRIPS", "rome", "--yes")
     assert (done.returncode, done.stderr) == (0, "")
