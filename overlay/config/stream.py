@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from overlay.config.model import Model, TopicName
 from overlay.config.units import Duration, Size, parse_size
 from overlay.field import Field as RecordField
-from overlay.field import parse_field
+from overlay.field import FieldKind, parse_field
 from overlay.subject import Pattern, SubjectRule, check_stream_subject
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)
@@ -64,6 +64,13 @@ def _check_pattern(text: str) -> str:
     return text
 
 
+def _check_template(text: str) -> str:
+    rule = SubjectRule.from_template(text)
+    if any(field.kind is FieldKind.TIMESTAMP for field in rule.fields):
+        raise ValueError("{timestamp} makes a new subject of nearly every record. Leave it out; it is a field for properties")
+    return text
+
+
 def _check_source(text: str) -> str:
     parse_field(text)
     return text
@@ -82,7 +89,7 @@ class SubjectSource(Model):
     """Where a message's subject comes from: exactly one of the four."""
 
     template: str | None = None
-    """A text with fields in braces: {topic} {partition} {key} {timestamp} {header:NAME} {value:json.path}."""
+    """A text with fields in braces: {topic} {partition} {key} {header:NAME} {value:json.path}."""
     header: Annotated[str, Field(min_length=1)] | None = None
     """Name of the header that holds the whole subject."""
     topic: Literal[True] | None = None
@@ -93,9 +100,7 @@ class SubjectSource(Model):
     @field_validator("template")
     @classmethod
     def _check_template(cls, text: str | None) -> str | None:
-        if text is not None:
-            SubjectRule.from_template(text)
-        return text
+        return None if text is None else _check_template(text)
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -126,9 +131,7 @@ class FilterValue(Model):
     @field_validator("template")
     @classmethod
     def _check_template(cls, text: str | None) -> str | None:
-        if text is not None:
-            SubjectRule.from_template(text)
-        return text
+        return None if text is None else _check_template(text)
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
