@@ -67,7 +67,9 @@ def _check_pattern(text: str) -> str:
 def _check_template(text: str) -> str:
     rule = SubjectRule.from_template(text)
     if any(field.kind is FieldKind.TIMESTAMP for field in rule.fields):
-        raise ValueError("{timestamp} makes a new subject of nearly every record. Leave it out; it is a field for properties")
+        raise ValueError(
+            "{timestamp} makes a new subject of nearly every record. Leave it out; it is a field for properties"
+        )
     return text
 
 
