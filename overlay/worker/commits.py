@@ -38,6 +38,8 @@ PROOF_S = 5.0
 """How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
 QUEUE_BYTES = 16 << 20
 """While so many bytes of finished batches wait to be sent, no further round is taken in."""
+QUEUE_ROUNDS = 2
+"""Nor while so many wait: what comes meanwhile makes one large batch instead of many small ones with a request each."""
 CHECKPOINT_EVERY = 1_000
 
 
@@ -85,7 +87,7 @@ class Commits:
         """Take a round in, and wait while too much is waiting to be sent."""
         self._queued += done.size
         self._queue.put_nowait(done)
-        while self._queued > QUEUE_BYTES:
+        while self._queued > QUEUE_BYTES or self._queue.qsize() > QUEUE_ROUNDS:
             self._drained.clear()
             await self._drained.wait()
 
@@ -117,6 +119,7 @@ class Commits:
         rounds = [first] if first else []
         while not self._queue.empty() and not self._ended:
             more = self._queue.get_nowait()
+            self._drained.set()
             self._ended = more is None
             rounds += [more] if more else []
         return rounds
@@ -128,6 +131,7 @@ class Commits:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 fresh = await self._queue.get()
+                self._drained.set()
                 self._ended = fresh is None
                 return fresh
         return None

@@ -78,6 +78,7 @@ class Session:
         loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         fetched_bytes = 0
+        sending: asyncio.Task[None] | None = None
         try:
             with ThreadPoolExecutor(1, "pipeline") as thread:
                 while not stop.is_set():
@@ -89,7 +90,12 @@ class Session:
                         await _first_of(feed.changed, stopping)
                         continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
-                    await self.commits.put(self._absorb(feed, outcome, tracks))
+                    previous = sending
+                    done = self._absorb(feed, outcome, tracks)
+                    sending = done.plain or sending
+                    await self.commits.put(done)
+                    if previous is not None:
+                        await previous  # one round under way at a time: what comes meanwhile makes a larger one
                 self.commits.end()
         finally:
             stopping.cancel()
