@@ -81,15 +81,6 @@ class Body:
     def records(self) -> Bytes:
         return self.out[: self.size]
 
-    def grow(self, limit: int) -> bool:
-        """Double the room, up to `limit` bytes; False when it is that large already."""
-        if self.out.size >= limit:
-            return False
-        larger = np.empty(min(self.out.size * 2, limit), np.uint8)
-        larger[: self.size] = self.records
-        self.out = larger
-        return True
-
 
 def assemble(
     body: Body,

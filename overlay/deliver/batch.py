@@ -1,16 +1,13 @@
-"""A finished record batch, in the place where aiokafka's producer expects a BatchBuilder.
-
-The batch is complete but for the producer's id, epoch and sequence, which aiokafka hands over when it drains the batch. The
-methods with an underscore are those that aiokafka 0.14 calls (`MessageBatch.set_producer_state`, `get_data_buffer`); a
-contract test holds them.
-"""
+"""A finished record batch, complete but for what the producer numbers it with: its id, epoch and first sequence."""
 
 from __future__ import annotations
 
 import struct
 
+import google_crc32c
+import numpy as np
+
 from overlay.scan.codec import Codec, compress
-from overlay.scan.crc import crc32c
 from overlay.scan.header import HEADER_SIZE, TRANSACTIONAL
 
 from .assemble import Body
@@ -25,34 +22,41 @@ class EncodedBatch:
     def __init__(self, body: Body, codec: Codec, *, transactional: bool) -> None:
         self._records = compress(codec, body.records)
         self._attributes = int(codec) | (TRANSACTIONAL if transactional else 0)
-        self._count, self._base, self._latest = body.count, body.base_timestamp, body.max_timestamp
-        self._producer = (-1, -1, -1)
+        self._base, self._latest = body.base_timestamp, body.max_timestamp
+        self.count = body.count
 
     @property
     def is_transactional(self) -> bool:
         return bool(self._attributes & TRANSACTIONAL)
 
-    def append(self, *, timestamp: object, key: object, value: object, headers: object = ()) -> None:
-        """Refuse: the batch is full, aiokafka is to open another."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def closed(self) -> bool:
-        return True
-
+    @property
     def size(self) -> int:
         """Bytes on the wire, as the broker's max.message.bytes counts them."""
         return HEADER_SIZE + len(self._records)
 
-    def record_count(self) -> int:
-        return self._count
-
-    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        self._producer = (producer_id, producer_epoch, base_sequence)
-
-    def _build(self) -> bytes:
+    def build(self, producer_id: int = -1, producer_epoch: int = -1, sequence: int = -1) -> bytes:
+        """The bytes to send. `sequence`: of the first record, within the partition; -1 throughout for no producer."""
         rest = _REST.pack(
-            self._attributes, self._count - 1, self._base, self._latest, *self._producer, self._count
-        ) + self._records  # fmt: skip
-        return _FRONT.pack(0, len(rest) + 9, 0, 2, crc32c(rest)) + rest
+            self._attributes, self.count - 1, self._base, self._latest, producer_id, producer_epoch, sequence, self.count
+        )  # fmt: skip
+        crc = google_crc32c.extend(google_crc32c.value(rest), self._records)
+        front = _FRONT.pack(0, len(rest) + len(self._records) + 9, 0, 2, crc)
+        return b"".join((front, rest, self._records))
+
+
+def encode_one(value: bytes, now: int) -> EncodedBatch:
+    """A transactional batch of a single record without key and headers. `now`: ms since 1970."""
+    record = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; the value; no headers
+    body = Body(np.frombuffer(_varint(len(record)) + record, np.uint8), base_timestamp=now, max_timestamp=now, count=1)
+    body.size = body.out.size
+    return EncodedBatch(body, Codec.NONE, transactional=True)
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag varint of a number from 0 on."""
+    rest, out = number << 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from overlay.config.consumer import PartitionBy
 from overlay.match.addressing import Addressed
 from overlay.scan.codec import Codec
-from overlay.scan.header import HEADER_SIZE
+from overlay.scan.header import HEADER_SIZE, Bytes
 
 from .assemble import Body, Envelope, assemble, room_for
 from .batch import EncodedBatch
@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 _LARGEST_BODY = 1 << 20
 _SMALLEST_BODY = 1 << 14
+_SPARES = 8
 _EXPANSION = 1024  # what a codec may add to records that do not compress, beside a part in 128
 
 
@@ -63,6 +64,7 @@ class Press:
 
     def __init__(self) -> None:
         self._open: dict[tuple[Outlet, int], Body] = {}
+        self._spares: list[Bytes] = []
 
     def add(
         self, outlet: Outlet, slice_: Addressed, rows: Ints, partition: int, first_sequence: int, now: int
@@ -85,7 +87,7 @@ class Press:
         """Everything that is still open."""
         for (outlet, target), body in self._open.items():
             if body.count:
-                yield outlet, _finish(outlet, target, body)
+                yield outlet, self._finish(outlet, target, body)
         self._open.clear()
 
     def _fill(
@@ -93,31 +95,49 @@ class Press:
     ) -> Iterator[tuple[Outlet, Outgoing]]:
         stream_sequences = slice_.records.offset[rows] + 1 if outlet.sequenced else np.zeros(rows.size, np.int64)
         done, key = 0, (outlet, target)
+        body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, outlet.body_limit)))
         while done < rows.size:
-            body = self._open.setdefault(key, Body(np.empty(min(_SMALLEST_BODY, outlet.body_limit), np.uint8)))
             is_alone = body.out.size > outlet.body_limit
             rest = slice(done, done + 1 if is_alone else None)
             done += assemble(
                 body, slice_.records, rows[rest], slice_.codes, slice_.dictionary.texts, outlet.envelope,
                 (stream_sequences[rest], sequences[rest]), now,
             )  # fmt: skip
-            if not is_alone and (done == rows.size or body.grow(outlet.body_limit)):
+            if not is_alone and (done == rows.size or self._grow(body, outlet.body_limit)):
                 continue
             if not body.count:
                 # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
                 body.out = np.empty(_room_alone(outlet, slice_, int(rows[done])), np.uint8)
                 continue
-            del self._open[key]
-            yield outlet, _finish(outlet, target, body)
+            yield outlet, self._finish(outlet, target, body)
+            body = Body(self._room(outlet.body_limit))  # one that was full is followed by another
+        self._open[key] = body
+
+    def _grow(self, body: Body, limit: int) -> bool:
+        """Double the room, up to `limit` bytes; False when it is that large already."""
+        if body.out.size >= limit:
+            return False
+        larger = self._room(min(body.out.size * 2, limit))
+        larger[: body.size] = body.records
+        body.out = larger
+        return True
+
+    def _room(self, size: int) -> Bytes:
+        """A buffer, one that has been used before if there is such a one: fresh memory costs as much as filling it."""
+        for i, spare in enumerate(self._spares):
+            if spare.size == size:
+                return self._spares.pop(i)
+        return np.empty(size, np.uint8)
+
+    def _finish(self, outlet: Outlet, target: int, body: Body) -> Outgoing:
+        """Close a batch. One that is too large holds a single record: batches of more always fit."""
+        batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
+        if body.out.size == outlet.body_limit and len(self._spares) < _SPARES:
+            self._spares.append(body.out)
+        fits = batch.size <= outlet.max_message_bytes
+        return Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)
 
 
 def _room_alone(outlet: Outlet, slice_: Addressed, row: int) -> int:
     code, bounds = int(slice_.codes[row]), slice_.dictionary.texts.bounds
     return room_for(slice_.records, row, int(bounds[code + 1] - bounds[code]), outlet.envelope)
-
-
-def _finish(outlet: Outlet, target: int, body: Body) -> Outgoing:
-    """Close a batch. One that is too large holds a single record: batches of more always fit."""
-    batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
-    fits = batch.size() <= outlet.max_message_bytes
-    return Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)

@@ -1,4 +1,9 @@
-"""Output topics: created when missing, used as they are when present, and watched for what they take."""
+"""Output topics: created when missing, used as they are when present, and looked at for what would hold others up.
+
+A transaction ends on all of its partitions or not at all. One output partition that takes no write, since too few of its
+replicas are in sync or none of them leads, therefore blocks the shard with all of its consumers: Kafka can neither commit
+nor abort, and a new owner waits as well. Such a topic has to be found before anything is sent to it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
 async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """The consumers' output topics as they stand, missing ones created, and why for each that could not be."""
+    """The consumers' output topics as they stand, missing ones created, and why for each that cannot be written to."""
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
     refused: dict[str, str] = {}
@@ -41,9 +46,11 @@ async def ensure_topics(
         new_topic(config.deliver_subject, config.output.partitions, replication, topic_config(config))
         for config in missing
     )
-    created = await admin.find_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
+    created = await admin.await_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
     for name, facts in created.items():
         log.info("output topic created", topic=name, partitions=facts.partitions)
+    found = present | created
+    refused |= {name: f"topic {name}: {fault}" for name, facts in found.items() if (fault := find_fault(facts))}
     for config in writers:
         if there := present.get(config.deliver_subject):
             for difference in find_differences(there, config):
@@ -51,7 +58,24 @@ async def ensure_topics(
                     "output topic differs from the consumer's file; used as it is",
                     topic=there.name, stream=config.stream, consumer=config.id[1], why=difference,
                 )  # fmt: skip
-    return present | created, refused
+    return found, refused
+
+
+def find_fault(facts: TopicFacts) -> str:
+    """Why Kafka would take no record for a topic as it stands and what to do; empty when it would take them.
+
+    A broker asks for no more replicas in sync than the partition has, whatever min.insync.replicas says (seen with 4.3).
+    """
+    wanted = int(facts.config.get("min.insync.replicas") or 1)
+    for number, replicas in enumerate(facts.replicas):
+        if not replicas.has_leader:
+            return f"its partition {number} has no leader. Bring back the brokers that hold it"
+        if replicas.in_sync < min(wanted, replicas.assigned):
+            return (
+                f"its partition {number} has {replicas.in_sync} of {replicas.assigned} replicas in sync, fewer than its"
+                f" min.insync.replicas of {wanted}: Kafka takes no record for it. Bring the other brokers back, or lower that"
+            )
+    return ""
 
 
 def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:

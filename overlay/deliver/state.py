@@ -55,6 +55,7 @@ class Delta:
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     """Kafka's topic id for each stream and topic."""
     forgotten: tuple[ConsumerId, ...] = ()
+    """Consumers that are dropped before the rest of the delta counts: one may be forgotten and begin anew in it."""
     generation: int | None = None
     """The owner's generation; in the first record of an ownership."""
     reset: tuple[str, ...] = ()
@@ -62,9 +63,10 @@ class Delta:
 
     def merge(self, later: Delta) -> Delta:
         """This and a later delta as one."""
+        kept = {consumer: state for consumer, state in self.consumers.items() if consumer not in later.forgotten}
         return Delta(
             {**_without(later.reset, self.cursors), **later.cursors},
-            {**self.consumers, **later.consumers},
+            {**kept, **later.consumers},
             {**_without(later.reset, self.topics), **later.topics},
             (*self.forgotten, *later.forgotten),
             self.generation if later.generation is None else later.generation,
@@ -87,11 +89,11 @@ class ShardState:
 
     def apply(self, delta: Delta) -> None:
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
+        for consumer in delta.forgotten:
+            self.consumers.pop(consumer, None)
         self.cursors.update(delta.cursors)
         self.consumers.update(delta.consumers)
         self.topics.update(delta.topics)
-        for consumer in delta.forgotten:
-            self.consumers.pop(consumer, None)
         if delta.generation is not None:
             self.generation = delta.generation
 

@@ -221,8 +221,8 @@ class Feed:
         finally:
             for lane in lanes:
                 lane.in_flight = False
-        # two lanes of one partition take turns
-        self._lanes.sort(key=lambda lane: lane in asked_lanes)
+        # those that were served go to the end: two lanes of one partition take turns, and so do lanes of a full response
+        self._lanes.sort(key=lambda lane: (lane in asked_lanes) + (lane in asked_lanes and lane.ready is not None))
 
     def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
         topics: dict[str, list[tuple[int, int, int]]] = {}

@@ -3,7 +3,8 @@
 A transaction ends when it is time: at once when there is nothing more to read, since somebody waits for the records; after
 a quarter of a second when there is a backlog, since each commit has its price. After a commit at the tail the loop waits 5
 ms: a transaction opened at once would run into the broker still ending the last one (design 11.8). Rounds in which nobody
-was given anything only move positions, and are written once a second.
+was given anything only move positions, and are written once a second. A session with more output partitions than one
+transaction bears commits each round in parts (parts.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import structlog
 
 from overlay.admin import Admin
 from overlay.deliver.outbox import Outgoing
-from overlay.deliver.state import Delta, ShardState, encode
+from overlay.deliver.parts import PARTITIONS, split
+from overlay.deliver.state import ConsumerId, Delta, ShardState, encode
 from overlay.deliver.transaction import Transactions
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
@@ -57,8 +59,13 @@ class Round:
     """Whether its transactional batches are in the open transaction."""
 
     @property
+    def owned(self) -> list[tuple[ConsumerId, Outgoing]]:
+        """Its transactional batches and whose they are."""
+        return [(consumer, outgoing) for consumer, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
+
+    @property
     def transactional(self) -> list[Outgoing]:
-        return [outgoing for _, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
+        return [outgoing for _, outgoing in self.owned]
 
 
 @dataclass(slots=True)
@@ -72,6 +79,8 @@ class Commits:
     admin: Admin
     metrics: Metrics
     on_commit: Callable[[Outcome], None]
+    partitions: int = 0
+    """How many output partitions the session writes to."""
     _queue: asyncio.Queue[Round | None] = field(default_factory=asyncio.Queue)
     _queued: int = 0
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,6 +147,8 @@ class Commits:
 
     async def _commit(self, rounds: list[Round]) -> bool:
         """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
+        if self.partitions > PARTITIONS:
+            return await self._commit_in_parts(rounds)
         began = time.monotonic()
         await self.transactions.begin()
         last = rounds[-1]
@@ -158,6 +169,20 @@ class Commits:
             self._release(done)
             self.on_commit(done.outcome)
         return last.outcome.backlog
+
+    async def _commit_in_parts(self, rounds: Sequence[Round]) -> bool:
+        """Round by round, each in as many transactions as its partitions need; whether there is a backlog."""
+        for done in rounds:
+            await self._settle_plain(done)
+            for batches, delta in split(done.owned, done.delta, self.state.cursors, PARTITIONS):
+                began = time.monotonic()
+                await self.transactions.begin()
+                await self._record(delta, batches)
+                self.metrics.commit_seconds.observe(time.monotonic() - began)
+                await asyncio.sleep(PAUSE_S)
+            self._release(done)
+            self.on_commit(done.outcome)
+        return rounds[-1].outcome.backlog
 
     async def _send(self, done: Round) -> None:
         await self._settle_plain(done)

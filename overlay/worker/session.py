@@ -173,7 +173,7 @@ class Session:
             changed |= self._settle(feed, place)
         self._count(outcome)
         self._tell_progress()
-        size = sum(outgoing.batch.size() for _, outgoing in outcome.batches)
+        size = sum(outgoing.batch.size for _, outgoing in outcome.batches)
         batches = Round(outcome, self.positions.delta(moved, changed), size)
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
@@ -198,7 +198,7 @@ class Session:
                 raise DeliveryFailed(
                     outgoing.topic,
                     outgoing.partition,
-                    f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size()} bytes,"
+                    f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size} bytes,"
                     " more than the topic's max.message.bytes. Raise that, then restart",
                     final=True,
                     consumer=consumer,
@@ -225,6 +225,11 @@ class Session:
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in outcome.unaddressed.items():
             self.metrics.records_unaddressed.labels(stream, reason).inc(records)
+        for (consumer, result), records in outcome.results.items():
+            self.metrics.records_evaluated.labels(*consumer).inc(records)
+            self.metrics.filter_results.labels(*consumer, result).inc(records)
+        for (consumer, reason), values in outcome.nulls.items():
+            self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
         for corruption in outcome.corruptions:
             action = "skip" if corruption.skipped else "stop"
             self.metrics.corrupt_batches.labels(corruption.stream, action).inc()
@@ -242,8 +247,10 @@ class Session:
 async def _first_of(changed: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
     """Wait until something has been fetched or it is time to stop."""
     waiting = asyncio.create_task(changed.wait())
-    await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    try:
+        await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 async def _run_both(reading: asyncio.Task[None], committing: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.config.consumer import PartitionBy
+from overlay.config.filters import compile_filter
 from overlay.deliver.assemble import Body, make_envelope
 from overlay.deliver.batch import EncodedBatch
 from overlay.deliver.outbox import Outlet
@@ -29,7 +30,13 @@ from .pipeline import Pipeline, Reader, Task
 
 log = structlog.get_logger(__name__)
 
-_STREAM = {"name": "W", "topics": ("w",), "subject": {"template": "{header:h}.{value:v}.{key}"}}
+_STREAM = {
+    "name": "W",
+    "topics": ("w",),
+    "subject": {"template": "{header:h}.{value:v}.{key}"},
+    "properties": {"v": {"type": "long", "from": "{value:v}"}, "d": "double", "b": "boolean", "t": "timestamp"},
+}
+_SQL = "h = 'x' AND v = 1 AND d IS NULL AND b IS NULL AND t IS NULL AND p.subject <> '' AND p.to = 'w'"
 _RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
 SLOW_S = 5.0
 
@@ -41,9 +48,9 @@ def load_kernels() -> None:
     stream = StreamConfig.model_validate(_STREAM)
     body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
     for codec in (Codec.NONE, Codec.LZ4):
-        data = np.frombuffer(EncodedBatch(body, codec, transactional=True)._build(), np.uint8)
+        data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
         fetched = Fetched(0, data, NO_ABORTS, 1, 0, Mark(1), 1)
-        readers = tuple(_make_reader(name, partitions) for name, partitions in (("a", 1), ("b", 3)))
+        readers = tuple(_make_reader(stream, *each) for each in (("a", 1, None), ("b", 3, None), ("c", 1, _SQL)))
         outcome = Pipeline({"W": stream}, {}).run([Task("W", ("w", 0), fetched, 0, NO_STOP, readers)], 0)
         assert sum(outcome.delivered.values()) == len(readers)
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
@@ -53,9 +60,9 @@ def load_kernels() -> None:
     log.info("kernels loaded", seconds=round(time.monotonic() - began, 1))
 
 
-def _make_reader(name: str, partitions: int) -> Reader:
+def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:
     settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
-    config = ConsumerConfig.model_validate(settings)
+    config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
     envelope = make_envelope("W", name, full=False, source_time=False)
     outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, True, envelope)
-    return Reader(config.id, patterns(config), outlet)
+    return Reader(config.id, patterns(config), outlet, compile_filter(config.filter, stream))

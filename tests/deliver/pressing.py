@@ -65,8 +65,7 @@ def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, f
 
 def decode(outgoing: Outgoing, state: tuple[int, int, int] = (5, 1, 40)) -> Batch:
     """The batch as a broker would store it."""
-    outgoing.batch._set_producer_state(*state)
-    (batch,) = parse(outgoing.batch._build())
+    (batch,) = parse(outgoing.batch.build(*state))
     return batch
 
 
@@ -97,12 +96,12 @@ def check(records: Sequence[Record], sent: Sequence[Outgoing], settings: Setting
         batch = decode(outgoing)
         assert batch.is_transactional == settings.transactional == outgoing.batch.is_transactional
         assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 1, 40)
-        assert (batch.base_offset, batch.codec, batch.count) == (0, settings.codec, outgoing.batch.record_count())
+        assert (batch.base_offset, batch.codec, batch.count) == (0, settings.codec, outgoing.batch.count)
         assert [record.offset for record in batch.records] == list(range(batch.count))
         assert batch.last_offset_delta == batch.count - 1
         assert batch.max_timestamp == max(record.timestamp for record in batch.records)
-        assert outgoing.batch.size() == batch.batch_length + 12
-        assert batch.count == 1 or outgoing.batch.size() <= settings.max_message_bytes
+        assert outgoing.batch.size == batch.batch_length + 12
+        assert batch.count == 1 or outgoing.batch.size <= settings.max_message_bytes
         found.setdefault(outgoing.partition, []).extend(batch.records)
     wanted = expect(records, settings, **more)
     assert {p: [strip(r) for r in rs] for p, rs in found.items()} == {

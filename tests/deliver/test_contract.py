@@ -1,90 +1,78 @@
 """What we reach of aiokafka beyond its public interface: a minor version that changes it has to fail here, and loudly.
 
-Deliver hands `EncodedBatch` to `send_batch` where aiokafka expects its own BatchBuilder; source and deliver send requests
-and look up topics through AIOKafkaClient.
+Deliver takes ids, sequence numbers and transactions from aiokafka's producer and sends its own produce requests; source and
+deliver send requests and look up topics through AIOKafkaClient.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
-from collections.abc import Callable
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka.errors
-import numpy as np
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator, MessageBatch
-from aiokafka.producer.sender import Sender
+from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.producer.message_accumulator import MessageAccumulator
+from aiokafka.producer.sender import AddPartitionsToTxnHandler, Sender
+from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 
-from overlay.deliver import transaction
-from overlay.deliver.assemble import Body
-from overlay.deliver.batch import EncodedBatch
-from overlay.scan.codec import Codec
+from overlay.deliver.produce import ACKS_ALL, FENCED, TIMEOUT_MS, _Request
 from overlay.source.feed import READ_COMMITTED
-
-
-def find_uses(code: Callable[..., Any] | type, name: str) -> set[str]:
-    """Attributes of `name` (such as `self._builder`) that the source of `code` reads."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name}
-
-
-def make_batch() -> EncodedBatch:
-    return EncodedBatch(Body(np.zeros(64, np.uint8), size=40, count=3), Codec.NONE, transactional=True)
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
     assert version("aiokafka").startswith("0.14."), "read this file's tests before you allow another minor version"
 
 
-def test_a_batch_has_all_that_aiokafka_asks_of_a_builder() -> None:
-    used = find_uses(MessageBatch, "self._builder") | find_uses(MessageAccumulator, "batch._builder")
-    used |= find_uses(MessageAccumulator.add_batch, "builder") | find_uses(AIOKafkaProducer.send_batch, "batch")
-    used |= find_uses(MessageAccumulator._append_batch, "builder")
-    assert used == {"append", "_build", "_set_producer_state", "record_count", "close", "closed"} & used
-    assert {"_build", "_set_producer_state", "record_count"} <= used
-    assert [name for name in used if not hasattr(make_batch(), name)] == []
+async def test_sequence_numbers_belong_to_the_transaction_manager() -> None:
+    numbers, tp = TransactionManager(None, 1000), TopicPartition("t", 0)
+    assert numbers.sequence_number(tp) == 0
+    numbers.increment_sequence_number(tp, 2**31 - 3)
+    numbers.increment_sequence_number(tp, 5)
+    assert numbers.sequence_number(tp) == 2**31 + 2 - 2**32  # wraps around as Java's ints do
 
 
-@pytest.mark.parametrize("name", ["append", "_build", "_set_producer_state", "record_count", "close", "closed", "size"])
-def test_its_methods_take_what_a_builder_s_take(name: str) -> None:
-    theirs, ours = inspect.signature(getattr(BatchBuilder, name)), inspect.signature(getattr(EncodedBatch, name))
-    assert list(ours.parameters) == list(theirs.parameters)
+async def test_a_partition_is_told_to_the_transaction() -> None:
+    numbers, tp = TransactionManager("id", 1000), TopicPartition("t", 0)
+    numbers.set_pid_and_epoch(7, 2)
+    numbers.begin_transaction()
+    numbers.maybe_add_partition_to_txn(tp)
+    assert (numbers.partitions_to_add(), numbers.txn_partitions) == ({tp}, set())
+    numbers.partition_added(tp)
+    assert (numbers.partitions_to_add(), numbers.txn_partitions) == (set(), {tp})
+    numbers.error_transaction(TopicAuthorizationFailedError({"t"}))
+    with pytest.raises(TopicAuthorizationFailedError):
+        numbers.wait_for_transaction_end().result()
 
 
-def test_message_batch_hands_state_over_and_takes_bytes() -> None:
-    assert "_set_producer_state" in inspect.getsource(MessageBatch.set_producer_state)
-    assert "_build" in inspect.getsource(MessageBatch.get_data_buffer)
+def test_the_sender_asks_for_partitions_by_a_method_of_its_own() -> None:
+    """Transactions listens in there."""
+    assert "self._do_add_partitions_to_txn(tps)" in inspect.getsource(Sender._maybe_do_transactional_request)
+    assert "partition_added" in inspect.getsource(AddPartitionsToTxnHandler.handle_response)
 
 
-async def test_message_batch_over_an_encoded_batch() -> None:
-    batch = MessageBatch(TopicPartition("t", 0), make_batch(), 10.0, 0)
-    assert batch.record_count == 3
-    assert batch.append(None, b"more", None) is None  # full, so that aiokafka opens another
-    batch.set_producer_state(7, 2, 11)
-    data = bytes(batch.get_data_buffer())
-    assert len(data) == 61 + 40
-    assert data[43:51] == (7).to_bytes(8, "big")
-    assert data[51:57] == (2).to_bytes(2, "big") + (11).to_bytes(4, "big")
-    assert bytes(batch.get_data_buffer()) == data  # a retry
+@pytest.mark.parametrize("transactional_id", ["overlay.shard.0", None])
+@pytest.mark.parametrize("newest", [3, 7, 12])
+def test_a_produce_request_is_written_as_aiokafka_would(transactional_id: str | None, newest: int) -> None:
+    loads = {("a", 0): b"one", ("b", 3): b"three", ("a", 1): b""}
+    parcels: Any = {TopicPartition(*tp): SimpleNamespace(data=data) for tp, data in loads.items()}
+    ours = _Request(transactional_id, parcels).prepare({0: (3, newest)})
+    topics = [(topic, [(partition, data)]) for (topic, partition), data in loads.items()]
+    theirs = ProduceRequest(transactional_id, ACKS_ALL, TIMEOUT_MS, topics).prepare({0: (3, newest)})
+    assert ours.encode() == theirs.encode()
+    assert ours.RESPONSE_TYPE is theirs.RESPONSE_TYPE
 
 
-def test_sequence_numbers_count_the_records_of_a_batch() -> None:
-    source = inspect.getsource(MessageAccumulator._pop_batch)
-    assert "increment_sequence_number(batch.tp, batch.record_count)" in source
-
-
-def test_errors_of_batches_reach_their_futures_only() -> None:
-    """Why every future is awaited: the flush before a commit does not look at them (design 11.1)."""
-    assert "commit_transaction" in vars(AIOKafkaProducer)
+def test_a_commit_does_not_look_at_batches() -> None:
+    """Why every batch is awaited before it (design 11.1)."""
     assert "raise" not in inspect.getsource(MessageAccumulator.flush_for_commit)
 
 
@@ -105,11 +93,7 @@ def test_a_fetch_request_is_what_the_feed_builds() -> None:
 
 
 def test_errors_that_are_told_apart_exist() -> None:
-    for error in transaction._FENCED:
+    for error in FENCED:
         assert issubclass(error, aiokafka.errors.KafkaError)
     assert not aiokafka.errors.MessageSizeTooLargeError.retriable
     assert aiokafka.errors.UnknownTopicOrPartitionError.retriable
-
-
-def test_the_sender_asks_a_batch_for_nothing_else() -> None:
-    assert "_builder" not in inspect.getsource(Sender)

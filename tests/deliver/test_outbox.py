@@ -86,7 +86,7 @@ def test_batches_are_filled() -> None:
     records = make_records(20_000, 200)
     sent = press([make_buffer(records)], Settings())
     assert len(sent) <= 8  # some 6.5 MB
-    assert sum(out.batch.record_count() for out in sent) == len(records)
+    assert sum(out.batch.count for out in sent) == len(records)
 
 
 def test_a_record_larger_than_the_topic_takes_is_flagged_and_by_itself() -> None:
@@ -96,7 +96,7 @@ def test_a_record_larger_than_the_topic_takes_is_flagged_and_by_itself() -> None
     output = Settings(codec=Codec.LZ4)
     sent = press([make_buffer(small), make_buffer(huge), make_buffer(more)], output)
     check(records, sent, output)
-    assert [(out.batch.record_count(), out.oversized_offset) for out in sent] == [(4, -1), (1, 4), (4, -1)]
+    assert [(out.batch.count, out.oversized_offset) for out in sent] == [(4, -1), (1, 4), (4, -1)]
 
 
 def test_a_large_record_that_compresses_is_delivered() -> None:

@@ -26,7 +26,7 @@ DELTAS = st.builds(
     st.dictionaries(st.tuples(NAMES, SOURCES), MARKS, max_size=3),
     st.dictionaries(IDS, CONSUMERS, max_size=3),
     st.dictionaries(st.tuples(NAMES, st.sampled_from(["t", "u"])), st.sampled_from(["id1", "id2"]), max_size=2),
-    st.just(()),
+    st.lists(IDS, max_size=2, unique=True).map(tuple),
     st.none() | st.integers(0, 5),
     st.sampled_from([(), ("A",), ("A", "B")]),
 )
@@ -76,6 +76,16 @@ def test_a_forgotten_consumer() -> None:
     state = ShardState(consumers={("A", "c"): ConsumerState(3)})
     state.apply(Delta(forgotten=(("A", "c"), ("A", "d"))))
     assert state.consumers == {}
+
+
+def test_a_consumer_that_is_forgotten_and_begins_anew_at_once() -> None:
+    """In either order, merged to one delta: the later counts."""
+    consumer = ("A", "c")
+    forgotten, anew = Delta(forgotten=(consumer,)), Delta(consumers={consumer: ConsumerState(1)})
+    for deltas, left in (((forgotten, anew), {consumer: ConsumerState(1)}), ((anew, forgotten), {})):
+        state = ShardState(consumers={consumer: ConsumerState(9, {("t", 0): Mark(5)})})
+        state.apply(decode(encode(deltas[0].merge(deltas[1])))[0])
+        assert state.consumers == left
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"v":1}', b'{"v":1,"kind":"delta","cursors":[["A"]]}'])

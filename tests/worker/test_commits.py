@@ -1,0 +1,57 @@
+"""Rounds that go to more output partitions than one transaction bears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.transaction import Transactions
+from overlay.errors import SourceUnavailable
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import (
+    CommittedReader,
+    Scene,
+    await_records,
+    check_output,
+    expect,
+    produce,
+    read_committed,
+    serve,
+)
+
+NAMES = [f"c{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("failing", [0, 3], ids=["undisturbed", "torn in the middle of a round"])
+def test_a_round_in_parts_is_delivered_once(
+    failing: int, scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five outputs, two a transaction; the second part of the first round fails and the session begins again."""
+    monkeypatch.setattr("overlay.worker.commits.PARTITIONS", 2)
+    finish, widths = Transactions.finish, list[int]()
+
+    async def watch(self: Transactions, state: bytes, batches: Iterable[Outgoing] = ()) -> int:
+        sent = list(batches)
+        widths.append(len({(outgoing.topic, outgoing.partition) for outgoing in sent}))
+        if len(widths) == failing:
+            async with self._guard():
+                raise SourceUnavailable("on purpose")
+        return await finish(self, state, sent)
+
+    monkeypatch.setattr(Transactions, "finish", watch)
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    outputs = {name: scene.add_consumer("S", name, *(["t.a"] if name == "c4" else [])) for name in NAMES}
+    produce(scene.bootstrap, topic, ["a", "b"] * 500)
+    wanted = expect(read_committed(scene.bootstrap, topic), ())
+    with serve(scene):
+        for name in NAMES:
+            with CommittedReader(scene.bootstrap, outputs[name]) as reader:
+                await_records(reader, 500 if name == "c4" else 1000)
+    assert max(widths) == 2
+    for name in NAMES:
+        found = read_committed(scene.bootstrap, outputs[name])
+        mine = expect(read_committed(scene.bootstrap, topic), ("t.a",)) if name == "c4" else wanted
+        check_output(found, mine, stream="S", consumer=name)
