@@ -1,5 +1,5 @@
 # The service alone: no Spark, no embedded broker, no test tools.
-FROM python:3.13-slim AS build
+FROM python:3.11-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/overlay
 # dependencies first: this layer stays as long as the lock does
@@ -11,7 +11,7 @@ COPY spark ./spark
 COPY examples ./examples
 RUN /opt/overlay/bin/pip install --no-cache-dir --no-deps .
 
-FROM python:3.13-slim
+FROM python:3.11-slim
 # numba keeps compiled kernels in the second folder; a volume there spares the next start the compilation
 RUN useradd --system --uid 10001 --no-create-home overlay \
  && install --directory --owner overlay /etc/overlay /var/cache/overlay

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 
 from bench.dataset import Dataset
 from bench.errors import PeerUnavailable
@@ -85,16 +85,11 @@ def measure_delays(follow: Follow, dataset: Dataset, delivery: str, count: int) 
     bootstrap = dataset.bootstrap
     topic, out_topic = make_topic(bootstrap, "tail"), make_topic(bootstrap, f"tail-out-{uuid.uuid4().hex[:8]}")
     work = Work(bootstrap, topic, count, "flights.>")
-    reader = open_consumer(bootstrap, **{"fetch.wait.max.ms": 100})
-    try:
-        reader.assign([TopicPartition(out_topic, 0, 0)])
-        with follow(work, out_topic, delivery):
-            sender = threading.Thread(target=_send, args=(dataset, topic, count), daemon=True)
-            sender.start()
-            delays = _receive(reader, count)
-            sender.join()
-    finally:
-        reader.close()
+    with open_consumer(bootstrap, out_topic, **{"fetch.wait.max.ms": 100}) as reader, follow(work, out_topic, delivery):
+        sender = threading.Thread(target=_send, args=(dataset, topic, count), daemon=True)
+        sender.start()
+        delays = _receive(reader, count)
+        sender.join()
     for name in (topic, out_topic):
         delete_topic(bootstrap, name)
     return delays

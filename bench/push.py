@@ -14,18 +14,17 @@ before the first round. The cases `latency/...` are described in latency.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
 
 from bench import latency
-from bench.dataset import CODECS, SELECTIVITIES, Dataset
-from bench.errors import PeerUnavailable, WrongAnswer
-from bench.figures import Case, Unit, summarise
+from bench.cases import measure_cases
+from bench.dataset import Dataset
+from bench.errors import WrongAnswer
+from bench.figures import Case
 from bench.ours_push import OverlayPush
 from bench.outputs import count_committed, delete_topic, make_topic
 from bench.peers.confluent_push import ConfluentPush
 from bench.progress import Progress
-from bench.rounds import take_turns
 from bench.settings import Settings
 from bench.sides import Delivery, Tally, Work
 
@@ -34,44 +33,14 @@ GOALS = {"lz4/0.1%": {"confluent": 10.0}, "lz4/33%": {"confluent": 6.0}, "lz4/10
 
 def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
     """The cases of the bench, each as soon as it is measured. Raises WrongAnswer."""
-    with ExitStack() as stack:
-        sides = [stack.enter_context(closing(side)) for side in _make_sides(settings)]
-        for codec in CODECS:
-            chosen = [name for name in SELECTIVITIES if settings.wants_case(codec, name)]
-            if not chosen:
-                continue
-            dataset.publish(codec, progress.count(f"publishing {codec}"))
-            _warm_up(sides, dataset, dataset.plan_warm_up(codec), progress)
-            for name in chosen:
-                work = dataset.plan(codec, SELECTIVITIES[name])
-                yield _measure_case(f"{codec}/{name}", sides, dataset, work, settings, progress)
+    sides: list[Delivery] = [OverlayPush(), ConfluentPush()]
+
+    def push_from(side: Delivery, work: Work) -> Tally:
+        return push(side, dataset, work)
+
+    yield from measure_cases("push", sides, push_from, GOALS, dataset, settings, progress)
     if settings.latency_s:
         yield from latency.measure(dataset, settings, progress)
-
-
-def _make_sides(settings: Settings) -> list[Delivery]:
-    sides: list[Delivery] = [OverlayPush(), ConfluentPush()]
-    return [side for side in sides if settings.wants_side(side.name)]
-
-
-def _warm_up(sides: Sequence[Delivery], dataset: Dataset, work: Work, progress: Progress) -> None:
-    for side in sides:
-        progress.say(f"warming up {side.name}")
-        try:
-            push(side, dataset, work)
-        except PeerUnavailable:
-            continue  # the first round meets the same and says so
-
-
-def _measure_case(
-    case: str, sides: Sequence[Delivery], dataset: Dataset, work: Work, settings: Settings, progress: Progress
-) -> Case:
-    def measure_side(side: Delivery) -> float:
-        progress.say(f"push {case}: {side.name}")
-        return push(side, dataset, work).rate
-
-    runs = take_turns(sides, settings.rounds, measure_side)
-    return summarise(case, Unit.RATE, runs.figures, goal=GOALS.get(case, {}), skipped=runs.skipped)
 
 
 def push(side: Delivery, dataset: Dataset, work: Work) -> Tally:

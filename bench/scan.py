@@ -16,21 +16,19 @@ kernels; sides with a process of their own start a fresh one each time and their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
 
-from bench.dataset import CODECS, SELECTIVITIES, Dataset
-from bench.errors import PeerUnavailable
-from bench.figures import Case, Unit, summarise
+from bench.cases import measure_cases
+from bench.dataset import Dataset
+from bench.figures import Case
 from bench.ours import OverlayScan, UnfilteredScan
 from bench.peers.confluent_scan import ConfluentScan
 from bench.peers.faust_scan import FaustScan
 from bench.peers.java import JavaScan
 from bench.peers.nats import NatsScan
 from bench.progress import Progress
-from bench.rounds import take_turns
 from bench.settings import Settings
-from bench.sides import Side, Work
+from bench.sides import Side, Tally, Work
 
 GOALS = {
     "lz4/0.1%": {"confluent": 12.0, "nats": 4.0, "java": 3.0},
@@ -41,21 +39,17 @@ GOALS = {
 
 def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
     """The cases of the bench, each as soon as it is measured. Raises WrongAnswer."""
-    with ExitStack() as stack:
-        sides = [stack.enter_context(closing(side)) for side in _make_sides(dataset, settings)]
-        for codec in CODECS:
-            chosen = [name for name in SELECTIVITIES if settings.wants_case(codec, name)]
-            if not chosen:
-                continue
-            dataset.publish(codec, progress.count(f"publishing {codec}"))
-            _warm_up(sides, dataset.plan_warm_up(codec), progress)
-            for name in chosen:
-                work = dataset.plan(codec, SELECTIVITIES[name])
-                yield _measure_case(f"{codec}/{name}", sides, dataset, work, settings, progress)
+
+    def scan(side: Side, work: Work) -> Tally:
+        tally = side.run(work)
+        dataset.check(side.name, work, tally)
+        return tally
+
+    yield from measure_cases("scan", _make_sides(dataset, settings), scan, GOALS, dataset, settings, progress)
 
 
 def _make_sides(dataset: Dataset, settings: Settings) -> list[Side]:
-    sides: list[Side] = [
+    return [
         OverlayScan(),
         ConfluentScan(),
         JavaScan(),
@@ -63,27 +57,3 @@ def _make_sides(dataset: Dataset, settings: Settings) -> list[Side]:
         FaustScan(settings.faust_records),
         UnfilteredScan(),
     ]
-    return [side for side in sides if settings.wants_side(side.name)]
-
-
-def _warm_up(sides: Sequence[Side], work: Work, progress: Progress) -> None:
-    for side in sides:
-        if side.warm:
-            progress.say(f"warming up {side.name}")
-            try:
-                side.run(work)
-            except PeerUnavailable:
-                continue  # the first round meets the same and says so
-
-
-def _measure_case(
-    case: str, sides: Sequence[Side], dataset: Dataset, work: Work, settings: Settings, progress: Progress
-) -> Case:
-    def measure_side(side: Side) -> float:
-        progress.say(f"scan {case}: {side.name}")
-        tally = side.run(work)
-        dataset.check(side.name, work, tally)
-        return tally.rate
-
-    runs = take_turns(sides, settings.rounds, measure_side)
-    return summarise(case, Unit.RATE, runs.figures, goal=GOALS.get(case, {}), skipped=runs.skipped)

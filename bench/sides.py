@@ -42,26 +42,25 @@ class Tally:
         return self.records / self.seconds
 
 
-class Side(Protocol):
-    """One way to do the work. Raises PeerUnavailable when it cannot be done that way on this machine."""
+class Contender(Protocol):
+    """Whoever is measured. What it is run with depends on the bench."""
 
     name: str
     warm: bool
     """Whether it runs in this process, and so does a little work before the first round as all those do."""
 
-    def run(self, work: Work) -> Tally: ...
-
     def close(self) -> None: ...
 
 
-class Delivery(Protocol):
-    """A side that also writes what it picked to `out_topic`, exactly once."""
+class Side(Contender, Protocol):
+    """One way to do the work. Raises PeerUnavailable when it cannot be done that way on this machine."""
 
-    name: str
-    warm: bool
+    def run(self, work: Work) -> Tally: ...
+
+
+class Delivery(Contender, Protocol):
+    """A side that also writes what it picked to `out_topic`, exactly once."""
 
     def run(self, work: Work, out_topic: str, expected: int) -> Tally:
         """`expected`: how many records match, for a side that has no other way to know that it is done."""
         ...
-
-    def close(self) -> None: ...

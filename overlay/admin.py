@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
-from tenacity import AsyncRetrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
 
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 DEADLINE_S = 15.0
+# most questions go to the broker that was the controller when the client last looked; where that one has died they would
+# wait for it until the next look, by default five minutes later
+REFRESH_MS = "3000"
+
+# creations that Kafka had no say in yet
+_PASSING = (
+    RdKafkaError._TIMED_OUT,
+    RdKafkaError._TRANSPORT,
+    RdKafkaError._ALL_BROKERS_DOWN,
+    RdKafkaError.REQUEST_TIMED_OUT,
+    RdKafkaError.NOT_CONTROLLER,
+)
 
 
 def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
     return NewTopic(name, partitions, replication, config=dict(config))
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The copies of one partition: how many there should be, how many are in sync, and whether one of them leads."""
+
+    assigned: int
+    in_sync: int
+    has_leader: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +52,46 @@ class TopicFacts:
     identity: str
     partitions: int
     config: Mapping[str, str]
+    replicas: tuple[Replicas, ...] = ()
+    """By partition."""
+
+
+def count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
+    """The copies of each partition, from confluent-kafka's description of a topic."""
+
+    def is_led(found: Any) -> bool:
+        return found.leader is not None and found.leader.id >= 0
+
+    return tuple(Replicas(len(found.replicas), len(found.isr), is_led(found)) for found in partitions)
+
+
+def get_answer(future: Future[Any]) -> Any:
+    """What came of an admin call. Raises KafkaException, also when nothing came in time.
+
+    The client gives up by itself after DEADLINE_S, but not while it waits for a broker that has died.
+    """
+    try:
+        return future.result(DEADLINE_S)
+    except TimeoutError as error:
+        raise KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT)) from error
 
 
 class Admin:
     """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time."""
 
     def __init__(self, kafka: Properties) -> None:
-        self._client = AdminClient({**for_confluent(kafka), "log_level": "0"})
+        settings = {**for_confluent(kafka), "topic.metadata.refresh.interval.ms": REFRESH_MS, "log_level": "0"}
+        self._client = AdminClient(settings)
+
+    async def find_cluster(self) -> str:
+        """The id that Kafka gave the cluster when it was made."""
+        return await asyncio.to_thread(self._find_cluster)
+
+    def _find_cluster(self) -> str:
+        try:
+            return str(get_answer(self._client.describe_cluster(request_timeout=DEADLINE_S)).cluster_id)
+        except KafkaException as error:
+            raise _judge("the cluster", "Describe", error) from error
 
     async def find_topics(
         self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
@@ -49,12 +105,12 @@ class Admin:
     def _find_topics(self, names: list[str], with_config: bool, denied: dict[str, str] | None) -> dict[str, TopicFacts]:
         if not names:
             return {}
-        found: dict[str, tuple[str, int]] = {}
+        found: dict[str, tuple[str, tuple[Replicas, ...]]] = {}
         futures = self._client.describe_topics(TopicCollection(names), request_timeout=DEADLINE_S)
         for name, future in futures.items():
             try:
-                topic = future.result(DEADLINE_S)
-                found[name] = (str(topic.topic_id), len(topic.partitions))
+                topic = get_answer(future)
+                found[name] = (str(topic.topic_id), count_replicas(topic.partitions))
             except KafkaException as error:
                 if error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
@@ -63,7 +119,10 @@ class Admin:
                     raise judged from error
                 denied[name] = str(judged)
         configs = self._read_configs(list(found)) if with_config else {}
-        return {name: TopicFacts(name, *facts, configs.get(name, {})) for name, facts in found.items()}
+        return {
+            name: TopicFacts(name, identity, len(replicas), configs.get(name, {}), replicas)
+            for name, (identity, replicas) in found.items()
+        }
 
     def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -72,7 +131,7 @@ class Admin:
         configs: dict[str, dict[str, str]] = {}
         for resource, future in self._client.describe_configs(resources, request_timeout=DEADLINE_S).items():
             try:
-                configs[resource.name] = {key: entry.value for key, entry in future.result(DEADLINE_S).items()}
+                configs[resource.name] = {key: entry.value for key, entry in get_answer(future).items()}
             except KafkaException as error:
                 if error.args[0].code() != RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise _judge(f"topic {resource.name}", "DescribeConfigs", error) from error
@@ -86,7 +145,7 @@ class Admin:
         """
         wanted = {topic.topic: topic for topic in topics}
         refused = await asyncio.to_thread(self._create_topics, wanted) if wanted else {}
-        await self._await_topics(set(wanted) - set(refused))
+        await self.await_topics(wanted.keys() - refused.keys())
         return refused
 
     def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
@@ -94,18 +153,26 @@ class Admin:
         options = {"operation_timeout": DEADLINE_S, "request_timeout": DEADLINE_S}
         for name, future in self._client.create_topics(list(wanted.values()), **options).items():
             try:
-                future.result(DEADLINE_S)
+                get_answer(future)
             except KafkaException as error:
+                if error.args[0].code() in _PASSING:
+                    raise _judge(f"topic {name}", "Create", error) from error
                 if error.args[0].code() != RdKafkaError.TOPIC_ALREADY_EXISTS:
                     refused[name] = f"topic {name} cannot be created: {error.args[0].str()}"
         return refused
 
-    async def _await_topics(self, names: set[str]) -> None:
-        # a broker answers for a new topic a moment after the controller has created it
-        found = retry_if_result(lambda topics: bool(names - set(topics)))
-        await AsyncRetrying(retry=found, wait=wait_fixed(0.05), stop=stop_after_delay(DEADLINE_S))(
-            self.find_topics, names, with_config=False
-        )
+    async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
+        wanted = set(names)
+        incomplete = retry_if_result(lambda topics: bool(wanted - topics.keys()))
+        asking = AsyncRetrying(retry=incomplete, wait=wait_fixed(0.05), stop=stop_after_delay(DEADLINE_S))
+        try:
+            found: dict[str, TopicFacts] = await asking(self.find_topics, wanted)
+        except RetryError as error:
+            raise SourceUnavailable(
+                f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
+            ) from error
+        return found
 
     async def find_offsets(
         self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
@@ -127,7 +194,7 @@ class Admin:
         answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
         for tp, future in answers.items():
             try:
-                offsets[tp.topic, tp.partition] = future.result(DEADLINE_S).offset
+                offsets[tp.topic, tp.partition] = get_answer(future).offset
             except KafkaException as error:
                 raise _judge(f"{tp.topic}-{tp.partition}", "Describe", error) from error
         return offsets
@@ -148,7 +215,7 @@ class Admin:
     def _delete_records(self, tp: TopicPartition) -> None:
         try:
             for future in self._client.delete_records([tp], request_timeout=DEADLINE_S).values():
-                future.result(DEADLINE_S)
+                get_answer(future)
         except KafkaException as error:
             raise _judge(f"{tp.topic}-{tp.partition}", "Delete", error) from error
 

@@ -25,11 +25,13 @@ _REFUSALS = (
     RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
 DEADLINE_S = 10.0
+# by itself librdkafka comes to wait 10 s between two tries, so that a broker that is back would be found that much later
+_RECONNECT_MS = "500"
 
 
 def for_confluent(kafka: Properties) -> dict[str, str]:
     """Settings for confluent-kafka's clients: they are librdkafka's own already."""
-    return dict(kafka)
+    return {"reconnect.backoff.max.ms": _RECONNECT_MS, **kafka}
 
 
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:

@@ -5,7 +5,9 @@ Every message says what happened, where (file:line:column, or topic-partition@of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 
 class OverlayError(Exception):
@@ -35,6 +37,36 @@ class ConfigError(OverlayError):
 
 class SubjectError(OverlayError, ValueError):
     """A subject, pattern or subject template breaks the rules of facts/jetstream h. The author acts."""
+
+
+class FilterSyntaxError(OverlayError, ValueError):
+    """A filter that says nothing the overlay understands. Its author acts; nothing runs with it.
+
+    SQL has `line` and `column` (from 1; of the expression, not of a file around it) and an `excerpt`: the line in
+    question with carets under the place. A property filter has a `path` instead: the keys down to the entry. `message`
+    is one sentence, `hint` says what to write or is empty. The error's text holds them all, on several lines.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int = 0,
+        column: int = 0,
+        hint: str = "",
+        excerpt: str = "",
+        path: tuple[str, ...] = (),
+    ) -> None:
+        self.message, self.hint, self.excerpt = message, hint, excerpt
+        self.line, self.column, self.path = line, column, path
+        where = f"line {line}, column {column}: " if line else "".join(f"{key}: " for key in path)
+        lines = (where + message, excerpt, f"hint: {hint}" if hint else "")
+        super().__init__("\n".join(part for part in lines if part))
+
+    def __reduce__(self) -> tuple[Callable[[], FilterSyntaxError], tuple[()]]:
+        # errors travel between processes (Spark, multiprocessing), and Python would make them again from the text alone
+        known = {name: getattr(self, name) for name in ("line", "column", "hint", "excerpt", "path")}
+        return partial(FilterSyntaxError, self.message, **known), ()
 
 
 class CorruptBatch(OverlayError):

@@ -35,6 +35,15 @@ class Metrics:
         self.records_delivered = counter(
             "records_delivered", "Records delivered to a consumer and committed", "stream", "consumer"
         )
+        self.records_evaluated = counter(
+            "records_evaluated", "Records on which a consumer's filter was evaluated", "stream", "consumer"
+        )
+        self.filter_results = counter(
+            "filter_results", "What a consumer's filter said of records", "stream", "consumer", "result"
+        )
+        self.filter_nulls = counter(
+            "filter_nulls", "Values that a filter names and that could not be read", "stream", "consumer", "reason"
+        )
         self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.fenced = counter("fenced", "Times that another worker took a shard over")

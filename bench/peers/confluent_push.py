@@ -41,9 +41,7 @@ class ConfluentPush:
         pick = make_pick(work)
         producer = open_producer(work.bootstrap, transactional=True)
         began = time.perf_counter()
-        consumer = open_consumer(work.bootstrap)
-        try:
-            consumer.assign([TopicPartition(work.topic, 0, 0)])
+        with open_consumer(work.bootstrap, work.topic) as consumer:
             read = matched = 0
             while read < work.records:
                 producer.begin_transaction()
@@ -56,8 +54,6 @@ class ConfluentPush:
                     copy(producer, picked, out_topic)
                 commit(producer, consumer, work.topic, read)
             seconds = time.perf_counter() - began
-        finally:
-            consumer.close()
         return Tally(read, matched, seconds)
 
     def close(self) -> None:
@@ -122,21 +118,18 @@ def follow(work: Work, out_topic: str, stop: Event, transactional: bool) -> None
     """Copy what comes until `stop`. Raises PeerUnavailable when Kafka reports an error."""
     pick = make_pick(work)
     producer = open_producer(work.bootstrap, transactional=transactional, linger_ms=0)
-    consumer = open_consumer(work.bootstrap, **{"fetch.wait.max.ms": 100})
     try:
-        consumer.assign([TopicPartition(work.topic, 0, 0)])
-        while not stop.is_set():
-            messages = consumer.consume(TAIL_BATCH, TAIL_WAIT_S)
-            if not messages:
-                continue
-            if failed := next((error for message in messages if (error := message.error())), None):
-                raise PeerUnavailable(f"confluent-kafka stopped at {work.topic}-0: {failed.str()}")
-            if transactional:
-                producer.begin_transaction()
+        with open_consumer(work.bootstrap, work.topic, **{"fetch.wait.max.ms": 100}) as consumer:
+            while not stop.is_set():
+                messages = consumer.consume(TAIL_BATCH, TAIL_WAIT_S)
+                if not messages:
+                    continue
+                if failed := next((error for message in messages if (error := message.error())), None):
+                    raise PeerUnavailable(f"confluent-kafka stopped at {work.topic}-0: {failed.str()}")
+                if transactional:
+                    producer.begin_transaction()
                 copy(producer, pick(messages), out_topic)
-                commit(producer, consumer, work.topic, messages[-1].offset() + 1)
-            else:
-                copy(producer, pick(messages), out_topic)
+                if transactional:
+                    commit(producer, consumer, work.topic, messages[-1].offset() + 1)
     finally:
-        consumer.close()
         producer.flush(DEADLINE_S)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -34,28 +35,30 @@ class ConfluentScan:
     def run(self, work: Work) -> Tally:
         pick = make_pick(work)
         began = time.perf_counter()
-        consumer = open_consumer(work.bootstrap)
-        try:
-            consumer.assign([TopicPartition(work.topic, 0, 0)])
+        with open_consumer(work.bootstrap, work.topic) as consumer:
             read = matched = 0
             while read < work.records:
                 messages = take(consumer, work, read)
                 read += len(messages)
                 matched += len(pick(messages))
             seconds = time.perf_counter() - began
-        finally:
-            consumer.close()
         return Tally(read, matched, seconds)
 
     def close(self) -> None:
         """Nothing is kept between runs."""
 
 
-def open_consumer(bootstrap: str, **more: object) -> Consumer:
-    """A consumer of committed records with large fetches, in a group of its own."""
+@contextmanager
+def open_consumer(bootstrap: str, topic: str, **more: object) -> Iterator[Consumer]:
+    """A consumer of committed records with large fetches, in a group of its own, at the start of a topic's partition 0."""
     group = {"group.id": f"bench-{uuid.uuid4().hex}", "enable.auto.commit": False, "auto.offset.reset": "error"}
     settings = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", **group, **FETCHING, **more}
-    return Consumer(settings)
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        yield consumer
+    finally:
+        consumer.close()
 
 
 def take(consumer: Consumer, work: Work, read: int) -> list[Message]:

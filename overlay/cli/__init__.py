@@ -35,6 +35,8 @@ COMMANDS = {
         "overlay.cli.validate:validate", "Check a config folder, and with --kafka what it needs of Kafka."
     ),
     "run": Entry("overlay.cli.run:run", "Run the service of a config folder."),
+    "read": Entry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
+    "filter": Entry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
     "stream": Entry("overlay.cli.stream:stream", "List streams and show how they are."),
     "consumer": Entry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
     "schema": Entry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),

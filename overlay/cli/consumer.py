@@ -9,17 +9,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import (
-    config_option,
-    confirm,
-    describe_service,
-    json_option,
-    look_around,
-    open_folder,
-    print_json,
-    refuse_unknown,
-    yes_option,
-)
+from .folder import change_options, confirm, look_around, look_options, open_folder, print_facts, refuse_unknown
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -33,8 +23,7 @@ def consumer() -> None:
 
 @consumer.command("ls")
 @click.argument("stream", required=False)
-@config_option
-@json_option
+@look_options
 def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     """List the consumers, of all streams or of STREAM.
 
@@ -49,7 +38,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
         check_stream(facts, stream, folder)
     shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
     if as_json:
-        print_json(describe_service(facts) | {"consumers": [describe_consumer(found) for found in shown]})
+        print_facts(facts, consumers=[describe_consumer(found) for found in shown])
     else:
         print_consumers(make_console(), facts, shown)
 
@@ -57,8 +46,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 @consumer.command()
 @click.argument("stream")
 @click.argument("name")
-@config_option
-@json_option
+@look_options
 def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
     """Show one consumer: output, filters, positions, sequence, rate, lag."""
     from overlay.view.table import make_console, print_consumer
@@ -67,7 +55,7 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
     facts = look_around(open_folder(folder))
     found = find_consumer(facts, stream, name, folder)
     if as_json:
-        print_json(describe_service(facts) | {"consumer": describe_consumer(found)})
+        print_facts(facts, consumer=describe_consumer(found))
     else:
         print_consumer(make_console(), facts, found)
 
@@ -75,8 +63,7 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 @consumer.command()
 @click.argument("stream")
 @click.argument("name")
-@config_option
-@yes_option
+@change_options
 @click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
 def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
     """Remove what is remembered of a consumer.

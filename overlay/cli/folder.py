@@ -35,8 +35,14 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
 
 
-def yes_option(command: Command) -> Command:
-    return click.option("--yes", is_flag=True, help="Do it without asking.")(command)
+def look_options(command: Command) -> Command:
+    """Those of commands that show something."""
+    return config_option(json_option(command))
+
+
+def change_options(command: Command) -> Command:
+    """Those of commands that change something; `yes` is for `confirm`."""
+    return config_option(click.option("--yes", is_flag=True, help="Do it without asking.")(command))
 
 
 def open_folder(folder: Path) -> Loaded:
@@ -79,9 +85,11 @@ def print_json(answer: object) -> None:
     click.echo(json.dumps(answer, ensure_ascii=False))
 
 
-def describe_service(facts: Facts) -> dict[str, object]:
-    """The part of a JSON answer that says where it comes from."""
-    return {"service": {"running": bool(facts.url), "url": facts.url}, "notes": list(facts.notes)}
+def print_facts(facts: Facts, **answer: object) -> None:
+    """As print_json, with where the answer comes from."""
+    from overlay.view.wire import describe_worker
+
+    print_json({"service": describe_worker(facts.service), "notes": list(facts.notes), **answer})
 
 
 def confirm(question: str, *, yes: bool) -> None:

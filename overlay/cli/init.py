@@ -145,3 +145,4 @@ def _close(folder: Path, outcome: Mapping[str, str], kafka: Mapping[str, str]) -
             click.echo(f"      read -rs {variable} && export {variable}")
     click.echo(f"next: overlay validate {shown} --kafka     (what it needs of Kafka, and what is missing)")
     click.echo(f"      overlay run --config {shown}")
+    click.echo(f"      overlay consumer ls --config {shown}     (in another terminal: rates, positions, lag)")

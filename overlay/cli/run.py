@@ -15,17 +15,13 @@ from overlay.errors import ConfigError, OverlayError, Place
 from overlay.logs import set_up_logs
 from overlay.worker.service import Service
 
+from .folder import config_option
+
 log = structlog.get_logger(__name__)
 
 
 @click.command()
-@click.option(
-    "--config",
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="Config folder: overlay.yaml, streams/*.yaml, consumers/*.yaml.",
-)
+@config_option
 @click.option("--log-format", type=click.Choice(["auto", "human", "json"]), default="auto", show_default=True)
 def run(folder: Path, log_format: str) -> None:
     """Run the overlay until SIGTERM or Ctrl-C.

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .folder import (
-    config_option,
-    confirm,
-    describe_service,
-    json_option,
-    look_around,
-    open_folder,
-    print_json,
-    refuse_unknown,
-    yes_option,
-)
+from .folder import change_options, confirm, look_around, look_options, open_folder, print_facts, refuse_unknown
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -30,8 +20,7 @@ def stream() -> None:
 
 
 @stream.command("ls")
-@config_option
-@json_option
+@look_options
 def list_all(folder: Path, as_json: bool) -> None:
     """List the streams: state, rate, and how far they are behind.
 
@@ -42,15 +31,14 @@ def list_all(folder: Path, as_json: bool) -> None:
 
     facts = look_around(open_folder(folder))
     if as_json:
-        print_json(describe_service(facts) | {"streams": [describe_stream(s) for s in facts.streams.values()]})
+        print_facts(facts, streams=[describe_stream(s) for s in facts.streams.values()])
     else:
         print_streams(make_console(), facts)
 
 
 @stream.command()
 @click.argument("name")
-@config_option
-@json_option
+@look_options
 def info(name: str, folder: Path, as_json: bool) -> None:
     """Show one stream: partitions, positions, ends, rate."""
     from overlay.view.table import make_console, print_stream
@@ -60,7 +48,7 @@ def info(name: str, folder: Path, as_json: bool) -> None:
     if name not in facts.streams:
         raise refuse_unknown("stream", name, facts.streams, folder)
     if as_json:
-        print_json(describe_service(facts) | {"stream": describe_stream(facts.streams[name])})
+        print_facts(facts, stream=describe_stream(facts.streams[name]))
     else:
         print_stream(make_console(), facts, facts.streams[name])
 
@@ -68,8 +56,7 @@ def info(name: str, folder: Path, as_json: bool) -> None:
 @stream.command()
 @click.argument("name")
 @click.option("--to", "where", type=click.Choice(["start", "end"]), default="start", show_default=True)
-@config_option
-@yes_option
+@change_options
 def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     """Begin a stream anew, at the start or the end of its topics.
 

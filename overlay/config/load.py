@@ -1,7 +1,8 @@
 """A config folder, read and held against every rule. One bad file never stops the others.
 
 The order is: each file by itself (YAML, fields, types), each stream's fields against each other, each consumer against
-its stream by JetStream's rules, what this version cannot do yet, and last the cycles between consumers that are sound.
+its stream by JetStream's rules, what this version cannot do yet, its filter against the stream's properties, and last the
+cycles between consumers that are sound.
 Whatever is refused on the way is left out, with its reasons in `Loaded.problems`.
 """
 
@@ -19,6 +20,7 @@ from overlay.config.cycle import find_cycles
 from overlay.config.defaults import fill_defaults
 from overlay.config.document import Document, Path, read_document, show_path
 from overlay.config.environment import fill_variables
+from overlay.config.filters import check_filter
 from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
 from overlay.config.service import ServiceConfig
@@ -193,7 +195,7 @@ class _Loading:
 
     def _refuse_own(self, document: Document, written: ConsumerConfig) -> bool:
         found = [*check_own(written, self.service.topics.prefix), *check_changed(written)]
-        found = found or [*find_unsupported(written)]
+        found = found or [*find_unsupported(written)] or [*check_filter(written.filter, self.streams[written.stream])]
         for path, message in found:
             self._refuse(document, path, message)
         return bool(found)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from overlay.config.document import Path
-from overlay.config.stream import PropertyType, StreamConfig
+from overlay.config.stream import PropertyType, StreamConfig, place_property
+from overlay.filter.fields import FIELDS
+from overlay.filter.nodes import Section
 from overlay.subject import intersects
 
 _RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, PropertyType.TIMESTAMP)
@@ -23,6 +25,7 @@ def suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
 def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     """Yield path and message of what does not fit together in a stream that is well-formed by itself."""
     yield from _check_topics(stream)
+    yield from _check_properties(stream)
     yield from _check_reach(stream)
     yield from _check_index(stream)
 
@@ -36,6 +39,21 @@ def _check_topics(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
         twice = [number for number, count in Counter(source.partitions or ()).items() if count > 1]
         if twice:
             yield ("topics", at, "partitions"), f"partition {twice[0]} stands here twice. Keep one"
+
+
+def _check_properties(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    seen: dict[tuple[Section, str], str] = {}
+    for name in stream.properties:
+        section, field = place = place_property(name)
+        if place in seen:
+            yield ("properties", name), f"is the field that {seen[place]!r} is already about. Keep one of them"
+        elif section in FIELDS and field not in FIELDS[section]:
+            known = list(FIELDS[section])
+            yield (
+                ("properties", name),
+                f"the section {section.value} has no field {field!r}.{suggest(field, known)} Fields are {', '.join(known)}",
+            )
+        seen[place] = name
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

@@ -12,6 +12,8 @@ from overlay.config.model import Model, TopicName
 from overlay.config.units import Duration, Size, parse_size
 from overlay.field import Field as RecordField
 from overlay.field import FieldKind, parse_field
+from overlay.filter.fields import FIELDS, SECTIONS
+from overlay.filter.nodes import Section
 from overlay.subject import Pattern, SubjectRule, check_stream_subject
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)
@@ -76,6 +78,18 @@ def _check_template(text: str) -> str:
 def _check_source(text: str) -> str:
     parse_field(text)
     return text
+
+
+def place_property(name: str) -> tuple[Section, str]:
+    """Which field of which section a declaration is about: `p.message_id` a field of `properties`, `dep_delay` its own."""
+    prefix, dot, field = name.partition(".")
+    section = SECTIONS.get(prefix) if dot else None
+    return (section, field) if section in FIELDS else (Section.APPLICATION, name)
+
+
+def is_sectioned(name: str) -> bool:
+    """Whether a declaration is about a field that every message has a place for."""
+    return place_property(name)[0] is not Section.APPLICATION
 
 
 class TopicSource(Model):
@@ -151,8 +165,9 @@ class Property(Model):
     """The field it is read from, such as {header:NAME} or {value:json.path}; the header of its name when left out."""
 
     @property
-    def source(self) -> RecordField:
-        return parse_field(self.from_)
+    def source(self) -> RecordField | None:
+        """None for a field of a message's sections that is read from where it always is (`p.message_id: long`)."""
+        return parse_field(self.from_) if self.from_ else None
 
 
 class IndexConfig(Model):
@@ -207,7 +222,9 @@ class StreamConfig(Model):
     @classmethod
     def _name_headers(cls, properties: dict[str, Property]) -> dict[str, Property]:
         return {
-            name: entry if entry.from_ else entry.model_copy(update={"from_": f"{{header:{name}}}"})
+            name: entry
+            if entry.from_ or is_sectioned(name)
+            else entry.model_copy(update={"from_": f"{{header:{name}}}"})
             for name, entry in properties.items()
         }
 

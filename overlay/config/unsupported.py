@@ -54,7 +54,9 @@ def _set_acks(policy: AckPolicy) -> _Row[ConsumerConfig]:
 
 def _set_filter(field: str) -> _Row[ConsumerConfig]:
     zero = FilterConfig.model_fields[field].default
-    return _Row(("filter", field), lambda config: getattr(config.filter, field) != zero, "Use filter_subjects for now")
+    return _Row(
+        ("filter", field), lambda config: getattr(config.filter, field) != zero, "Use filter_subjects or filter.sql"
+    )
 
 
 def _set_index(field: str) -> _Row[StreamConfig]:
@@ -92,8 +94,6 @@ _CONSUMER: tuple[_Row[ConsumerConfig], ...] = (
     _Row(("priority_policy",), lambda c: c.priority_policy is not PriorityPolicy.NONE, LEAVE),
     _set("priority_groups"),
     _set("priority_timeout"),
-    _set_filter("sql"),
-    _set_filter("properties"),
     _set_filter("values"),
     _set_filter("match_unfiltered"),
     _Row(

@@ -1,7 +1,9 @@
 """What may change in a consumer that exists: JetStream's update rules (end of facts/jetstream.md b).
 
 The whole config is replaced, so both sides come with their defaults filled in and a field that the new one leaves out
-counts as changed back. `pause_until` is not looked at: updates ignore it.
+counts as changed back. `pause_until` is not looked at: updates ignore it. The overlay's own fields may all change; a
+changed filter holds for the messages from the consumer's position on, as a changed filter subject does, and what lies
+before is not looked at again.
 """
 
 from __future__ import annotations

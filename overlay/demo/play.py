@@ -20,6 +20,7 @@ from overlay.demo.home import DemoError, open_home, write_config
 from overlay.demo.outputs import read_output
 from overlay.demo.report import Checked, Pace, report
 from overlay.demo.screen import Screen
+from overlay.demo.selection import select
 from overlay.demo.service import Look, ServiceProcess, start_service
 from overlay.demo.verdict import compare, expect
 from overlay.local import Broker, start
@@ -47,7 +48,7 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
         with screen.show_scan(records) as step:
             last, pace = watch(service, records, step)
         screen.say("checking the output topics against the data set ...")
-        checked = check(broker.bootstrap, last, subjects(flights), records)
+        checked = check(broker.bootstrap, last, flights, records)
         report(screen, home, broker, service, checked, pace, keep=keep)
         if keep:
             stack.pop_all()
@@ -76,11 +77,12 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
         time.sleep(_PAUSE_S)
 
 
-def check(bootstrap: str, last: Look, rows: pa.Array, records: int) -> list[Checked]:
+def check(bootstrap: str, last: Look, flights: pa.Table, records: int) -> list[Checked]:
     """Read every output topic and hold it against the data set."""
-    checked = []
+    checked, rows = [], subjects(flights)
     for consumer in last.consumers:
-        wanted, found = expect(rows, consumer.filters, records), read_output(bootstrap, consumer.topic)
+        wanted = expect(rows, consumer.filters, records, select(flights, consumer.sql))
+        found = read_output(bootstrap, consumer.topic)
         checked.append(Checked(consumer, wanted, found, compare(wanted, found)))
     return checked
 

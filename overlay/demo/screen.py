@@ -105,15 +105,15 @@ class _Scan:
 
     def build_table(self) -> Table:
         table = Table(caption=self.phase, caption_justify="left", title_justify="left", expand=False)
-        for name in ("consumer", "filter subjects"):
-            table.add_column(name, no_wrap=True)
+        table.add_column("consumer", no_wrap=True)
+        table.add_column("filters", max_width=50)
         for name in ("delivered", "records/s", "lag"):
             table.add_column(name, justify="right", min_width=9)
         table.add_row("(stream)", "all records", *self._numbers(lambda look: look.scanned), "", end_section=True)
         for i, consumer in enumerate(self.looks[-1].consumers):
             lag = "-" if consumer.lag is None else f"{consumer.lag:,}"
             numbers = self._numbers(functools.partial(_count_delivered, i))
-            table.add_row(consumer.name, "\n".join(consumer.filters), *numbers, lag)
+            table.add_row(consumer.name, consumer.selects, *numbers, lag)
         return table
 
     def _numbers(self, count: Callable[[Look], int]) -> tuple[str, str]:

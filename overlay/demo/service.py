@@ -33,6 +33,12 @@ class Delivered:
     count: int
     lag: int | None
     trouble: str
+    sql: str = ""
+
+    @property
+    def selects(self) -> str:
+        """Its filters, a line each."""
+        return "\n".join([*self.filters, *([self.sql] if self.sql else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ def _read_consumer(found: dict[str, Any]) -> Delivered:
         count=found["delivered"],
         lag=found.get("lag_records"),
         trouble=trouble,
+        sql=found["filter"].get("sql", ""),
     )
 
 

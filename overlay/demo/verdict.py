@@ -3,7 +3,7 @@
 The flights lie in one partition of a topic of their own, published in order by one producer. So the row number of a
 record is its offset, and its stream sequence is the row number + 1. That makes the check exact: not only how many
 records of which subject an output must hold, but which ones, in which order. The subjects are selected by regular
-expressions, not by the matcher that the service uses.
+expressions, not by the matcher that the service uses, and what SQL filters select is said in pandas (selection.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Sequences = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 _SHOWN = 3
 
 
@@ -34,11 +35,15 @@ class Content:
         return self.sequences.size
 
 
-def expect(subjects: pa.Array, filters: Sequence[str], records: int) -> Content:
-    """What a consumer with these filters must be given of `records` records that repeat rows with these subjects."""
+def expect(subjects: pa.Array, filters: Sequence[str], records: int, selected: Flags | None = None) -> Content:
+    """What a consumer with these filters must be given of `records` records that repeat rows with these subjects.
+
+    `selected`: which of the rows its SQL filter selects, all when left out.
+    """
     selects = re.compile("|".join(_spell_pattern(text) for text in filters or [">"]))
     distinct = [subject for subject in pc.unique(subjects).to_pylist() if selects.fullmatch(subject)]
-    rows = np.flatnonzero(pc.is_in(subjects, pa.array(distinct, pa.string())).to_numpy(zero_copy_only=False))
+    wanted = pc.is_in(subjects, pa.array(distinct, pa.string())).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(wanted if selected is None else wanted & selected)
     rounds = -(-records // len(subjects))
     all_rows = (np.arange(rounds)[:, None] * len(subjects) + rows).ravel()
     all_rows = all_rows[all_rows < records]

@@ -65,8 +65,8 @@ class Literal(Node):
         return hash(self._key)
 
     @property
-    def _key(self) -> tuple[type, str]:
-        return type(self.value), repr(self.value)
+    def _key(self) -> tuple[type, object]:
+        return type(self.value), self.value.hex() if isinstance(self.value, float) else self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from overlay.admin import Replicas
 
 Operations = frozenset[str] | None
 """What this user may do, in Kafka's words; None when Kafka does not say."""
@@ -21,6 +25,8 @@ class TopicAnswer:
     refusal: str = ""
     """Why a missing topic could not be created; empty when it could."""
     creation_denied: bool = False
+    replicas: tuple[Replicas, ...] = ()
+    """By partition."""
 
 
 @dataclass(frozen=True, slots=True)

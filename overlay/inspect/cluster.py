@@ -8,7 +8,7 @@ transactional ids there is no question at all that would not fence their owner.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaError as RdKafkaError
@@ -18,12 +18,12 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from overlay.admin import DEADLINE_S, count_replicas, get_answer
 from overlay.connection import Properties, check_reachable, for_confluent
 from overlay.errors import SourceUnavailable
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import NewTopicPlan
 
-DEADLINE_S = 15.0
 REACH_S = 10.0
 # no such group, or its coordinator has just begun: a verdict can do without
 _NO_GROUP = (
@@ -64,7 +64,7 @@ class _Asking:
 
     def ask_cluster(self) -> tuple[int, Operations]:
         future = self.client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
-        found = future.result(DEADLINE_S)
+        found = get_answer(future)
         return len(found.nodes), _name_operations(found.authorized_operations)
 
     def list_topics(self) -> list[str]:
@@ -76,14 +76,11 @@ class _Asking:
         )
         found = {name: self._describe(future) for name, future in futures.items()}
         configs = self._ask_configs([name for name, topic in found.items() if topic.exists])
-        return {
-            name: TopicAnswer(topic.exists, topic.partitions, topic.identity, topic.operations, configs.get(name))
-            for name, topic in found.items()
-        }
+        return {name: replace(topic, config=configs.get(name)) for name, topic in found.items()}
 
     def _describe(self, future: Any) -> TopicAnswer:
         try:
-            topic = future.result(DEADLINE_S)
+            topic = get_answer(future)
         except KafkaException as error:
             match error.args[0].code():
                 case RdKafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -92,7 +89,8 @@ class _Asking:
                     return TopicAnswer(exists=None)
             raise
         operations = _name_operations(topic.authorized_operations)
-        return TopicAnswer(True, len(topic.partitions), str(topic.topic_id), operations)
+        replicas = count_replicas(topic.partitions)
+        return TopicAnswer(True, len(replicas), str(topic.topic_id), operations, replicas=replicas)
 
     def _ask_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -101,7 +99,7 @@ class _Asking:
         found: dict[str, dict[str, str]] = {}
         for resource, future in self.client.describe_configs(resources, request_timeout=DEADLINE_S).items():
             try:
-                found[resource.name] = {key: str(entry.value) for key, entry in future.result(DEADLINE_S).items()}
+                found[resource.name] = {key: str(entry.value) for key, entry in get_answer(future).items()}
             except KafkaException as error:
                 if error.args[0].code() != RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise
@@ -121,7 +119,7 @@ class _Asking:
 
     def _judge_creation(self, future: Any) -> TopicAnswer:
         try:
-            future.result(DEADLINE_S)
+            get_answer(future)
         except KafkaException as error:
             code = error.args[0].code()
             denied = code in (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -130,7 +128,7 @@ class _Asking:
 
     def sees_groups(self) -> bool:
         """Whether any group is visible to this user. Goes to every broker, and to no coordinator."""
-        found = self.client.list_consumer_groups(request_timeout=DEADLINE_S).result(DEADLINE_S)
+        found = get_answer(self.client.list_consumer_groups(request_timeout=DEADLINE_S))
         return bool(found.valid)
 
     def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
@@ -144,7 +142,7 @@ class _Asking:
 
     def _describe_group(self, future: Any) -> Operations:
         try:
-            return _name_operations(future.result(DEADLINE_S).authorized_operations)
+            return _name_operations(get_answer(future).authorized_operations)
         except KafkaException as error:
             match error.args[0].code():
                 case RdKafkaError.GROUP_AUTHORIZATION_FAILED:

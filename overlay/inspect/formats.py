@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-FRAME = 5
+from overlay.scan.values import AVRO_FILE, FRAME
+
 _MAX_INDEXES = 16
 _MAX_FIELD = 4096
 
@@ -82,7 +83,7 @@ def recognise(value: bytes | None) -> ValueFormat:
         return ValueFormat.NULL
     if not value:
         return ValueFormat.EMPTY
-    if value.startswith(b"Obj\x01"):
+    if value.startswith(AVRO_FILE):
         return ValueFormat.AVRO_FILE
     if value[0] == 0 and len(value) > FRAME:
         return _recognise_framed(value[FRAME:])

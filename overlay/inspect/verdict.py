@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from overlay.config import ServiceConfig
 from overlay.config.relations import suggest
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, Need
+
+if TYPE_CHECKING:
+    from overlay.admin import TopicFacts
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -59,13 +63,15 @@ def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[st
             return _judge_group(need, answers)
         case Kind.CLUSTER:
             return _judge_cluster(need, answers.operations)
+    if _is_super(answers.operations):
+        return Finding(need, State.OK)
     return Finding(need, State.UNKNOWN, remarks=(f"Kafka has no question for it; it needs {_list(need.operations)}",))
 
 
 def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
     wanted = _without_create(need)
     missing = _subtract(wanted, topic.operations)
-    remarks = _check_partitions(need, topic) if need.kind is Kind.SOURCE else []
+    remarks = _check_partitions(need, topic) if need.kind is Kind.SOURCE else _check_replicas(need, topic)
     state = State.MISSING if missing or remarks else State.OK
     if missing:
         remarks.append(f"this user lacks {_list(missing)} on it. Grant it")
@@ -74,6 +80,8 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
         remarks.append(f"Kafka does not say what this user may do; it needs {_list(wanted)}")
     if need.kind is Kind.SOURCE:
         remarks += _remark_source(topic)
+    else:
+        remarks += _remark_replicas(topic)
     if need.kind is Kind.OUTPUT:
         remarks += _remark_output(need, topic)
     if need.kind is Kind.STATE and topic.partitions != len(need.partitions):
@@ -132,6 +140,32 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
     return [f"{has}, the stream's file names {', '.join(map(str, absent))}. Partitions count from 0"]
 
 
+def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
+    """What would hold up every transaction that this topic takes part in."""
+    from overlay.deliver.outlets import find_fault
+
+    fault = find_fault(_state_facts(need, topic))
+    return [fault] if fault else []
+
+
+def _remark_replicas(topic: TopicAnswer) -> list[str]:
+    fewest = min((replicas.assigned for replicas in topic.replicas), default=0)
+    wanted = (topic.config or {}).get("min.insync.replicas", "1")
+    if not fewest or int(wanted) <= fewest:
+        return []
+    has = f"{fewest} replica{'' if fewest == 1 else 's'}"
+    return [
+        f"its min.insync.replicas is {wanted}, and it has {has}: Kafka 4.3 makes do with those, another version may take no"
+        " record. Lower it, or add replicas"
+    ]
+
+
+def _state_facts(need: Need, topic: TopicAnswer) -> TopicFacts:
+    from overlay.admin import TopicFacts
+
+    return TopicFacts(need.name, topic.identity, topic.partitions, topic.config or {}, topic.replicas)
+
+
 def _remark_source(topic: TopicAnswer) -> list[str]:
     config = topic.config or {}
     remarks = []
@@ -145,12 +179,11 @@ def _remark_source(topic: TopicAnswer) -> list[str]:
 
 
 def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
-    from overlay.admin import TopicFacts
     from overlay.deliver.outlets import find_differences
 
     if topic.config is None:
         return []
-    facts = TopicFacts(need.name, topic.identity, topic.partitions, topic.config)
+    facts = _state_facts(need, topic)
     found = [difference for consumer in need.consumers for difference in find_differences(facts, consumer)]
     return [f"{difference}; it is used as it is" for difference in dict.fromkeys(found)]
 

@@ -18,14 +18,12 @@ port is tried again with others.
 from __future__ import annotations
 
 import atexit
-import base64
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +36,7 @@ from overlay.local.folders import find_home, make_folder
 from overlay.local.jars import fetch_jars
 from overlay.local.java import Java, find_java
 from overlay.local.locks import hold_lock, is_locked, take_lock
+from overlay.local.node import ALONE, HOST, Node, generate_cluster_id
 from overlay.local.state import Condition, Home, State, Status, read_state, write_state
 
 STOP_S = 60.0
@@ -96,7 +95,7 @@ class Broker:
     def restart(self) -> None:
         """Stop if it runs, and start again with the same data and properties, on the same port if it is still free."""
         _end_process(self._home, signal.SIGTERM)
-        self._state, self.moved_from = _start(self._home, self._state.properties)
+        self._state, self.moved_from = _start(self._home, self._state.properties, self._state.node)
 
     def __enter__(self) -> Self:
         return self
@@ -105,12 +104,19 @@ class Broker:
         self.stop()
 
 
-def start(home: Path | None = None, *, properties: Mapping[str, str] | None = None, ephemeral: bool = False) -> Broker:
+def start(
+    home: Path | None = None,
+    *,
+    properties: Mapping[str, str] | None = None,
+    node: Node = ALONE,
+    ephemeral: bool = False,
+) -> Broker:
     """Start the broker of a folder and wait until it answers; one that runs already is returned as it is.
 
     home: default $OVERLAY_HOME/local or the platform's data folder; with `ephemeral` a temporary folder.
     properties: Kafka's server properties on top of ours; `listeners` (`NAME://host:port`, port 0 for any free one) are
         added to ours, and Broker.listeners tells their addresses. A running broker must have the same ones, if given.
+    node: its place in a cluster of several, see `plan_cluster`; a running broker must be that node.
     ephemeral: stop() and the end of this Python process stop the broker and remove its folder.
     Raises BrokerError when jars, Java, the folder or the start fail; the message says what to do.
     """
@@ -118,7 +124,7 @@ def start(home: Path | None = None, *, properties: Mapping[str, str] | None = No
     if home is None:
         home = Path(tempfile.mkdtemp(prefix="kafka-overlay-")) if ephemeral else find_home()
     where = Home(home.absolute())
-    state, moved_from = _start(where, properties)
+    state, moved_from = _start(where, properties, node)
     broker = Broker(where, state, moved_from=moved_from, ephemeral=ephemeral)
     if ephemeral:
         atexit.register(broker.stop)
@@ -145,7 +151,7 @@ def stop(home: Path | None = None) -> bool:
     return _end_process(where, signal.SIGTERM)
 
 
-def _start(home: Home, extra: Mapping[str, str] | None) -> tuple[State, str]:
+def _start(home: Home, extra: Mapping[str, str] | None, node: Node) -> tuple[State, str]:
     """The state of the running broker, and its former address if that was taken."""
     make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
     if not is_locked(home.life_lock):
@@ -154,10 +160,10 @@ def _start(home: Home, extra: Mapping[str, str] | None) -> tuple[State, str]:
     with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):
         before = read_state(home)
         if is_locked(home.life_lock):
-            return _adopt(home, before, extra), ""
+            return _adopt(home, before, extra, node), ""
         java, jars = find_java(), fetch_jars("broker")
         for attempt in range(_PORT_TRIES):
-            state = _choose_ports(before if attempt == 0 else None, java, extra or {})
+            state = _choose_ports(before if attempt == 0 else None, java, extra or {}, node)
             try:
                 state = _launch(home, state, java, jars)
                 break
@@ -168,30 +174,33 @@ def _start(home: Home, extra: Mapping[str, str] | None) -> tuple[State, str]:
     return state, _address(before) if before and moved else ""
 
 
-def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None) -> State:
+def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, node: Node) -> State:
     """The broker that runs already, if it is the one asked for."""
     if state is None or state.pid == 0:
         raise BrokerError(_LOST.format(home=home))
     if extra is not None and dict(extra) != dict(state.properties):
         raise BrokerError(f"{home.root}: a broker runs there with other properties. Stop it first: overlay local down")
+    if node != state.node:
+        raise BrokerError(f"{home.root}: a broker runs there as another node. Stop it first: overlay local down")
     if not state.ready:
         # whoever started it was killed while waiting
-        launch.wait_ready(home, settings.HOST, state.port)
+        launch.wait_ready(home, HOST, state.port)
         state = replace(state, ready=True)
         write_state(home, state)
     return state
 
 
-def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str]) -> State:
+def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str], node: Node) -> State:
     """A state with the remembered ports where they are free, else with new ones."""
     added = settings.split_listeners(extra)
-    fresh = ports.find_free(settings.HOST, 2 + len(added))
+    fresh = ports.find_free(HOST, 2 + len(added))
     port, controller_port = fresh[:2]
     if before is not None:
-        if ports.is_free(settings.HOST, before.port):
+        if ports.is_free(HOST, before.port):
             port = before.port
-        if ports.is_free(settings.HOST, before.controller_port):
+        if ports.is_free(HOST, before.controller_port):
             controller_port = before.controller_port
+    controller_port = node.controller_port or controller_port
     listeners: dict[str, str] = {}
     for listener, free in zip(added, fresh[2:], strict=True):
         host, wanted = settings.address_listener(listener)
@@ -201,7 +210,7 @@ def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str]) ->
             listeners[name] = remembered
         else:
             listeners[name] = f"{host}:{wanted or free}"
-    return State(port, controller_port, java=str(java.program), listeners=listeners, properties=dict(extra))
+    return State(port, controller_port, java=str(java.program), listeners=listeners, properties=dict(extra), node=node)
 
 
 def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
@@ -210,12 +219,12 @@ def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
     if not (home.data / "meta.properties").exists():
         # a format that was cut off leaves files that the next one would trip over; no data comes before meta.properties
         shutil.rmtree(home.data, ignore_errors=True)
-        launch.format_storage(home, java, jars, _generate_cluster_id())
-    process = _spawn(home, java, jars)
+        launch.format_storage(home, java, jars, state.node.cluster_id or generate_cluster_id())
+    process = _spawn(home, state, java, jars)
     state = replace(state, pid=process.pid, started_at=time.time())
     try:
         write_state(home, state)
-        launch.wait_ready(home, settings.HOST, state.port)
+        launch.wait_ready(home, HOST, state.port)
     except BaseException:
         # also for Ctrl-C: nobody would know of a broker that was half started
         process.kill()
@@ -227,12 +236,12 @@ def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
     return state
 
 
-def _spawn(home: Home, java: Java, jars: list[Path]) -> subprocess.Popen[bytes]:
+def _spawn(home: Home, state: State, java: Java, jars: list[Path]) -> subprocess.Popen[bytes]:
     life_lock = take_lock(home.life_lock)
     if life_lock is None:
         raise BrokerError(f"{home.life_lock}: another process has locked this file. End it and try again")
     try:
-        process = launch.spawn_broker(home, java, jars, life_lock)
+        process = launch.spawn_broker(home, java, jars, state.node.heap_mib, life_lock)
     finally:
         # from here on only the broker's own copy holds the lock
         os.close(life_lock)
@@ -247,6 +256,7 @@ def _write_settings(home: Home, state: State) -> None:
         data=home.data,
         listeners=[f"{name}://{address}" for name, address in state.listeners.items()],
         extra=state.properties,
+        node=state.node,
     )
     # may hold the passwords of listeners
     with open(os.open(home.server_properties, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -283,11 +293,4 @@ def _wait_end(home: Home, pid: int, how: signal.Signals) -> None:
 
 
 def _address(state: State) -> str:
-    return f"{settings.HOST}:{state.port}"
-
-
-def _generate_cluster_id() -> str:
-    """A random id as Kafka writes them: the 16 bytes of a UUID in URL-safe base64, not starting with a dash."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
-        pass
-    return text
+    return f"{HOST}:{state.port}"

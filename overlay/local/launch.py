@@ -19,8 +19,8 @@ _FORMAT_S = 60.0
 _PAUSE_S = 0.05
 _TAIL_LINES = 15
 
-# Kafka's own start script uses the same collector; 1 GiB of heap serves one node, the page cache does the rest.
-_JVM = ("-server", "-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
+# Kafka's own start script uses the same collector.
+_JVM = ("-server", "-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
 # Formatting is over before the second compiler would pay; the broker needs it for its throughput.
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # From this release on Java would warn in the log of the native code that Kafka's compression and mapped files use.
@@ -29,7 +29,7 @@ _UNWARNED = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-acc
 
 
 def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) -> None:
-    """Format the data folder as a new cluster's only node. Raises BrokerError with Kafka's own words."""
+    """Format the data folder as a node's of a new cluster. Raises BrokerError with Kafka's own words."""
     command = [*_build_java(java, home, _SHORT), "kafka.tools.StorageTool", "format"]
     command += ["-t", cluster_id, "-c", str(home.server_properties), "--ignore-formatted"]
     try:
@@ -43,12 +43,12 @@ def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) ->
         raise BrokerError(f"{home.data}: Kafka could not format its storage. It said:\n{words}")
 
 
-def spawn_broker(home: Home, java: Java, jars: list[Path], life_lock: int) -> subprocess.Popen[bytes]:
+def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_lock: int) -> subprocess.Popen[bytes]:
     """Start the process, detached from this one, its output in the log. It inherits the lock's descriptor."""
     home.log.parent.mkdir(parents=True, exist_ok=True)
     if home.log.exists():
         home.log.replace(home.log.with_suffix(".log.1"))
-    command = [*_build_java(java, home, _JVM), "kafka.Kafka", str(home.server_properties)]
+    command = [*_build_java(java, home, (*_JVM, f"-Xmx{heap_mib}m")), "kafka.Kafka", str(home.server_properties)]
     with home.log.open("wb") as log:
         return subprocess.Popen(
             command,

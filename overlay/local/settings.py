@@ -1,4 +1,4 @@
-"""server.properties of the embedded broker: Kafka's defaults, cut to what one node on one machine needs."""
+"""server.properties of the embedded broker: Kafka's defaults, cut to what a node on one machine needs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from overlay.errors import BrokerError
+from overlay.local.node import ALONE, HOST, Node
 
 MAIN_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
-HOST = "127.0.0.1"
 
 # What the caller may not set: the node would no longer be the one that we start, find and stop.
 _OURS = frozenset({"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names", "log.dirs"})
@@ -43,7 +43,13 @@ _SINGLE_NODE = {
 
 
 def build_properties(
-    *, port: int, controller_port: int, data: Path, listeners: Sequence[str], extra: Mapping[str, str]
+    *,
+    port: int,
+    controller_port: int,
+    data: Path,
+    listeners: Sequence[str],
+    extra: Mapping[str, str],
+    node: Node = ALONE,
 ) -> dict[str, str]:
     """All server properties. `listeners` are the caller's own (`NAME://host:port`), served beside ours."""
     check_extra(extra)
@@ -55,8 +61,8 @@ def build_properties(
     ours = [f"{MAIN_LISTENER}://{HOST}:{port}", f"{CONTROLLER_LISTENER}://{HOST}:{controller_port}"]
     return {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "node.id": str(node.id),
+        "controller.quorum.voters": node.list_voters(controller_port),
         "controller.listener.names": CONTROLLER_LISTENER,
         "inter.broker.listener.name": MAIN_LISTENER,
         "log.dirs": str(data),

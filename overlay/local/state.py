@@ -8,8 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from overlay.errors import BrokerError
+from overlay.local.node import ALONE, Node
 
 
 class Condition(enum.Enum):
@@ -35,6 +37,7 @@ class State:
     """Address of each added listener by its name."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """The caller's properties, to tell whether a running broker is the one asked for."""
+    node: Node = ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,20 @@ class Home:
 def read_state(home: Home) -> State | None:
     """The remembered state; None when there is none. Raises BrokerError when the file cannot be understood."""
     try:
-        return State(**json.loads(home.state.read_text()))
+        return _parse_state(json.loads(home.state.read_text()))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, AttributeError, OSError) as error:
         raise BrokerError(
             f"{home.state}: this file cannot be read ({error})."
             " Delete it: the broker's data is kept, its port may change"
         ) from error
+
+
+def _parse_state(fields: dict[str, Any]) -> State:
+    node = fields.pop("node", {})
+    ports = tuple(node.pop("controller_ports", ()))
+    return State(**fields, node=Node(**node, controller_ports=ports))
 
 
 def write_state(home: Home, state: State) -> None:

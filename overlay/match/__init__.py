@@ -2,5 +2,6 @@
 
 from .addressing import Addressed, Addressing
 from .audience import Audience, Selection
+from .masks import Masks, Sifted, Tally
 
-__all__ = ["Addressed", "Addressing", "Audience", "Selection"]
+__all__ = ["Addressed", "Addressing", "Audience", "Masks", "Selection", "Sifted", "Tally"]

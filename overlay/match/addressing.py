@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan.codec import Arena
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Bytes
+from overlay.scan.values import NO_DECODERS, Decoders
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import REASONS, Codes, Dictionary
 
@@ -23,6 +25,8 @@ class Addressed:
     records: Records
     codes: Codes
     dictionary: Dictionary
+    topic: str
+    partition: int
 
     def count_unaddressed(self) -> dict[str, int]:
         """Records without a subject in the stream, by reason."""
@@ -34,13 +38,15 @@ class Addressed:
 class Addressing:
     """Decodes and addresses the records of one stream. Not for two threads at once.
 
-    `subjects`: what belongs to the stream. `more`: fields wanted beside those of the rule; they follow them in `at`.
+    `subjects`: what belongs to the stream. `decoders`: for values that are no JSON.
     """
 
-    def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], more: Iterable[Field] = ()) -> None:
+    def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], *, decoders: Decoders = NO_DECODERS) -> None:
         self._rule = rule
         self._width = len(rule.fields)
-        self._decoder = Decoder(make_plan((*rule.fields, *more)))
+        self._value_decoders = decoders
+        self._arena = Arena()
+        self._decoders: dict[tuple[Field, ...], Decoder] = {}
         self._stream = Matcher([(pattern, 0) for pattern in subjects])
         self._by_partition = any(isinstance(p, Field) and p.kind is FieldKind.PARTITION for p in rule.template)
         self._dictionaries: dict[tuple[str, int], Dictionary] = {}
@@ -62,15 +68,29 @@ class Addressing:
         data: Bytes,
         position: int,
         *,
+        more: tuple[Field, ...] = (),
         stop: int = NO_STOP,
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Addressed | Malformed]:
-        """Slices of the records with position <= offset < stop; see Decoder.decode."""
+        """Slices of the records with position <= offset < stop; see Decoder.decode.
+
+        `more`: fields wanted beside those of the rule. Each set of fields is looked for by a decoder of its own, so that
+        nobody pays for what others want of their part of the log. One reading at a time.
+        """
         dictionary = self.dictionary(topic, partition)
-        for piece in self._decoder.decode(data, position, stop=stop, aborted=aborted, committed=committed):
+        decoder = self._decoder(more)
+        for piece in decoder.decode(data, position, stop=stop, aborted=aborted, committed=committed):
             if isinstance(piece, Malformed):
                 yield piece
             else:
                 codes = dictionary.encode(piece.buf, piece.at[: self._width], piece.size[: self._width])
-                yield Addressed(piece, codes, dictionary)
+                yield Addressed(piece, codes, dictionary, topic, partition)
+
+    def _decoder(self, more: tuple[Field, ...]) -> Decoder:
+        if more not in self._decoders:
+            if len(self._decoders) > 16:  # consumers come and go
+                self._decoders.clear()
+            plan = make_plan((*self._rule.fields, *more))
+            self._decoders[more] = Decoder(plan, arena=self._arena, decoders=self._value_decoders)
+        return self._decoders[more]

@@ -3,13 +3,14 @@
 Patterns are matched once per distinct subject, when the dictionary first meets it; the answer is a row of consumer numbers
 beside the subject's code. A slice of records is then dealt out by kernels: one sifts out the records that anybody wants,
 and of those each is visited once to count and once to place. The cost is proportional to what matches: ten thousand consumers
-that want nothing of a slice cost nothing.
+that want nothing of a slice cost nothing. Consumers with the same patterns are one to the kernels: a hundred that differ by
+their SQL filters only are dealt their records once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numba as nb
 import numpy as np
@@ -21,15 +22,27 @@ from overlay.subject.dictionary import Codes, Dictionary
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """Rows of a slice per consumer: those of consumer i are rows[bounds[i]:bounds[i+1]], ascending."""
+    """Rows of a slice per group of consumers: those of group g are rows[bounds[g]:bounds[g+1]], ascending."""
 
     bounds: Ints
     rows: Ints
+    groups: Ints
+    """The group of each consumer."""
+    _parts: dict[int, Ints] = field(default_factory=dict)
 
     def of(self, consumer: int) -> Ints:
-        return self.rows[self.bounds[consumer] : self.bounds[consumer + 1]]
+        """The rows that a consumer wants; the same array for all of a group."""
+        group = int(self.groups[consumer])
+        if group not in self._parts:
+            self._parts[group] = self.rows[self.bounds[group] : self.bounds[group + 1]]
+        return self._parts[group]
+
+    def wanting(self) -> list[int]:
+        """The consumers that want any row."""
+        wanting: list[int] = np.flatnonzero(np.diff(self.bounds)[self.groups]).tolist()
+        return wanting
 
 
 class Audience:
@@ -37,8 +50,10 @@ class Audience:
 
     def __init__(self, dictionary: Dictionary, filters: Sequence[Sequence[Pattern]]) -> None:
         self._dictionary = dictionary
-        self._matcher = Matcher([(pattern, i) for i, patterns in enumerate(filters) for pattern in patterns])
-        self._count = len(filters)
+        groups = {patterns: group for group, patterns in enumerate(dict.fromkeys(map(frozenset, filters)))}
+        self._matcher = Matcher([(pattern, group) for patterns, group in groups.items() for pattern in patterns])
+        self._groups = np.array([groups[frozenset(patterns)] for patterns in filters], np.int64)
+        self._count = len(groups)
         self._forget()
 
     def _forget(self) -> None:
@@ -71,12 +86,12 @@ class Audience:
         bounds = np.zeros(self._count + 1, np.int64)
         if self._count == 1:
             bounds[1] = wanted.size
-            return Selection(bounds, wanted)
+            return Selection(bounds, wanted, self._groups)
         _count(wanted, codes, self._starts, self._ids, bounds[1:])
         np.cumsum(bounds, out=bounds)
         rows = np.empty(int(bounds[-1]), np.int64)
         _place(wanted, codes, self._starts, self._ids, bounds[:-1].copy(), rows)
-        return Selection(bounds, rows)
+        return Selection(bounds, rows, self._groups)
 
 
 @nb.njit(cache=True, nogil=True)

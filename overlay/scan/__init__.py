@@ -11,8 +11,20 @@ Pure: no clock, no Kafka client, no threads; nothing raises on bad bytes.
 
 from .decode import Decoder, Malformed, Records
 from .header import Fault
-from .json import MALFORMED
-from .kernel import MISSING
 from .plan import Plan, make_plan
+from .states import MALFORMED, MISSING, UNDECODED
+from .values import Encoding, ValueDecoder
 
-__all__ = ["MALFORMED", "MISSING", "Decoder", "Fault", "Malformed", "Plan", "Records", "make_plan"]
+__all__ = [
+    "MALFORMED",
+    "MISSING",
+    "UNDECODED",
+    "Decoder",
+    "Encoding",
+    "Fault",
+    "Malformed",
+    "Plan",
+    "Records",
+    "ValueDecoder",
+    "make_plan",
+]

@@ -20,6 +20,7 @@ from .header import CODEC_MASK, HEADER_SIZE, Batches, Bytes, Fault, split
 from .json import extract
 from .kernel import walk
 from .plan import Plan
+from .values import NO_DECODERS, Decoders, decode
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,7 +33,8 @@ NO_STOP = 1 << 62
 class Records:
     """Positions of some records in `buf`, one row each; see kernel.py. Valid until the decoder makes the next slice.
 
-    `at` and `size` are [fields of the plan, records]: where each field's bytes are, size -1 where it is missing or null.
+    `at` and `size` are [fields of the plan, records]: where each field's bytes are, size -1 where it is missing or null
+    and another number below 0 where it cannot be told (states.py).
     """
 
     buf: Bytes
@@ -43,6 +45,7 @@ class Records:
     at: Ints
     size: Ints
     next_offset: int  # the position after this slice, past batches that have nothing to show
+    plan: Plan
 
     def __len__(self) -> int:
         return self.offset.size
@@ -58,10 +61,21 @@ class Malformed:
 
 
 class Decoder:
-    """Decodes fetch after fetch for one plan, in buffers of its own. Not for two threads at once."""
+    """Decodes fetch after fetch for one plan, in buffers of its own. Not for two threads at once.
 
-    def __init__(self, plan: Plan, *, slice_bytes: int = SLICE_BYTES, arena: Arena | None = None) -> None:
+    `arena`: shared by decoders of which only one is at work at a time. `decoders`: for values that are no JSON.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        slice_bytes: int = SLICE_BYTES,
+        arena: Arena | None = None,
+        decoders: Decoders = NO_DECODERS,
+    ) -> None:
         self.plan = plan
+        self._decoders = decoders
         self._slice_bytes = slice_bytes
         self._arena = arena or Arena()
         self._rows = 0
@@ -165,6 +179,9 @@ class Decoder:
     def _records(self, buf: Bytes, low: int, high: int, next_offset: int) -> Records:
         rows = slice(low, high)
         if self.plan.paths.count and high > low:
+            if self._decoders:
+                values = self._at[self.plan.value_slot, rows], self._size[self.plan.value_slot, rows]
+                buf = decode(buf, *values, self._decoders)
             extract(buf, self._at, self._size, self.plan.value_slot, self.plan.paths, low, high)
         return Records(
             buf,
@@ -175,6 +192,7 @@ class Decoder:
             self._at[:, rows],
             self._size[:, rows],
             next_offset,
+            self.plan,
         )
 
     def _grow(self, rows: int) -> None:

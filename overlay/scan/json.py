@@ -5,7 +5,8 @@ strings with their quotes, objects and arrays whole. Each path is answered as if
 further than it must be: what stands behind the field is not looked at, so a document is malformed for a path only as
 far as it had to be read for it. Of keys that stand twice in an object the first counts. A text that ends too early or
 has another character where the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or
-leads through something that is no object, gives MISSING.
+leads through something that is no object, gives MISSING. In a value that says it is something else than JSON
+(values.py) every path is UNDECODED.
 
 How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes
 through the object of one node at a time. A wanted key is either an answer, or leads to a node with children: then the
@@ -29,16 +30,15 @@ import numpy.typing as npt
 
 from .borrow import borrow
 from .header import Bytes
-from .kernel import MISSING
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
 from .spelling import is_key
+from .states import MALFORMED, MISSING, UNDECODED
+from .values import recognise
 from .words import find_quote
 
-__all__ = ["MALFORMED", "Paths", "extract"]
+__all__ = ["Paths", "extract"]
 
 Ints = npt.NDArray[np.int64]
-
-MALFORMED = -2  # the size of a field whose document cannot be read up to it
 
 _CLOSED = 0  # instead of a node: the object ended (node 0 is the document, which is nobody's member)
 
@@ -60,13 +60,21 @@ def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore
         length = size[value_slot, row]
         pos = _blank(buf, begin, begin + length)
         if length < 0:
-            _settle(nodes, 0, row, size, MISSING)
+            _settle(nodes, 0, row, size, length)
         elif pos >= begin + length:
             _settle(nodes, 0, row, size, MALFORMED)
         elif buf[np.uintp(pos)] != 0x7B:  # {
-            _settle(nodes, 0, row, size, MISSING)
+            _settle(nodes, 0, row, size, _judge(buf, begin, pos, begin + length))
         else:
             _search(buf, pos + 1, begin + length, text, nodes, row, at, size, kept, frames)
+
+
+@nb.njit(cache=True, nogil=True)
+def _judge(buf, begin, pos, end):  # type: ignore[no-untyped-def]
+    """The answer to every path of a value begin:end that is no object and whose first character is at pos."""
+    if recognise(buf, begin, end) > 0:
+        return UNDECODED
+    return MISSING if _BEGINS[buf[np.uintp(pos)]] else MALFORMED
 
 
 @nb.njit(cache=True, nogil=True)
@@ -314,5 +322,7 @@ def _pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
 
 _IS_BLANK = np.zeros(256, np.bool_)
 _IS_BLANK[list(b" \n\r\t")] = True
+_BEGINS = np.zeros(256, np.bool_)  # what a value that is no object may begin with
+_BEGINS[list(b'["-0123456789tfn')] = True
 _IN_SCALAR = np.zeros(256, np.bool_)
 _IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True

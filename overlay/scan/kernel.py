@@ -26,9 +26,8 @@ import numba as nb
 import numpy as np
 
 from .header import LOG_APPEND_TIME
+from .states import MISSING
 from .varint import LOST, read_long, read_varint, skip
-
-MISSING = -1  # the size of a field that is null or not there
 
 
 @nb.njit(inline="always", cache=True, nogil=True)

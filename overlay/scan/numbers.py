@@ -19,8 +19,7 @@ import numba as nb
 import numpy as np
 
 from .rounding import round_decimal
-
-GOOD, BAD, HARD = 0, 1, 2
+from .states import BAD, GOOD, HARD
 
 _POWERS = np.array([float(10**i) for i in range(23)])
 _EXACT = 1 << 53

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 
 from .spelling import unescape
+from .states import ABSENT, BAD, GOOD, NOT_UTF8, judge_size
 from .words import is_ascii
 
 
@@ -47,26 +48,28 @@ def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def join(buf, at, size, is_json, is_text, offsets, data, valid):  # type: ignore[no-untyped-def]
-    """Copy the slices into `data`, noting where each begins. Returns how many were not what they should be.
+def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignore[no-untyped-def]
+    """Copy the slices into `data`, noting where each begins and what became of it.
 
     `data` has room for all of them. `is_json`: they are JSON texts, of which only strings count, their escapes undone.
     `is_text`: they must be UTF-8.
     """
-    end, bad = np.int64(0), 0
+    end = np.int64(0)
     for i in range(size.size):
         offsets[i] = end
-        valid[i] = False
-        if size[i] >= 0:
-            first, last = at[i], at[i] + size[i]
-            after = _take_json(buf, first, last, data, end) if is_json else _take(buf, first, last, data, end)
-            if after >= 0 and (not is_text or is_utf8(data, end, after)):
-                valid[i] = True
-                end = after
-            elif not (is_json and is_null(buf, first, last)):
-                bad += 1
+        if size[i] < 0:
+            states[i] = judge_size(size[i])
+            continue
+        first, last = at[i], at[i] + size[i]
+        after = _take_json(buf, first, last, data, end) if is_json else _take(buf, first, last, data, end)
+        if after < 0:
+            states[i] = ABSENT if is_null(buf, first, last) else BAD
+        elif is_text and not is_utf8(data, end, after):
+            states[i] = NOT_UTF8
+        else:
+            states[i] = GOOD
+            end = after
     offsets[size.size] = end
-    return bad
 
 
 @nb.njit(cache=True, nogil=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from .numbers import BAD, GOOD, read_long
+from .numbers import read_long
+from .states import BAD, GOOD
 
 _SHORTEST = 20  # 2013-01-01T05:00:00Z
 _DAY = 86_400_000

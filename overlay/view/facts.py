@@ -72,11 +72,33 @@ class ConsumerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """The worker that answered, and which config it runs (worker/identity.py)."""
+
+    url: str
+    version: str = ""
+    prefix: str = ""
+    bootstrap: str = ""
+    cluster: str = ""
+    """Kafka's id of the cluster; empty until the worker has reached it."""
+    folder: str = ""
+    digest: str = ""
+    shards: tuple[int, ...] = ()
+    """Those that it owns, of `shard_count`, which is 0 until it has reached Kafka."""
+    shard_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """One look at everything. `url`: of the service that answered, empty when none did. `notes`: what the reader must
-    know about where this comes from."""
+    """One look at everything. `service`: the worker that answered, None when none did. `notes`: what the reader must know
+    about where this comes from."""
 
     streams: Mapping[str, StreamFacts]
     consumers: Mapping[ConsumerId, ConsumerFacts]
-    url: str = ""
+    service: ServiceFacts | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Of the worker that answered; empty when none did."""
+        return self.service.url if self.service else ""

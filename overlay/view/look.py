@@ -1,4 +1,9 @@
-"""One look at streams and consumers: what the running service says, completed by what Kafka remembers."""
+"""One look at streams and consumers: what the running service says, completed by what Kafka remembers.
+
+One worker is asked, the one that listens where overlay.yaml says. Whether it is ours is looked at first: its word counts
+only when it keeps its state under the same prefix of the same cluster. Of several workers it speaks for its own shards, and
+for the others there is what they have committed.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,14 @@ from dataclasses import replace
 
 from overlay.config import Loaded
 from overlay.errors import SourceUnavailable
+from overlay.worker.identity import Identity, identify
 
-from .facts import ConsumerFacts, Facts
+from .facts import ConsumerFacts, Facts, ServiceFacts, StreamFacts
 from .running import NoService, ask_service
 from .stored import REMOVED, describe_memory, read_memory
 
 NO_RATES = "positions and lag are those of the last commit, and there are no rates"
+ELSEWHERE = "elsewhere"
 
 
 async def look(loaded: Loaded) -> Facts:
@@ -20,51 +27,89 @@ async def look(loaded: Loaded) -> Facts:
     Raises SourceUnavailable or CredentialsRefused when neither answers.
     """
     note, running = "", None
+    mine = identify(loaded)
     try:
         running = await ask_service(loaded.service.http)
     except NoService as error:
         note = str(error)
     try:
-        stored = describe_memory(loaded, await read_memory(loaded))
+        memory = await read_memory(loaded)
     except SourceUnavailable as error:
-        if running is None:
+        if running is None or running.service is None or explain_stranger(running.service, mine, ""):
             raise
-        return replace(running, notes=(f"this is what the service says; {error}",))
-    if running is None:
-        return replace(stored, notes=(f"{note}; {NO_RATES}",))
-    return combine(running, stored)
+        notes = (f"this is what the service says; {error}", *compare(running.service, mine))
+        return replace(running, notes=notes)
+    stored = describe_memory(loaded, memory)
+    if running is not None and running.service is not None:
+        note = explain_stranger(running.service, mine, memory.cluster)
+        if not note:
+            return combine(running, stored, mine)
+    return replace(stored, notes=(f"{note}; {NO_RATES}",))
 
 
-def combine(running: Facts, stored: Facts) -> Facts:
+def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
+    """Why a service is not the one of this config; empty when it is. `cluster`: Kafka's id, empty when not known."""
+    if found.prefix != mine.prefix:
+        why = f"its topics.prefix is {found.prefix!r}, here it is {mine.prefix!r}"
+    elif found.cluster and cluster and found.cluster != cluster:
+        why = f"its Kafka is the cluster {found.cluster} at {found.bootstrap}, here it is {cluster} at {mine.bootstrap}"
+    else:
+        return ""
+    return (
+        f"what answers at {found.url} is the service of another config, {found.folder}: {why}. Give each service an"
+        " http.listen of its own, or name the folder that is meant"
+    )
+
+
+def compare(found: ServiceFacts, mine: Identity) -> list[str]:
+    """What the reader must know of a service of this config that is not quite as this folder has it."""
+    notes = []
+    if found.digest != mine.digest:
+        notes.append(
+            f"the service at {found.url} runs other streams and consumers than {mine.folder} has now; it read {found.folder}"
+            " when it started. Restart it to have it read the config again"
+        )
+    others = found.shard_count - len(found.shards)
+    if found.shard_count and others:
+        owned = ", ".join(map(str, found.shards)) or "none"
+        notes.append(
+            f"the worker at {found.url} has these of the {found.shard_count} shards: {owned}. Consumers of the others are"
+            f" marked {ELSEWHERE}: another worker serves them, if one runs; their positions and lag are those of the last"
+            " commit"
+        )
+    return notes
+
+
+def combine(running: Facts, stored: Facts, mine: Identity) -> Facts:
     """The service's word where it has one; positions from the state where it serves nothing at the moment."""
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
-        idle = not found.partitions and name in stored.streams
-        streams[name] = replace(found, partitions=stored.streams[name].partitions) if idle else found
+        streams[name] = _complete_stream(found, stored.streams.get(name))
     for consumer, says in running.consumers.items():
         consumers[consumer] = _complete(says, stored.consumers.get(consumer))
-    notes = [
-        f"the running service does not know {kind} {word}; restart it to have it read the config again"
-        for kind, word in _unknown(running, stored)
-    ]
-    return Facts(
-        dict(sorted(streams.items())),
-        dict(sorted(consumers.items())),
-        running.url,
-        tuple(notes),
-    )
+    notes = compare(running.service, mine) if running.service else []
+    notes += [f"the running service does not know {kind} {word}" for kind, word in _unknown(running, stored)]
+    return Facts(dict(sorted(streams.items())), dict(sorted(consumers.items())), running.service, tuple(notes))
+
+
+def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFacts:
+    if says.partitions or stored is None:
+        return says
+    found = replace(says, partitions=stored.partitions)
+    return replace(found, decoded=None, rate=None) if says.state == ELSEWHERE else found
 
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
     if says.positions or stored is None:
         return says
-    return replace(
+    found = replace(
         says,
         consumer_sequence=stored.consumer_sequence,
         positions=stored.positions,
         lag_records=stored.lag_records,
         lag_seconds=None,
     )
+    return replace(found, delivered=None, rate=None) if says.state == ELSEWHERE else found
 
 
 def _unknown(running: Facts, stored: Facts) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import aiohttp
 from overlay.config import HttpConfig
 from overlay.errors import OverlayError
 
-from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
+from .facts import ConsumerFacts, Facts, PartitionFacts, ServiceFacts, StreamFacts
 
 DEADLINE_S = 3.0
 
@@ -22,6 +22,7 @@ class NoService(OverlayError):
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
+    service: dict[str, Any]
     streams: list[dict[str, Any]]
     consumers: list[dict[str, Any]]
 
@@ -34,13 +35,14 @@ async def ask_service(http: HttpConfig) -> Facts:
     url = f"http://{_reachable(host)}:{port}"
     try:
         wire = await _fetch(url)
+        service = ServiceFacts(**_known(ServiceFacts, wire.service) | {"url": url})
         streams = [_read_stream(found) for found in wire.streams]
         consumers = [_read_consumer(found) for found in wire.consumers]
     except (aiohttp.ClientConnectionError, TimeoutError) as error:
         raise NoService(f"the service is not running: nothing answers at {url}") from error
     except (aiohttp.ClientError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoService(f"the service is not running: what answers at {url} is another program") from error
-    return Facts({s.name: s for s in streams}, {c.id: c for c in consumers}, url)
+    return Facts({s.name: s for s in streams}, {c.id: c for c in consumers}, service)
 
 
 def _reachable(host: str) -> str:
@@ -60,7 +62,7 @@ async def _fetch(url: str) -> _Wire:
     timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
     async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
         parts = []
-        for part in ("streams", "consumers"):
+        for part in ("service", "streams", "consumers"):
             async with session.get(f"{url}/{part}") as answer:
                 parts.append(await answer.json())
     return _Wire(*parts)

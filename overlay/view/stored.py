@@ -31,6 +31,8 @@ class Memory:
     states: list[ShardState]
     topics: Mapping[str, TopicFacts]
     bounds: Mapping[Source, tuple[int, int]]
+    cluster: str = ""
+    """Kafka's id of the cluster."""
 
     def state_for(self, consumer: ConsumerId) -> ShardState:
         """The state of the shard that owns a consumer."""
@@ -52,7 +54,7 @@ async def read_memory(loaded: Loaded) -> Memory:
         await client.close()
     topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
     sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
-    return Memory(states, topics, await admin.find_bounds(sorted(sources)))
+    return Memory(states, topics, await admin.find_bounds(sorted(sources)), await admin.find_cluster())
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[Source]:

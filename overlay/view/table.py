@@ -14,7 +14,14 @@ from .figures import UNKNOWN, show_count, show_rate, show_seconds
 
 PIPED_WIDTH = 10_000
 """Columns when nobody looks: wide enough that no line is broken."""
-_STYLES = {"running": "green", "catching up": "cyan", "stopped": "bold red", "stalled": "bold red", "removed": "yellow"}
+_STYLES = {
+    "running": "green",
+    "catching up": "cyan",
+    "stopped": "bold red",
+    "stalled": "bold red",
+    "removed": "yellow",
+    "elsewhere": "dim",
+}
 
 
 def make_console() -> Console:

@@ -1,4 +1,4 @@
-"""The service's door for operators: /metrics, /healthz, /readyz, and /streams and /consumers for the CLI."""
+"""The service's door for operators: /metrics, /healthz, /readyz, and /service, /streams and /consumers for the CLI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Report = Callable[[], dict[str, Any]]
 
 
 def make_app(metrics: Metrics, report: Report) -> web.Application:
-    """`report()` gives {"ready": bool, "reasons": [...], "streams": [...], "consumers": [...]}."""
+    """`report()` gives {"ready": bool, "reasons": [...], "service": {...}, "streams": [...], "consumers": [...]}."""
 
     async def serve_metrics(_: web.Request) -> web.Response:
         report()  # sets the gauges
@@ -40,6 +40,7 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
     app.router.add_get("/metrics", serve_metrics)
     app.router.add_get("/healthz", serve_health)
     app.router.add_get("/readyz", serve_ready)
+    app.router.add_get("/service", serve_part("service"))
     app.router.add_get("/streams", serve_part("streams"))
     app.router.add_get("/consumers", serve_part("consumers"))
     return app

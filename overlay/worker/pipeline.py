@@ -17,7 +17,8 @@ import numpy.typing as npt
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.deliver.outbox import Outgoing, Outlet, Press
 from overlay.deliver.state import ConsumerId
-from overlay.match import Addressed, Addressing, Audience
+from overlay.filter import Filter
+from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally
 from overlay.scan import Malformed
 from overlay.source.feed import Fetched
 from overlay.source.mark import Mark, Source
@@ -31,8 +32,9 @@ class Reader:
     """A consumer as the pipeline sees it."""
 
     id: ConsumerId
-    filters: tuple[Pattern, ...]
+    subjects: tuple[Pattern, ...]
     outlet: Outlet
+    filter: Filter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,28 @@ class Outcome:
     """The source timestamp, in ms, of the last record given to each consumer."""
     oldest: dict[ConsumerId, int] = field(default_factory=dict)
     """And of the first."""
+    results: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
+    """Records by consumer and what its filter said of them: true, false or unknown."""
+    nulls: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
+    """Values that a filter named and that could not be read, by consumer and reason."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
+
+    def note(self, consumer: ConsumerId, tally: Tally) -> None:
+        """Count what a consumer's filter said of a slice."""
+        for result in ("true", "false", "unknown"):
+            if records := getattr(tally, result):
+                self.results[consumer, result] += records
+        for reason, values in tally.nulls.items():
+            self.nulls[consumer, reason] += values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Screen:
+    """What is kept for a task's readers from round to round: the matcher's answers, and their filters."""
+
+    audience: Audience
+    masks: Masks
 
 
 class Pipeline:
@@ -99,7 +121,7 @@ class Pipeline:
         self._streams = streams
         self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
-        self._audiences: dict[tuple[object, ...], Audience] = {}
+        self._screens: dict[tuple[object, ...], _Screen] = {}
         self._press = Press()
 
     def run(self, tasks: Sequence[Task], now: int) -> Outcome:
@@ -117,12 +139,13 @@ class Pipeline:
 
     def _run_task(self, task: Task, now: int, outcome: Outcome) -> list[tuple[Outlet, Outgoing]]:
         topic, partition = task.source
-        audience = self._audience(task)
+        screen = self._screen(task)
         progress = Progress(task, Mark(task.position))
         full: list[tuple[Outlet, Outgoing]] = []
         pieces = self._addressing[task.stream].read(
-            topic, partition, task.fetched.data, task.position, stop=task.stop, aborted=task.fetched.aborted
-        )
+            topic, partition, task.fetched.data, task.position,
+            more=screen.masks.fields, stop=task.stop, aborted=task.fetched.aborted,
+        )  # fmt: skip
         for piece in pieces:
             if isinstance(piece, Malformed):
                 progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
@@ -136,26 +159,22 @@ class Pipeline:
             outcome.decoded[task.stream] += len(piece.records)
             for reason, count in piece.count_unaddressed().items():
                 outcome.unaddressed[task.stream, reason] += count
-            full.extend(self._deal(task, piece, audience, now, outcome))
+            full.extend(self._deal(task, piece, screen, now, outcome))
         if progress.mark.position == task.fetched.next_offset:
             progress.mark = task.fetched.mark
         outcome.progress.append(progress)
         return full
 
     def _deal(
-        self, task: Task, piece: Addressed, audience: Audience, now: int, outcome: Outcome
+        self, task: Task, piece: Addressed, screen: _Screen, now: int, outcome: Outcome
     ) -> list[tuple[Outlet, Outgoing]]:
         """Add a slice's records to the batches of those who want them; returns the batches that became full."""
         full: list[tuple[Outlet, Outgoing]] = []
-        selection = audience.select(piece.codes)
-        for i in np.flatnonzero(np.diff(selection.bounds)).tolist():
-            reader, rows = task.readers[i], selection.of(i)
-            if task.only is not None:
-                rows = rows[np.isin(piece.records.offset[rows], task.only, assume_unique=True)]
-            if reader.id in task.floors:
-                rows = rows[piece.records.offset[rows] >= task.floors[reader.id]]
-            if not rows.size:
-                continue
+        sifted = screen.masks.sift(piece, _narrow(task, piece, screen.audience.select(piece.codes)), now)
+        for i, tally in sifted.tallies.items():
+            outcome.note(task.readers[i].id, tally)
+        for i, rows in sifted.rows.items():
+            reader = task.readers[i]
             first = self._sequences.get(reader.id, 0) + 1
             full.extend(self._press.add(reader.outlet, piece, rows, task.source[1], first, now))
             self._sequences[reader.id] = first + rows.size - 1
@@ -164,12 +183,28 @@ class Pipeline:
             outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
         return full
 
-    def _audience(self, task: Task) -> Audience:
-        """The matcher's answers for exactly these readers, kept from round to round."""
+    def _screen(self, task: Task) -> _Screen:
+        """The screen for exactly these readers."""
         dictionary = self._addressing[task.stream].dictionary(*task.source)
         key = (dictionary, *(reader.id for reader in task.readers))
-        if key not in self._audiences:
-            if len(self._audiences) > 64:  # tracks come and go while consumers catch up
-                self._audiences.clear()
-            self._audiences[key] = Audience(dictionary, [reader.filters for reader in task.readers])
-        return self._audiences[key]
+        if key not in self._screens:
+            if len(self._screens) > 64:  # tracks come and go while consumers catch up
+                self._screens.clear()
+            self._screens[key] = _Screen(
+                Audience(dictionary, [reader.subjects for reader in task.readers]),
+                Masks([reader.filter for reader in task.readers], self._streams[task.stream].properties),
+            )
+        return self._screens[key]
+
+
+def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:
+    """The rows that each reader may be given, by their subjects and by where the reader began."""
+    wanted = {i: selection.of(i) for i in selection.wanting()}
+    for i, rows in wanted.items():
+        if task.only is not None:
+            rows = rows[np.isin(piece.records.offset[rows], task.only, assume_unique=True)]
+        floor = task.floors.get(task.readers[i].id)
+        if floor is not None:
+            rows = rows[piece.records.offset[rows] >= floor]
+        wanted[i] = rows
+    return {i: rows for i, rows in wanted.items() if rows.size}

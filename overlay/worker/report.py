@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +57,24 @@ class Rates:
 
 
 def report_service(
-    loaded: Loaded, shards: Iterable[Shard], rates: Rates, metrics: Metrics, trouble: str
+    loaded: Loaded,
+    shards: Iterable[Shard],
+    rates: Rates,
+    metrics: Metrics,
+    trouble: str,
+    elsewhere: Collection[ConsumerId],
 ) -> dict[str, Any]:
-    """The body of /readyz, /streams and /consumers, and the gauges that follow from it."""
+    """The body of /readyz, /streams and /consumers, and the gauges that follow from it.
+
+    `elsewhere`: consumers that this worker knows from its files, but whose shards it does not own.
+    """
+    shards = list(shards)
     sessions = [shard.session for shard in shards if shard.session is not None]
     served = [shard for shard in shards if shard.mine]
     reasons = [trouble] if trouble else []
     reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
-    consumers = [_consumer(loaded, sessions, rates, consumer) for consumer in sorted(loaded.consumers)]
-    streams = [_stream(loaded, sessions, rates, name) for name in sorted(loaded.streams)]
+    consumers = [_consumer(loaded, sessions, rates, c, c in elsewhere) for c in sorted(loaded.consumers)]
+    streams = [_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)]
     reasons += [f"{c['stream']}/{c['name']}: {c['reason']}" for c in consumers if c["state"] == "stalled"]
     reasons += [f"{s['name']}: {s['reason']}" for s in streams if s["state"] == "stopped"]
     _set_gauges(metrics, consumers, streams)
@@ -73,7 +82,9 @@ def report_service(
     return {"ready": ready, "reasons": reasons, "streams": streams, "consumers": consumers}
 
 
-def _consumer(loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId) -> dict[str, Any]:
+def _consumer(
+    loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId, is_elsewhere: bool
+) -> dict[str, Any]:
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -81,7 +92,8 @@ def _consumer(loaded: Loaded, sessions: list[Session], rates: Rates, consumer: C
         "name": consumer[1],
         "deliver_subject": config.deliver_subject,
         "filters": list(config.filters),
-        "state": "starting",
+        "filter": config.filter.model_dump(exclude_defaults=True),
+        "state": "elsewhere" if is_elsewhere else "starting",
         "reason": "",
         "delivered": rates.delivered[consumer],
         "rate": rates.of_consumer(consumer, now),
@@ -119,17 +131,20 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     }
 
 
-def _stream(loaded: Loaded, sessions: list[Session], rates: Rates, name: str) -> dict[str, Any]:
+def _stream(
+    loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
+) -> dict[str, Any]:
     stream = loaded.streams[name]
+    readers = {consumer for consumer in loaded.consumers if consumer[0] == name}
     found: dict[str, Any] = {
         "name": name,
         "topics": list(stream.topic_names),
         "subjects": list(stream.subjects),
-        "state": "idle",
+        "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
         "reason": "",
         "decoded": rates.decoded[name],
         "rate": rates.of_stream(name, now_ms()),
-        "consumers": [c for s, c in sorted(loaded.consumers) if s == name],
+        "consumers": sorted(consumer for _, consumer in readers),
         "partitions": {},
     }
     for session in sessions:

@@ -10,6 +10,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
+from overlay.config.filters import compile_filter
 from overlay.deliver.outlets import ensure_topics, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
@@ -35,6 +36,14 @@ class Roster:
     """The log start of every partition."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
     """Every source topic as it was found, None for those that were not there."""
+    outputs: dict[str, TopicFacts] = field(default_factory=dict)
+    """Every output topic as it was found."""
+
+    @property
+    def output_partitions(self) -> int:
+        """How many partitions of output topics there are to write to."""
+        outlets = [reader.outlet for reader in self.readers.values()]
+        return sum({outlet.topic: outlet.partitions for outlet in outlets}.values())
 
     def is_served(self, topic: str) -> bool:
         """Whether a stream that is being read has this topic."""
@@ -68,14 +77,14 @@ async def make_roster(
     delta = Delta()
     for name, stream in wanted.items():
         try:
-            if reason := {**denied, **stopped}.get(name):
+            if reason := stopped.get(name) or next((denied[t] for t in stream.topic_names if t in denied), ""):
                 raise SourceChanged(reason)
             sources = list_sources(stream, facts, state)
             bounds = await admin.find_bounds(sources.partitions, committed=False)
             for source in sources.partitions:
                 compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
                 for mark in _marks(state, name, source):
-                    await check_mark(client, source, mark, bounds[source], compacted=compacted)
+                    await check_mark(client, name, source, mark, bounds[source], compacted=compacted)
         except (SourceChanged, CredentialsRefused) as error:
             roster.stopped[name] = str(error)
             log.error("stream stopped", stream=name, reason=str(error))
@@ -86,12 +95,12 @@ async def make_roster(
         roster.starts.update({source: first for source, (first, _) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
     ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
-    outputs, refused = await ensure_topics(admin, ready, loaded.service.topics.replication)
+    roster.outputs, refused = await ensure_topics(admin, ready, loaded.service.topics.replication)
     for config in ready:
         try:
-            if reason := refused.get(config.deliver_subject):
-                raise OverlayError(reason)
-            await _enlist(client, admin, config, outputs[config.deliver_subject], state, roster, delta)
+            if why := refused.get(config.deliver_subject):
+                raise OverlayError(why)
+            await _enlist(client, admin, config, roster.outputs[config.deliver_subject], state, roster, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
@@ -125,7 +134,8 @@ async def _enlist(
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
     outlet = make_outlet(output, config, sequenced=sources.is_sequenced)
-    roster.readers[config.id] = Reader(config.id, patterns(config), outlet)
+    accepts = compile_filter(config.filter, roster.streams[config.stream])
+    roster.readers[config.id] = Reader(config.id, patterns(config), outlet, accepts)
 
 
 def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerState]:

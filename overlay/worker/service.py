@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+import sys
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mmh3
@@ -19,11 +20,13 @@ from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.connection import check_reachable
+from overlay.deliver.outlets import find_fault
 from overlay.deliver.state import ConsumerId
 from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 
 from .http import make_app, start_http
+from .identity import Identity, identify
 from .membership import Membership
 from .pipeline import Outcome
 from .report import Rates, report_service
@@ -33,8 +36,13 @@ from .warmup import load_kernels
 
 log = structlog.get_logger(__name__)
 
+SWITCH_S = 0.0002
+"""How long a thread waits for the GIL before it asks for it. The event loop and the pipeline hand bytes to each other all
+the time; with Python's 5 ms each would stand still while the other has work for a moment."""
 RELEASE_S = 20.0
 """How long a shard may take to commit what is under way when it is given up."""
+PAUSE_S = 2.0
+"""Longest pause between two tries to reach Kafka: how late a Kafka that is back may be noticed."""
 
 
 def shard_of(consumer: ConsumerId, shards: int) -> int:
@@ -52,18 +60,30 @@ class Service:
     rates: Rates = field(default_factory=Rates)
     port: int = 0
     trouble: str = "starting"
+    identity: Identity = field(init=False)
+    cluster: str = ""
+    """Kafka's id of the cluster, once it has been reached."""
+    shard_count: int = 0
+    owned: frozenset[int] = frozenset()
+    """The shards that the group has given to this worker."""
     _serving: dict[asyncio.Task[None], asyncio.Event] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.identity = identify(self.loaded)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises CredentialsRefused, or OverlayError when the HTTP address is taken."""
         service = self.loaded.service
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
+        interval = sys.getswitchinterval()
         try:
+            sys.setswitchinterval(SWITCH_S)
             self.trouble = "loading kernels"
             if await unless(stop, asyncio.to_thread(load_kernels)):
                 await self._work_on(stop)
         finally:
+            sys.setswitchinterval(interval)
             await runner.cleanup()
 
     async def _work_on(self, stop: asyncio.Event) -> None:
@@ -73,7 +93,7 @@ class Service:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), seconds)
 
-        again, pauses = retry_if_exception_type(SourceUnavailable), wait_random_exponential(multiplier=0.5, max=15)
+        again, pauses = retry_if_exception_type(SourceUnavailable), wait_random_exponential(multiplier=0.5, max=PAUSE_S)
         async for attempt in AsyncRetrying(retry=again, wait=pauses, sleep=rest, reraise=True):
             if stop.is_set():
                 return
@@ -91,14 +111,17 @@ class Service:
         service = self.loaded.service
         prefix = service.topics.prefix
         admin = Admin(service.kafka)
+        self.cluster = await admin.find_cluster()
         count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+        await check_writable(admin, state_topic(prefix))
+        self.shard_count = count
         self.trouble = "waiting for the group of workers to hand out shards"
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
 
             async def take(numbers: set[int]) -> None:
-                self.trouble = ""
+                self.trouble, self.owned = "", frozenset(numbers)
                 for number in sorted(numbers):
                     mine = {c: config for c, config in self.loaded.consumers.items() if shard_of(c, count) == number}
                     if mine:
@@ -111,6 +134,7 @@ class Service:
 
     async def _release(self) -> None:
         """Give up all shards: commit what is under way, and stop."""
+        self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
         for enough in self._serving.values():
             enough.set()
         if self._serving:
@@ -131,4 +155,21 @@ class Service:
 
     def report(self) -> dict[str, Any]:
         """What the HTTP endpoints and the CLI show."""
-        return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble)
+        found = report_service(
+            self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self._find_elsewhere()
+        )
+        place = {"cluster": self.cluster, "shards": sorted(self.owned), "shard_count": self.shard_count}
+        return found | {"service": asdict(self.identity) | place}
+
+    def _find_elsewhere(self) -> frozenset[ConsumerId]:
+        """Consumers whose shards the group has not given to this worker; nobody while it has given none yet."""
+        if self.trouble:
+            return frozenset()
+        return frozenset(c for c in self.loaded.consumers if shard_of(c, self.shard_count) not in self.owned)
+
+
+async def check_writable(admin: Admin, topic: str) -> None:
+    """Raises SourceUnavailable while Kafka would take no record for a topic without which nothing works."""
+    facts = (await admin.find_topics([topic])).get(topic)
+    if facts and (fault := find_fault(facts)):
+        raise SourceUnavailable(f"topic {topic}: {fault}")

@@ -38,9 +38,9 @@ from .watch import watch_topics
 
 log = structlog.get_logger(__name__)
 
-BACKOFF_S = (0.2, 10.0)
+BACKOFF_S = (0.2, 3.0)
 STALL_S = 60.0
-"""How long a consumer whose output refused a batch is left out before it is tried again."""
+"""How long a consumer that cannot be served is left out before it is tried again."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,9 @@ class Shard:
                 metrics=self.metrics,
                 roster=roster,
                 positions=open_positions(roster, state),
-                commits=Commits(transactions, state, place, self.admin, self.metrics, self._commit_seen),
+                commits=Commits(
+                    transactions, state, place, self.admin, self.metrics, self._commit_seen, roster.output_partitions
+                ),
                 plain=await self._open_plain(roster, closing),
             )
             await self._load_snapshots(self.session)
@@ -147,6 +149,13 @@ class Shard:
         self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
         stalled = {consumer: why for consumer, (why, _) in self._stalled.items()}
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
+
+    def _find_retry(self, roster: Roster) -> float:
+        """When those that are left out are tried again, in monotonic seconds: as soon as one of them may be."""
+        noted = [until for _, until in (*self._stalled.values(), *self._stopped.values())]
+        # what the roster itself found, such as a topic that may not be created, is noted nowhere else
+        found = roster.stalled.keys() - self._stalled.keys()
+        return min([*noted, time.monotonic() + STALL_S] if found else noted, default=float("inf"))
 
     def _commit_seen(self, outcome: Outcome) -> None:
         self._failures = 0
@@ -179,8 +188,7 @@ class Shard:
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
         """Run the session until `stop`, an error, or a reason for a new one."""
         enough = asyncio.Event()
-        left_out = (*self._stalled.values(), *self._stopped.values())
-        retry_at = min((until for _, until in left_out), default=float("inf"))
+        retry_at = self._find_retry(session.roster)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
         watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())

@@ -38,7 +38,9 @@ def list_sources(stream: StreamConfig, topics: Mapping[str, TopicFacts], state: 
     for entry in stream.topics:
         facts = topics.get(entry.topic)
         if facts is None:
-            raise SourceChanged(f"topic {entry.topic} does not exist; the stream waits for it")
+            raise SourceChanged(
+                f"topic {entry.topic} does not exist; the stream waits for it. Create it, or name another in the stream's file"
+            )
         known = state.topics.get((stream.name, entry.topic))
         if known is not None and known != facts.identity:
             raise SourceChanged(
@@ -47,7 +49,10 @@ def list_sources(stream: StreamConfig, topics: Mapping[str, TopicFacts], state: 
             )
         wanted = entry.partitions if entry.partitions is not None else range(facts.partitions)
         if missing := [p for p in wanted if p >= facts.partitions]:
-            raise SourceChanged(f"topic {entry.topic} has no partition {missing[0]}; it has {facts.partitions}")
+            raise SourceChanged(
+                f"topic {entry.topic} has no partition {missing[0]}; it has {facts.partitions}, and they count from 0. Change"
+                " `partitions` in the stream's file"
+            )
         found.extend((entry.topic, p) for p in wanted)
     identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
     before = [source for source in _known_partitions(stream, state) if source in found]
@@ -63,7 +68,7 @@ def _known_partitions(stream: StreamConfig, state: ShardState) -> list[Source]:
 
 
 async def check_mark(
-    client: AIOKafkaClient, source: Source, mark: Mark, bounds: tuple[int, int], *, compacted: bool
+    client: AIOKafkaClient, stream: str, source: Source, mark: Mark, bounds: tuple[int, int], *, compacted: bool
 ) -> None:
     """Read the batch before a mark again and compare. Raises SourceChanged when the log is not the one that was read.
 
@@ -74,7 +79,7 @@ async def check_mark(
     if mark.position > end:
         raise SourceChanged(
             f"{source[0]}-{source[1]}: the log ends at {end}, below the position {mark.position}: it was truncated. Run"
-            " `overlay stream reset`"
+            f" `overlay stream reset {stream}` to start anew"
         )
     if mark.crc < 0 or mark.position <= first:
         return
@@ -85,7 +90,8 @@ async def check_mark(
     if found.position != mark.position or found.epoch != mark.epoch or not same_crc:
         raise SourceChanged(
             f"{source[0]}-{source[1]}@{mark.position - 1}: the batch before the position is not the one that was read"
-            f" (epoch {found.epoch}, was {mark.epoch}): the log was truncated. Run `overlay stream reset`"
+            f" (epoch {found.epoch}, was {mark.epoch}): the log was truncated. Run `overlay stream reset {stream}` to start"
+            " anew"
         )
 
 

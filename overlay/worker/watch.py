@@ -1,40 +1,56 @@
-"""Watching what a session was built on: topics that change, and reasons to begin a new session."""
+"""Watching what a session was built on: topics that change, and reasons to begin a new session.
+
+A source that has gone or is another one now ends the session at once: what was read since must not be committed. An output
+that takes no more records ends it at once as well, since a transaction would wait for it and hold up all consumers; the next
+session creates a deleted one anew and leaves a faulty one out. Everything else can wait until what is under way is committed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
 from overlay.admin import Admin, TopicFacts
-from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.deliver.outlets import find_fault
+from overlay.errors import DeliveryFailed, SourceChanged, SourceUnavailable
 
 from .roster import Roster
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 5.0
+EVERY_S = 1.0
+TOPICS_A_SECOND = 200
+"""With more topics than this they are looked at less often."""
 
 
 async def watch_topics(admin: Admin, roster: Roster, until: float) -> str:
-    """Look at the source topics every few seconds; returns the reason for a new session once there is one.
+    """Look at the topics about every second; returns the reason for a new session once there is one.
 
     `until`: monotonic time at which stalled consumers are tried again. Raises SourceChanged when a topic that is being read
-    has gone or was created again: what was read since then must not be committed.
+    has gone or was created again, DeliveryFailed when an output topic has gone or takes no more records.
     """
-    before = roster.topics
+    names = {*roster.topics, *roster.outputs}
+    pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
     while True:
-        await asyncio.sleep(min(EVERY_S, max(0.1, until - time.monotonic())))
+        await asyncio.sleep(min(pause, max(0.1, until - time.monotonic())))
         if time.monotonic() >= until:
-            return "stalled consumers are tried again"
+            return "stalled consumers and stopped streams are tried again"
+        denied: dict[str, str] = {}
         try:
-            now = await admin.find_topics(before, with_config=False, denied={})
+            now = await admin.find_topics(names, with_config=False, denied=denied)
         except SourceUnavailable as error:
             log.warning("topics cannot be looked at", reason=str(error))
             continue
-        for name, was in before.items():
+        for name, was in roster.topics.items():
+            if name in denied and roster.is_served(name):
+                raise SourceChanged(denied[name])
             if reason := _difference(name, was, now.get(name), roster.is_served(name)):
+                return reason
+        for name, output in roster.outputs.items():
+            if name not in denied and (reason := _judge_output(name, output, now.get(name))):
                 return reason
 
 
@@ -52,4 +68,22 @@ def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, serve
         ""
         if was.partitions == now.partitions
         else f"topic {name} has {now.partitions} partitions, had {was.partitions}"
+    )
+
+
+def _judge_output(name: str, was: TopicFacts, now: TopicFacts | None) -> str:
+    """Why an output calls for a new session; empty when it does not. Raises DeliveryFailed when that cannot wait."""
+    if now is None:
+        raise DeliveryFailed(name, 0, "the topic was deleted", final=False)
+    fault, before = find_fault(replace(now, config=was.config)), find_fault(was)
+    if fault and not before:
+        raise DeliveryFailed(name, 0, fault, final=False)
+    if before and not fault:
+        return f"output topic {name} takes records again"
+    if was.identity != now.identity:
+        return f"output topic {name} was created again"
+    return (
+        ""
+        if was.partitions == now.partitions
+        else f"output topic {name} has {now.partitions} partitions, had {was.partitions}"
     )

@@ -37,7 +37,9 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
     service = running_service(trips.folder)
     await_delivered(service, "rome", 20)
     found = trips.run_json("consumer", "info", "TRIPS", "rome")
-    assert found["service"] == {"running": True, "url": service.url}
+    worker = found["service"]
+    assert (worker["running"], worker["url"], worker["folder"]) == (True, service.url, str(trips.folder.resolve()))
+    assert (worker["shards"], worker["shard_count"], found["notes"]) == ([0], 1, [])
     rome = found["consumer"]
     assert (rome["state"], rome["consumer_sequence"], rome["lag_records"]) == ("running", 20, 0)
     assert rome["positions"] == {f"{trips.topic}-0": 40}

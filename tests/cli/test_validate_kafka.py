@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from confluent_kafka.admin._resource import ResourceType
 
 from overlay.cli.init import init
 from overlay.cli.validate import validate
+from overlay.config import load
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.inspect.needs import Kind, find_needs
 from overlay.local import Broker, start
 from tests.config.folders import write_folder
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.support.security import PASSWORD, USER, make_security
+from tests.support.service import find_free_port
 from tests.support.waiting import wait_until
+from tests.worker.scenes import Served, read_committed
 
 ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -74,7 +79,7 @@ def test_a_config_that_can_run(bootstrap: str, new_topic: NewTopicFixture, tmp_p
         topic: "ok",
         f"{topic}-out": "will be created",
         "ov.state": "will be created",
-        "ov.shard.0": "cannot be asked",
+        "ov.shard.0": "ok",
         "ov.workers": "ok",
         "kafka-cluster": "ok",
     }
@@ -82,11 +87,12 @@ def test_a_config_that_can_run(bootstrap: str, new_topic: NewTopicFixture, tmp_p
 
 
 def test_people_get_a_table(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
-    topic, output = new_topic(cleanup_policy="compact"), new_topic(partitions=3)
+    topic, output = new_topic(cleanup_policy="compact"), new_topic(partitions=3, min_insync_replicas=2)
     result = run(write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic, output))
     assert result.exit_code == 0, result.output
     assert f"source topic {topic} (stream ORDERS): it is compacted" in result.output
     assert "it has 3 partitions, output.partitions says 1; it is used as it is" in result.output
+    assert "its min.insync.replicas is 2, and it has 1 replica: Kafka 4.3 makes do" in result.output
     assert result.output.endswith("6 needs, 0 missing; nothing was created\n")
 
 
@@ -132,6 +138,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             future.result(20)
         client = security.client("SASL_PLAINTEXT", broker)
         yield Guarded(broker, {name: str(value) for name, value in client.items()})
+
+
+RESOURCES = {
+    Kind.SOURCE: ResourceType.TOPIC,
+    Kind.OUTPUT: ResourceType.TOPIC,
+    Kind.STATE: ResourceType.TOPIC,
+    Kind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
+    Kind.GROUP: ResourceType.GROUP,
+}
 
 
 def grant(kind: ResourceType, name: str, operation: str) -> AclBinding:
@@ -203,3 +218,45 @@ def test_init_with_a_password_writes_none(guarded: Guarded, tmp_path: Path, monk
     assert not any(PASSWORD in file.read_text() for file in tmp_path.rglob("*.yaml"))
     monkeypatch.setenv("SASL_PASSWORD", PASSWORD)
     assert read_needs(run(tmp_path, "--json"))["late"]["answer"] == "ok"
+
+
+@pytest.mark.kafka
+def test_what_is_listed_is_enough_to_run(guarded: Guarded, tmp_path: Path) -> None:
+    """With exactly the operations that validate lists the service delivers, to a topic that it creates; a stream whose topic
+    may not be looked at is stopped, with what to grant, and holds up nobody."""
+    folder = write_config(tmp_path, guarded.kafka, "enough", "enough-out")
+    service = f"kafka: {json.dumps(dict(guarded.kafka))}\ntopics: {{prefix: enough}}\n"
+    write_folder(
+        folder,
+        {
+            "overlay.yaml": service + f"http: {{listen: '127.0.0.1:{find_free_port()}'}}\n",
+            "streams/flights.yaml": "name: ORDERS\ntopics: [enough]\n",
+            "streams/hidden.yaml": "name: HIDDEN\ntopics: [hidden]\n",
+            "consumers/hidden.yaml": (
+                "stream: HIDDEN\ndurable_name: hidden\ndeliver_subject: enough-hidden\nack_policy: none\n"
+            ),
+        },
+    )
+    make_topic(guarded.broker.bootstrap, "enough")
+    produce_values(guarded.broker.bootstrap, "enough", [b"1", b"2", b"3"])
+    needs = [need for need in find_needs(load(folder)) if need.kind in RESOURCES and need.name != "hidden"]
+    grants = [grant(RESOURCES[need.kind], need.name, word) for need in needs for word in map(spell, need.operations)]
+    admin = AdminClient({"bootstrap.servers": guarded.broker.bootstrap})
+    for future in admin.create_acls(grants).values():
+        future.result(20)
+    served = Served(folder)
+    try:
+        wait_until(lambda: served.consumer("late")["delivered"] == 3, 30, "the records are delivered")
+        hidden = served.stream("HIDDEN")
+        assert hidden["state"] == "stopped"
+        assert hidden["reason"].startswith("topic hidden: Kafka does not allow Describe. Grant it")
+    finally:
+        served.stop()
+    assert [seen.value for seen in read_committed(guarded.broker.bootstrap, "enough-out")] == [b"1", b"2", b"3"]
+    missing = {name for name, need in read_needs(run(folder, "--json")).items() if need["answer"] == "missing"}
+    assert missing == {"hidden"}
+
+
+def spell(operation: str) -> str:
+    """`DescribeConfigs` as the client's enum has it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()

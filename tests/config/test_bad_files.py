@@ -100,6 +100,17 @@ CONSUMERS: list[tuple[str, str, str, int | None]] = [
 ]
 
 STREAMS: list[tuple[str, str, str]] = [
+    (
+        "name: S\ntopics: [t]\nproperties: {p.mesage_id: long}\n",
+        "3:27: properties.p.mesage_id",
+        "Did you mean message_id?",
+    ),
+    (
+        "name: S\ntopics: [t]\nproperties:\n  p.to: string\n  properties.to: binary\n",
+        "5:18: properties.properties.to",
+        "'p.to' is already about",
+    ),
+    ("name: S\ntopics: [t]\nproperties: {h.ttl: long}\n", "3:21: properties.h.ttl", "Fields are priority"),
     ("name: S\n", "1:1: topics", "is missing. Add it: Kafka topics to read"),
     ("topics: [t]\n", "1:1: name", "is missing"),
     ("name: S.T\ntopics: [t]\n", "1:7: name", "a stream name has"),

@@ -46,6 +46,14 @@ def test_a_stream_has_its_defaults(tmp_path: Path) -> None:
     assert stream.subject.rule.build([], "a", 0) == "a"
 
 
+def test_fields_of_sections_keep_their_source_unless_it_is_written(tmp_path: Path) -> None:
+    text = "name: S\ntopics: [a]\nproperties: {p.message_id: long, p.to: {type: string, from: '{key}'}, p: long}\n"
+    stream = load_files(tmp_path, {"streams/s.yaml": text}).streams["S"]
+    assert stream.properties["p.message_id"].source is None
+    assert stream.properties["p.to"].source == Field(FieldKind.KEY)
+    assert stream.properties["p"].source == Field(FieldKind.HEADER, "p")
+
+
 def test_the_second_of_two_equal_names_is_refused(tmp_path: Path) -> None:
     files = {"streams/z.yaml": STREAM, "consumers/a.yaml": CONSUMER, "consumers/b.yaml": CONSUMER}
     first, second = load_files(tmp_path, files).problems

@@ -54,4 +54,5 @@ def test_the_example_is_sound() -> None:
         ("flights.JFK.LAX.AA",),
         ("flights.*.SFO.UA",),
         ("flights.LGA.>", "flights.EWR.ORD.*"),
+        (),
     }

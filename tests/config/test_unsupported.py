@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.config.consumer import ConsumerConfig
+from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.unsupported import find_unsupported
 from tests.config.folders import CONSUMER, load_files
 
@@ -27,7 +27,8 @@ ASKS = {
     "mem_storage": "true",
     "sourcing": "true",
     "pause_until": "2099-01-01T00:00:00Z",
-    "filter": "{sql: a = 1}",
+    "filter.values": "[a]",
+    "filter.match_unfiltered": "true",
     "dead_letter": "dead",
     "nak_delay_frees_pending": "true",
     "interest": "group",
@@ -47,12 +48,15 @@ SUPPORTED = {
     "headers_only": "false",
     "priority_policy": "none",
     "max_deliver": "-1",
+    "filter": "{sql: a = '1'}",
 }
 
 
 @pytest.mark.parametrize(("field", "value"), ASKS.items())
 def test_what_comes_later_is_refused_by_name(tmp_path: Path, field: str, value: str) -> None:
-    loaded = load_files(tmp_path, {"consumers/late.yaml": f"{CONSUMER}{field}: {value}\n"})
+    outer, _, inner = field.partition(".")
+    line = f"{outer}: {{{inner}: {value}}}" if inner else f"{outer}: {value}"
+    loaded = load_files(tmp_path, {"consumers/late.yaml": f"{CONSUMER}{line}\n"})
     assert loaded.consumers == {}
     lines = [str(problem) for problem in loaded.problems if problem.place.line == 5]
     assert any(f" {field}" in line and "is not supported yet" in line for line in lines), loaded.problems
@@ -90,5 +94,15 @@ def test_jetstreams_errors_come_before_not_supported(tmp_path: Path) -> None:
 def test_every_field_is_carried_or_refused() -> None:
     """A field that neither list knows would be ignored silently."""
     carried = {"stream", "durable_name", "name", "deliver_subject", "filter_subject", "filter_subjects", *SUPPORTED}
-    refused = {*ASKS, "ack_policy", "max_waiting", "direct", "priority_policy", "priority_groups", "priority_timeout"}
+    refused = {
+        *(field for field in ASKS if "." not in field),
+        "ack_policy",
+        "max_waiting",
+        "direct",
+        "priority_policy",
+        "priority_groups",
+        "priority_timeout",
+    }
     assert set(ConsumerConfig.model_fields) == carried | refused
+    own = {field.removeprefix("filter.") for field in ASKS if field.startswith("filter.")}
+    assert set(FilterConfig.model_fields) == {"sql", "properties"} | own

@@ -26,11 +26,14 @@ def content(*entries: tuple[int, str]) -> Content:
     st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=12),
     st.lists(st.sampled_from(FILTERS), max_size=3),
     st.integers(0, 40),
+    st.none() | st.lists(st.booleans(), min_size=12, max_size=12),
 )
-def test_expected_is_what_a_look_at_each_record_says(rows: list[str], filters: list[str], records: int) -> None:
-    published = [(i + 1, rows[i % len(rows)]) for i in range(records)]
+def test_expected_is_what_a_look_at_each_record_says(
+    rows: list[str], filters: list[str], records: int, flags: list[bool] | None
+) -> None:
+    published = [(i + 1, rows[i % len(rows)]) for i in range(records) if flags is None or flags[i % len(rows)]]
     slow = [entry for entry in published if not filters or any(matches(text, entry[1]) for text in filters)]
-    found = expect(pa.array(rows), filters, records)
+    found = expect(pa.array(rows), filters, records, None if flags is None else np.array(flags[: len(rows)]))
     assert found.counts == Counter(subject for _, subject in slow)
     assert found.sequences.tolist() == [number for number, _ in slow]
     assert found.total == len(slow)

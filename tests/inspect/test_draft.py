@@ -115,6 +115,7 @@ def test_weird_header_names_load(name: str) -> None:
     loaded = load_drafts(draft(sample))
     assert loaded.problems == ()
     (found,) = loaded.streams["ORDERS"].properties.values()
+    assert found.source is not None
     assert found.source.name == name
     braced = bool(set("{}") & set(name))
     assert loaded.streams["ORDERS"].subject.template == (None if braced else f"orders.{{header:{name}}}")

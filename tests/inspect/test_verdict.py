@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overlay.admin import Replicas
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
@@ -157,6 +158,31 @@ def test_an_output_that_differs_is_used_as_it_is(tmp_path: Path) -> None:
         "it has 4 partitions, output.partitions says 1; it is used as it is",
         "its message.timestamp.type is CreateTime, the file asks for LogAppendTime; it is used as it is",
     )
+
+
+def test_an_output_that_would_hold_up_every_transaction_is_missing(tmp_path: Path) -> None:
+    config = {"min.insync.replicas": "2"}
+    replicas = (Replicas(3, 3), Replicas(3, 1))
+    finding = judge(tmp_path, {"late": TopicAnswer(True, 1, "", ALL, config, replicas=replicas)})["late"]
+    assert finding.state is State.MISSING
+    assert "its partition 1 has 1 of 3 replicas in sync, fewer than its min.insync.replicas of 2" in finding.remarks[0]
+    state = TopicAnswer(True, 1, "", ALL, {}, replicas=(Replicas(1, 1, has_leader=False),))
+    finding = judge(tmp_path, {"overlay.state": state})["overlay.state"]
+    assert finding.state is State.MISSING
+    assert "partition 0 has no leader" in finding.remarks[0]
+
+
+def test_more_replicas_asked_for_than_there_are_is_a_remark(tmp_path: Path) -> None:
+    answer = TopicAnswer(True, 1, "", ALL, {"min.insync.replicas": "2"}, replicas=(Replicas(1, 1),))
+    finding = judge(tmp_path, {"late": answer})["late"]
+    assert finding.state is State.OK
+    assert finding.remarks[0].startswith("its min.insync.replicas is 2, and it has 1 replica: Kafka 4.3 makes do")
+
+
+def test_whoever_may_act_as_a_broker_may_do_everything(tmp_path: Path) -> None:
+    found = judge(tmp_path, {}, operations=frozenset({"ClusterAction"}))
+    assert found["overlay.shard.0"].state is State.OK
+    assert found["late"].remarks == ()
 
 
 def test_a_kafka_that_does_not_tell_permissions(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from overlay.errors import BrokerError
-from overlay.local import Broker, Condition, start, status, stop
+from overlay.local import Broker, Condition, Node, start, status, stop
 from overlay.local.state import Home, read_state, write_state
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 
@@ -89,6 +89,8 @@ def test_starting_a_running_broker_finds_it(running: Broker) -> None:
 def test_running_broker_with_other_properties_is_not_passed_off(running: Broker) -> None:
     with pytest.raises(BrokerError, match="with other properties"):
         start(running.home, properties={"num.io.threads": "1"})
+    with pytest.raises(BrokerError, match="as another node"):
+        start(running.home, node=Node(2, (1, 2)))
 
 
 def test_status_tells_all(running: Broker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -33,7 +34,7 @@ def make_slices(
         offset += len(records)
         for piece in addressing.read("topic", partition, data, 0):
             assert isinstance(piece, Addressed)
-            slices.append(Addressed(piece.records, piece.codes.copy(), piece.dictionary))
+            slices.append(replace(piece, codes=piece.codes.copy()))
     return slices
 
 

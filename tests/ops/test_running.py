@@ -28,19 +28,20 @@ def _write_config(folder: Path, bootstrap: str, topic: str) -> None:
     (folder / "consumers").mkdir()
     (folder / "streams" / "trips.yaml").write_text(
         f"name: TRIPS\ntopics: [{topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\nsubjects: ['trips.>']\n"
+        "properties: {number: {type: long, from: '{value:number}'}, seats: {type: long, from: '{value:seats}'}}\n"
     )
     (folder / "consumers" / "rome.yaml").write_text(
         f"stream: TRIPS\ndurable_name: rome\ndeliver_subject: {topic}-rome\n"
-        "filter_subject: trips.rome\nack_policy: none\n"
+        "filter_subject: trips.rome\nack_policy: none\nfilter: {sql: number >= 30 OR seats = 1}\n"
     )
 
 
 def _produce_trips(bootstrap: str, topic: str) -> None:
-    """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject)."""
+    """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject). `seats` is no number."""
     producer = Producer({"bootstrap.servers": bootstrap})
     places: list[list[tuple[str, str | bytes | None]]] = [[("to", b"rome")], [("to", b"oslo")], []]
     for number in range(RECORDS):
-        producer.produce(topic, json.dumps({"number": number}).encode(), headers=places[number % 3])
+        producer.produce(topic, json.dumps({"number": number, "seats": "many"}).encode(), headers=places[number % 3])
     assert producer.flush(30) == 0
 
 
@@ -57,7 +58,7 @@ def test_dashboards_and_alerts_ask_for_what_a_running_service_offers(
     service = running_service(tmp_path / "config")
     _produce_trips(bootstrap, topic)
     delivered = 'overlay_records_delivered_total{consumer="rome",stream="TRIPS"}'
-    wait_until(lambda: _value(service, delivered) == RECORDS / 3, DEADLINE_S, f"{delivered} is {RECORDS / 3}")
+    wait_until(lambda: _value(service, delivered) == RECORDS / 6, DEADLINE_S, f"{delivered} is {RECORDS / 6}")
 
     offered = read_exposition(service.get("/metrics"))
     assert [fault for query in list_queries() for fault in find_faults(query, offered)] == []
@@ -93,6 +94,10 @@ def _check_values(service: RunningService, offered: Exposition) -> None:
         'overlay_records_fetched_total{stream="TRIPS"}': RECORDS,
         'overlay_records_decoded_total{stream="TRIPS"}': RECORDS,
         'overlay_records_unaddressed_total{reason="missing",stream="TRIPS"}': RECORDS / 3,
+        'overlay_records_evaluated_total{consumer="rome",stream="TRIPS"}': RECORDS / 3,
+        'overlay_filter_results_total{consumer="rome",result="true",stream="TRIPS"}': RECORDS / 6,
+        'overlay_filter_results_total{consumer="rome",result="unknown",stream="TRIPS"}': RECORDS / 6,
+        'overlay_filter_nulls_total{consumer="rome",reason="unparsable",stream="TRIPS"}': RECORDS / 3,
         'overlay_consumer_lag_records{consumer="rome",stream="TRIPS"}': 0,
         'overlay_consumer_stalled{consumer="rome",stream="TRIPS"}': 0,
         'overlay_stream_stopped{stream="TRIPS"}': 0,

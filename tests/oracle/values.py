@@ -11,6 +11,8 @@ from typing import Any
 
 BAD = object()
 """A value that does not spell its type."""
+NOT_UTF8 = object()
+"""Bytes that are to be a text and are none."""
 
 _DIGITS = rb"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _TEXT_NUMBER = re.compile(rb"[+-]?" + _DIGITS)
@@ -27,7 +29,7 @@ _CENTURIES = timedelta(days=146_097)  # 400 years of the calendar
 
 
 def read(text: bytes, type: str, is_json: bool) -> Any:
-    """The Python value, None for JSON's null, or BAD. Timestamps are milliseconds."""
+    """The Python value, None for JSON's null, BAD or NOT_UTF8. Timestamps are milliseconds."""
     if is_json and text == b"null":
         return None
     match type:
@@ -51,7 +53,7 @@ def _read_string(text: bytes, type: str, is_json: bool) -> Any:
     try:
         return text.decode() if type == "string" else text
     except UnicodeDecodeError:
-        return BAD
+        return NOT_UTF8
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:

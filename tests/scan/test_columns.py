@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from typing import Any
@@ -15,12 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from overlay.field import Field, FieldKind
-from overlay.scan import MALFORMED, MISSING, Decoder, Plan, Records, make_plan
-from overlay.scan.columns import TYPES, Column, Origin, Property, gather, read_properties
-from tests.oracle.batches import Record
-from tests.oracle.values import BAD, read
-from tests.support.batches import build
+from overlay.scan import MALFORMED, MISSING, UNDECODED
+from overlay.scan.columns import NO_TIMESTAMP, TYPES, Column, Origin, coalesce, gather, read_times
+from tests.oracle.values import BAD, NOT_UTF8, read
 
 SETTINGS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -101,8 +98,10 @@ def check(values: Sequence[bytes | None], type: str, origin: Origin) -> None:
     for poison in (b"7", b"\xff", b'"', b"Z"):
         made = column(values, type, origin, poison)
         for value, one, other in zip(values, plain(made.array), expected, strict=True):
-            assert is_same(one, None if other is BAD else other), (value, type, origin, one, other)
-        assert made.unparsable == sum(other is BAD for other in expected)
+            assert is_same(one, None if other in (BAD, NOT_UTF8) else other), (value, type, origin, one, other)
+        reasons = Counter({BAD: "unparsable", NOT_UTF8: "not_utf8"}.get(other, "") for other in expected)
+        del reasons[""]
+        assert made.count_nulls() == reasons
 
 
 @pytest.mark.parametrize("origin", Origin)
@@ -215,7 +214,7 @@ def test_huge_texts() -> None:
     for type in TYPES:
         for origin in Origin:
             made = column(values, type, origin)
-            assert made.unparsable + len(made.array) - made.array.null_count == len(values)
+            assert made.count_nulls().get("unparsable", 0) == made.array.null_count
 
 
 def test_nothing() -> None:
@@ -230,81 +229,40 @@ def test_too_much_text_is_refused() -> None:
         gather(buf, np.zeros(3, np.int64), size, "binary")
 
 
-FIELDS = {
-    "tail": Property(Field(FieldKind.VALUE, "tail"), "string"),
-    "delay": Property(Field(FieldKind.HEADER, "delay"), "double"),
-    "leg": Property(Field(FieldKind.VALUE, "leg.no"), "long"),
-    "key": Property(Field(FieldKind.KEY), "long"),
-    "topic": Property(Field(FieldKind.TOPIC), "string"),
-    "partition": Property(Field(FieldKind.PARTITION), "long"),
-    "flag": Property(Field(FieldKind.TOPIC), "boolean"),
-    "at": Property(Field(FieldKind.TIMESTAMP), "timestamp"),
-    "at_text": Property(Field(FieldKind.TIMESTAMP), "string"),
-    "at_flag": Property(Field(FieldKind.TIMESTAMP), "boolean"),
-}
-PLAN = make_plan(
-    dict.fromkeys(one.field for one in FIELDS.values() if one.field.kind.value in ("value", "header", "key"))
+def test_nulls_are_counted_by_their_reason() -> None:
+    buf = np.frombuffer(b"7x\xff", np.uint8)
+    size = np.array([1, MISSING, MALFORMED, UNDECODED, 1, 1], np.int64)
+    at = np.array([0, 0, 0, 0, 1, 2], np.int64)
+    numbers, texts = gather(buf, at, size, "long"), gather(buf, at, size, "string")
+    assert numbers.count_nulls() == {"unparsable": 2, "malformed": 1, "undecoded": 1}
+    assert texts.count_nulls() == {"not_utf8": 1, "malformed": 1, "undecoded": 1}
+    assert texts.count_nulls(np.array([0, 1, 4])) == {}
+    assert texts.count_nulls(np.array([5, 2])) == {"not_utf8": 1, "malformed": 1}
+    assert plain(texts.array) == ["7", None, None, None, "x", None]
+
+
+@pytest.mark.parametrize(
+    ("type", "expected"),
+    [
+        ("timestamp", [1000, None, 5]),
+        ("long", [1000, None, 5]),
+        ("double", [1000.0, None, 5.0]),
+        ("string", ["1000", None, "5"]),
+        ("boolean", [None, None, None]),
+    ],
 )
+def test_timestamps_of_records(type: str, expected: list[Any]) -> None:
+    times = np.array([1000, NO_TIMESTAMP, 5], np.int64)
+    made = read_times(times, type)
+    made.array.validate(full=True)
+    times[:] = 0  # the slice's memory is used again
+    assert plain(made.array) == expected
+    assert made.count_nulls() == ({"unparsable": 2} if type == "boolean" else {})
 
 
-def scan(records: list[Record], plan: Plan = PLAN) -> Records:
-    pieces = list(Decoder(plan).decode(np.frombuffer(build(records), np.uint8)))
-    first = pieces[0]
-    assert isinstance(first, Records)
-    return first
-
-
-RECORDS = [
-    Record(0, 1000, b"1", b'{"tail":"N1","leg":{"no":7}}', [(b"delay", b"1.5")]),
-    Record(1, 999, b"x", b'{"tail":12,"leg":{"no":7.5}}', [(b"delay", b"late")]),
-    Record(2, -1, None, b'{"tail":null,"leg":[', [(b"delay", None)]),
-    Record(3, 1, b"3", b'{"tail', []),
-]
-
-
-def test_properties() -> None:
-    made = read_properties(scan(RECORDS), PLAN, FIELDS, topic="flights", partition=4)
-    assert {name: plain(one.array) for name, one in made.items()} == {
-        "tail": ["N1", None, None, None],
-        "delay": [1.5, None, None, None],
-        "leg": [7, None, None, None],
-        "key": [1, None, None, 3],
-        "topic": ["flights"] * 4,
-        "partition": [4] * 4,
-        "flag": [None] * 4,
-        "at": [1000, 999, None, 1],
-        "at_text": ["1000", "999", None, "1"],
-        "at_flag": [None] * 4,
-    }
-    counts = {name: (one.unparsable, one.malformed) for name, one in made.items() if one.unparsable or one.malformed}
-    assert counts == {
-        "tail": (1, 1), "delay": (1, 0), "leg": (1, 1), "key": (1, 0), "flag": (4, 0), "at_flag": (3, 0),
-    }  # fmt: skip
-
-
-def test_properties_of_some_rows() -> None:
-    rows = np.array([3, 0], np.int64)
-    made = read_properties(scan(RECORDS), PLAN, FIELDS, topic="true", partition=4, rows=rows)
-    assert plain(made["key"].array) == [3, 1]
-    assert plain(made["at"].array) == [1, 1000]
-    assert plain(made["flag"].array) == [True, True]
-    assert (made["tail"].unparsable, made["tail"].malformed) == (0, 1)
-
-
-def test_a_field_that_was_not_scanned_is_refused() -> None:
-    wanted = {"x": Property(Field(FieldKind.HEADER, "x"), "long")}
-    with pytest.raises(ValueError, match=re.escape("{header:x}")):
-        read_properties(scan(RECORDS), PLAN, wanted, topic="t", partition=0)
-
-
-def test_columns_outlive_the_slice() -> None:
-    data = np.frombuffer(build(RECORDS), np.uint8).copy()
-    decoder = Decoder(PLAN)
-    (piece, *_) = decoder.decode(data)
-    assert isinstance(piece, Records)
-    made = read_properties(piece, PLAN, FIELDS, topic="t", partition=0)
-    before = {name: plain(one.array) for name, one in made.items()}
-    data[:] = 0xFF
-    piece.at[:] = MALFORMED
-    piece.timestamp[:] = 5
-    assert {name: plain(one.array) for name, one in made.items()} == before
+def test_what_cannot_be_read_is_not_filled_from_elsewhere() -> None:
+    first = column([b"1", None, b"x"], "long", Origin.TEXT)
+    second = column([b"4", b"5", b"6"], "long", Origin.TEXT)
+    both = coalesce(first, second)
+    assert plain(both.array) == [1, 5, None]
+    assert both.count_nulls() == {"unparsable": 1}

@@ -11,24 +11,34 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overlay.scan import Decoder
+from overlay.match.envelope import COLUMNS, envelope
+from overlay.scan import Decoder, Malformed
 from overlay.scan.codec import Arena
+from overlay.scan.columns import TYPES, Origin, gather
+from overlay.subject import SubjectRule
+from overlay.subject.dictionary import Dictionary
 from tests.oracle.batches import Record
-from tests.scan.compare import PLAN, Bytes, Reading, has_odd_markers, read_oracle, read_scan
+from tests.scan.compare import PLAN, Bytes, Reading, has_odd_markers, read_oracle, read_row, read_scan
 from tests.support import batches as make
 from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
 
 ROUNDS = int(os.environ.get("OVERLAY_FUZZ", "3000"))
+BOUNDS_S = 400
+"""Most of it is compiling, as nothing of the ordinary kernels' cache can be used."""
 CANARY = 4096
 LIMIT = 1 << 20
 
+RULE = SubjectRule.from_template("t.{header:origin}")
+NAMES = COLUMNS.keys() - {"timestamp"}
 HEADERS = [(b"origin", b"JFK"), (b"dest", None), ("größe".encode(), b""), (b"origin", b"EWR")]
 
 
@@ -116,6 +126,45 @@ def test_damaged_fetches(fetch: FetchBuffer, seed: int) -> None:
     _check(mutate(seed, fetch.data), fetch.aborted)
 
 
+def _read_columns(data: bytes, poison: int) -> list[list[dict[str, Any]]]:
+    """Every column that can be made of what is left of a damaged buffer, row by row, a list for each slice."""
+    decoder = Decoder(PLAN, slice_bytes=400, arena=PoisonedArena(poison))
+    dictionary = Dictionary(RULE, "topic", 0, bool)
+    slices: list[list[dict[str, Any]]] = []
+    for piece in decoder.decode(_between_canaries(data, poison)):
+        if isinstance(piece, Malformed):
+            continue
+        codes = dictionary.encode(piece.buf, piece.at[:1], piece.size[:1])
+        rows = envelope(piece, np.arange(len(piece)), codes, dictionary, "topic", 0, NAMES, True).to_pylist()
+        columns = {
+            f"{type} {origin.value} {slot}": gather(piece.buf, at, size, type, origin).array
+            # a time may lie outside what Python's can hold, and is read as a long all the same
+            for type, origin in product(TYPES.keys() - {"timestamp"}, Origin)
+            for slot, (at, size) in enumerate(zip(piece.at, piece.size, strict=True))
+        }
+        for number, row in enumerate(rows):
+            seen = read_row(piece, number)
+            headers = [(header["name"], header["value"]) for header in row["headers"]]
+            assert (row["offset"], row["key"], row["value"]) == (seen.offset, seen.key, seen.value)
+            assert headers == [(name.decode(errors="replace"), value) for name, value in seen.headers]
+            row |= {name: column[number].as_py() for name, column in columns.items()}
+        slices.append(rows)
+    return slices
+
+
+@pytest.mark.timeout(60 + ROUNDS // 50)
+def test_columns_of_damaged_buffers() -> None:
+    """The kernels behind the walk: typed columns, subjects, the envelope. Digits around a field would change its number."""
+    corpus = _corpus()
+    rows = 0
+    for seed in range(ROUNDS // 10):
+        data = mutate(seed, corpus[seed % len(corpus)])
+        slices = _read_columns(data, 0xFF)
+        assert slices == _read_columns(data, ord("1")), f"mutation {seed}: {data.hex()}"
+        rows += sum(map(len, slices))
+    assert rows > ROUNDS / 40
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_every_cut(codec: int) -> None:
     """A payload cut at each byte under right lengths and CRC: the kernel's own checks, one after the other."""
@@ -141,6 +190,7 @@ def test_every_position(damage: Callable[[bytes, int], bytes]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(BOUNDS_S + 10)
 def test_with_bounds_checked_kernels(tmp_path: Path) -> None:
     """The same tests with kernels compiled to check each index: a read or write past any array is an IndexError."""
     environment = {
@@ -149,8 +199,11 @@ def test_with_bounds_checked_kernels(tmp_path: Path) -> None:
         "NUMBA_CACHE_DIR": str(tmp_path),
         "OVERLAY_FUZZ": str(min(ROUNDS, 1500)),
     }
-    names = [f"tests/scan/test_{name}.py" for name in ("fuzz", "decode", "json")]
+    names = [f"tests/scan/test_{name}.py" for name in ("fuzz", "decode", "json", "columns", "values")]
+    names += [f"tests/match/test_{name}.py" for name in ("envelope", "audience", "masks", "reading")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not bounds_checked", *names]
     root = Path(__file__).parents[2]
-    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    run = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=BOUNDS_S
+    )
     assert run.returncode == 0, run.stdout[-5000:]

@@ -13,8 +13,9 @@ from confluent_kafka import Producer
 from overlay.connection import open_client
 from overlay.errors import SourceChanged
 from overlay.scan import Decoder, Records, make_plan
-from overlay.source.feed import Feed, Fetched, Lane, Lost
+from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.span import read_span, read_values
+from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.worker.scenes import DEADLINE_S
@@ -179,5 +180,104 @@ async def test_a_batch_larger_than_a_fetch(client: AIOKafkaClient, bootstrap: st
     try:
         lanes = {await feed.open(topic, 0, 0): 4, await feed.open(topic, 1, 0): 4}
         assert list((await read_lanes(feed, lanes)).values()) == [[0, 1, 2, 3]] * 2
+    finally:
+        await feed.close()
+
+
+async def test_every_lane_gets_its_turn(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six partitions with a backlog a response holds two, and the reader takes what comes at once."""
+    monkeypatch.setattr("overlay.source.feed.RESPONSE_BYTES", 40_000)
+    topic = new_topic(partitions=6)
+    noise = np.random.default_rng(1)
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    for number in range(6 * 400):
+        producer.produce(topic, noise.bytes(1_000), partition=number % 6)
+    assert producer.flush(30) == 0
+    feed = Feed(client, partition_bytes=20_000)
+    taken: list[int] = []
+    try:
+        lanes = [await feed.open(topic, partition, 0) for partition in range(6)]
+        async with asyncio.timeout(DEADLINE_S):
+            while any(lane.position < 400 or lane.ready for lane in lanes):
+                feed.changed.clear()
+                came = [lane.partition for lane in lanes if isinstance(lane.take(), Fetched)]
+                taken += came
+                if not came:
+                    await feed.changed.wait()
+    finally:
+        await feed.close()
+    assert len(taken) >= 6 * 15
+    last = dict.fromkeys(range(6), 0)
+    for turn, partition in enumerate(taken[: 6 * 10]):
+        last[partition] = turn
+        waited = {other: turn - at for other, at in last.items()}
+        assert max(waited.values()) <= 18, f"turn {turn}: a partition was passed over, turns since the last: {waited}"
+
+
+TRANSIENT = {
+    "not leader": 6,
+    "leader not available": 5,
+    "unknown topic": 3,
+    "storage": 56,
+    "corrupt message": 2,
+    "unknown": -1,
+    "fenced epoch": 74,
+    "unknown epoch": 75,
+}
+
+
+@pytest.mark.parametrize("code", TRANSIENT.values(), ids=list(TRANSIENT))
+async def test_an_error_in_one_partition_is_not_the_others(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """While it lasts the neighbours are read, from the same answers; when it has passed, nothing was lost or passed over."""
+    topic = new_topic(partitions=3)
+    values = [b"%d" % number for number in range(50)]
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 10})
+    for partition in range(3):
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+    refused = {1: True}
+    count = 0
+
+    def refuse(_: str, partition: int) -> int:
+        nonlocal count
+        if not refused.get(partition):
+            return 0
+        count += 1
+        return code
+
+    refuse_fetches(monkeypatch, refuse)
+    feed = Feed(client, partition_bytes=1_000)
+    try:
+        lanes = [await feed.open(topic, partition, 0) for partition in range(3)]
+        near = {lanes[0]: 50, lanes[2]: 50}
+        assert list((await read_lanes(feed, near)).values()) == [list(range(50))] * 2
+        assert count > 0 and lanes[1].ready is None and lanes[1].position == 0
+        refused[1] = False
+        assert (await read_lanes(feed, {lanes[1]: 50}))[lanes[1]] == list(range(50))
+    finally:
+        await feed.close()
+
+
+async def test_a_partition_that_may_not_be_read_is_denied_alone(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, free = new_topic(), new_topic()
+    produce_values(bootstrap, free, [b"a"] * 10)
+    refuse_fetches(monkeypatch, lambda topic, _: 29 if topic == closed else 0)
+    feed = Feed(client)
+    try:
+        denied, lane = await feed.open(closed, 0, 0), await feed.open(free, 0, 0)
+        assert (await read_lanes(feed, {lane: 10}))[lane] == list(range(10))
+        async with asyncio.timeout(DEADLINE_S):
+            while not denied.ready:
+                feed.changed.clear()
+                await feed.changed.wait()
+        taken = denied.take()
+        assert isinstance(taken, Denied) and closed in taken.reason
     finally:
         await feed.close()

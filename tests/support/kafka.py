@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -19,10 +19,18 @@ class NewTopicFixture(Protocol):
     def __call__(self, partitions: int = 1, **config: object) -> str: ...
 
 
-def make_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-    """Create a topic and wait until the broker has it."""
+def make_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    *,
+    nodes: Sequence[int] = (),
+) -> str:
+    """Create a topic and wait until the broker has it. `nodes`: who has each partition, its leader first."""
     client = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    where: dict[str, Any] = {"replica_assignment": [list(nodes)] * partitions} if nodes else {"replication_factor": 1}
+    topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
     client.create_topics([topic], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
     return name
 

@@ -83,12 +83,12 @@ def find_free_port() -> int:
     return port
 
 
-def write_service_file(folder: Path, bootstrap: str, *, prefix: str = "") -> None:
+def write_service_file(folder: Path, bootstrap: str, *, prefix: str = "", replication: int = 1) -> None:
     """overlay.yaml for this broker, with a free port for HTTP and overlay topics that no other test has."""
     folder.mkdir(parents=True, exist_ok=True)
     text = (
         f"kafka: {{bootstrap.servers: '{bootstrap}'}}\n"
-        f"topics: {{prefix: '{prefix or 'overlay-' + uuid.uuid4().hex[:8]}'}}\n"
+        f"topics: {{prefix: '{prefix or 'overlay-' + uuid.uuid4().hex[:8]}', replication: {replication}}}\n"
         f"http: {{listen: '127.0.0.1:{find_free_port()}'}}\n"
     )
     (folder / "overlay.yaml").write_text(text, encoding="utf-8")

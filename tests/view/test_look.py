@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from overlay.view.facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
-from overlay.view.look import combine
+from dataclasses import replace
+
+from overlay.view.facts import ConsumerFacts, Facts, PartitionFacts, ServiceFacts, StreamFacts
+from overlay.view.look import combine, compare, explain_stranger
+from overlay.worker.identity import Identity
 
 PARTS = {"t-0": PartitionFacts(7, 9)}
+MINE = Identity("1", "overlay", "here:9092", "/etc/overlay", "d1")
+WORKER = ServiceFacts("http://here", "1", "overlay", "there:9092", "c1", "/etc/overlay", "d1", (0,), 1)
 
 
 def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
@@ -15,7 +20,7 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
             ("A", "fine"): ConsumerFacts("A", "fine", state="running", positions={"t-0": 8}, consumer_sequence=4),
             ("A", "stuck"): ConsumerFacts("A", "stuck", state="stalled", lag_seconds=0.0, rate=0.0),
         },
-        "http://here",
+        WORKER,
     )
     stored = Facts(
         {"A": StreamFacts("A", partitions=PARTS), "B": StreamFacts("B", partitions=PARTS), "C": StreamFacts("C")},
@@ -26,14 +31,57 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
             ("C", "fresh"): ConsumerFacts("C", "fresh", state="new"),
         },
     )
-    found = combine(running, stored)
+    found = combine(running, stored, MINE)
     assert found.streams["A"].partitions["t-0"].position == 8
     assert found.streams["B"].partitions == PARTS
     assert found.consumers["A", "fine"].consumer_sequence == 4
     stuck = found.consumers["A", "stuck"]
     assert (stuck.state, stuck.positions, stuck.lag_records, stuck.lag_seconds) == ("stalled", {"t-0": 5}, 4, None)
     assert list(found.consumers) == [("A", "fine"), ("A", "gone"), ("A", "stuck"), ("C", "fresh")]
-    assert [note.partition("; ")[0] for note in found.notes] == [
+    assert list(found.notes) == [
         "the running service does not know stream C",
         "the running service does not know consumer C/fresh",
     ]
+
+
+def test_the_same_config_by_another_address_is_ours() -> None:
+    assert explain_stranger(WORKER, MINE, "c1") == ""
+    assert explain_stranger(replace(WORKER, cluster=""), MINE, "c1") == ""
+    assert compare(WORKER, MINE) == []
+
+
+def test_another_service_at_the_address_is_not_believed() -> None:
+    reason = explain_stranger(replace(WORKER, prefix="other", folder="/etc/other"), MINE, "c1")
+    assert "the service of another config, /etc/other: its topics.prefix is 'other', here it is 'overlay'" in reason
+    reason = explain_stranger(WORKER, MINE, "c2")
+    assert "its Kafka is the cluster c1 at there:9092, here it is c2 at here:9092" in reason
+    assert "http.listen" in reason
+
+
+def test_files_that_changed_since_the_start_are_pointed_out() -> None:
+    (note,) = compare(replace(WORKER, digest="d2", folder="/old"), MINE)
+    assert "than /etc/overlay has now; it read /old when it started. Restart it" in note
+
+
+def test_a_worker_speaks_for_its_own_shards() -> None:
+    running = Facts(
+        {"A": StreamFacts("A", state="elsewhere", decoded=0, rate=0.0)},
+        {("A", "c"): ConsumerFacts("A", "c", state="elsewhere", delivered=0, rate=0.0, lag_seconds=0.0)},
+        replace(WORKER, shards=(0, 2), shard_count=3),
+    )
+    stored = Facts(
+        {"A": StreamFacts("A", state="waiting", partitions=PARTS)},
+        {
+            ("A", "c"): ConsumerFacts(
+                "A", "c", state="waiting", positions={"t-0": 7}, consumer_sequence=3, lag_records=2
+            )
+        },
+    )
+    found = combine(running, stored, MINE)
+    stream, consumer = found.streams["A"], found.consumers["A", "c"]
+    assert (stream.state, stream.partitions, stream.rate, stream.decoded) == ("elsewhere", PARTS, None, None)
+    assert consumer == ConsumerFacts(
+        "A", "c", state="elsewhere", positions={"t-0": 7}, consumer_sequence=3, lag_records=2
+    )
+    (note,) = found.notes
+    assert "has these of the 3 shards: 0, 2. Consumers of the others are marked elsewhere" in note

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from overlay.config import HttpConfig
-from overlay.view.facts import PartitionFacts
+from overlay.view.facts import PartitionFacts, ServiceFacts
 from overlay.view.running import NoService, ask_service
 
 
@@ -36,16 +36,27 @@ async def serving(pages: dict[str, Any]) -> AsyncIterator[HttpConfig]:
 async def test_a_service_that_says_more_than_we_know() -> None:
     stream = {"name": "S", "topics": ["t"], "partitions": {"t-0": {"position": 3, "end": -1}}, "rate": 2.0, "new": 1}
     consumer = {"stream": "S", "name": "c", "filters": ["a.>"], "state": "running", "lag_seconds": 0.0, "new": 1}
-    async with serving({"/streams": [stream], "/consumers": [consumer]}) as http:
+    service = {"prefix": "ov", "shards": [0, 2], "shard_count": 3, "new": 1}
+    async with serving({"/service": service, "/streams": [stream], "/consumers": [consumer]}) as http:
         facts = await ask_service(http)
     assert facts.url == f"http://127.0.0.1:{http.address[1]}"
+    assert facts.service == ServiceFacts(facts.url, prefix="ov", shards=(0, 2), shard_count=3)
     assert facts.streams["S"].topics == ("t",)
     assert facts.streams["S"].partitions == {"t-0": PartitionFacts(3, None)}
     assert facts.consumers["S", "c"].filters == ("a.>",)
     assert facts.consumers["S", "c"].lag_records is None
 
 
-@pytest.mark.parametrize("pages", [{}, {"/streams": ["x"], "/consumers": []}, {"/streams": {}, "/consumers": 1}])
+@pytest.mark.parametrize(
+    "pages",
+    [
+        {},
+        {"/streams": [], "/consumers": []},
+        {"/service": {}, "/streams": ["x"], "/consumers": []},
+        {"/service": {}, "/streams": {}, "/consumers": 1},
+        {"/service": 1, "/streams": [], "/consumers": []},
+    ],
+)
 async def test_another_program_answers(pages: dict[str, Any]) -> None:
     async with serving(pages) as http:
         with pytest.raises(NoService, match="another program"):

@@ -113,9 +113,11 @@ class Scene:
     folder: Path
     bootstrap: str
     prefix: str = field(default_factory=lambda: f"scene-{uuid.uuid4().hex[:8]}")
+    replication: int = 1
+    """Of the topics that the service makes."""
 
     def __post_init__(self) -> None:
-        write_service_file(self.folder, self.bootstrap, prefix=self.prefix)
+        write_service_file(self.folder, self.bootstrap, prefix=self.prefix, replication=self.replication)
         (self.folder / "streams").mkdir()
         (self.folder / "consumers").mkdir()
 

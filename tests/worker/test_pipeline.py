@@ -13,6 +13,7 @@ from overlay.config.consumer import PartitionBy
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.deliver.assemble import make_envelope
 from overlay.deliver.outbox import Outlet
+from overlay.filter import compile_sql
 from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
@@ -31,13 +32,17 @@ NOW = 1_700_000_000_000
 
 def make_stream(on_corrupt: OnCorrupt = OnCorrupt.STOP) -> StreamConfig:
     """A stream whose every record has a subject: the topic's name."""
-    return StreamConfig.model_validate({"name": "S", "topics": ("source",), "on_corrupt": on_corrupt})
+    number = {"type": "long", "from": "{value:n}"}
+    return StreamConfig.model_validate(
+        {"name": "S", "topics": ("source",), "on_corrupt": on_corrupt, "properties": {"n": number}}
+    )
 
 
-def make_reader(name: str = "c", pattern: str = ">") -> Reader:
+def make_reader(name: str = "c", pattern: str = ">", sql: str = "") -> Reader:
     envelope = make_envelope("S", name, full=False, source_time=False)
     outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, True, envelope)
-    return Reader(("S", name), (Pattern.parse(pattern),), outlet)
+    accepts = compile_sql(sql, make_stream().properties) if sql else None
+    return Reader(("S", name), (Pattern.parse(pattern),), outlet, accepts)
 
 
 def make_fetched(data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()) -> Fetched:
@@ -56,7 +61,7 @@ def read_offsets(outcome: Outcome, consumer: str = "c") -> list[int]:
     records: list[Record] = []
     for (_, name), outgoing in outcome.batches:
         if name == consumer:
-            (batch,) = parse(outgoing.batch._build())
+            (batch,) = parse(outgoing.batch.build())
             records += batch.records
     tokens = [parse_token(dict(record.headers)[TOKEN] or b"") for record in records]
     last = outcome.sequences.get(("S", consumer), 0)
@@ -137,3 +142,54 @@ def test_two_tasks_of_one_consumer_number_on() -> None:
     outcome = pipeline.run([make_task(make_fetched(batches[0], 0), reader), other], NOW)
     assert read_offsets(outcome) == list(range(10)) and outcome.sequences == {("S", "c"): 10}
     assert pipeline.run([make_task(make_fetched(batches[2], 10), reader)], NOW).sequences == {("S", "c"): 15}
+
+
+def make_numbers(count: int, codec: int = 3) -> Fetched:
+    """Values with a running number in a field; every fifth has a text there instead."""
+    values = [b'{"n": "x"}' if i % 5 == 4 else b'{"n": %d}' % i for i in range(count)]
+    records = [Record(i, NOW - i, None, value) for i, value in enumerate(values)]
+    return make_fetched(build(records, codec=codec), 0)
+
+
+def test_filters_take_their_consumers_records_out() -> None:
+    readers = [make_reader("a", sql="n >= 7"), make_reader("b"), make_reader("c", sql="n < 3"), make_reader("d", "x")]
+    outcome = Pipeline({"S": make_stream()}, {}).run([make_task(make_numbers(20), *readers)], NOW)
+    assert read_offsets(outcome, "a") == [i for i in range(7, 20) if i % 5 != 4]
+    assert read_offsets(outcome, "b") == list(range(20))
+    assert read_offsets(outcome, "c") == [0, 1, 2]
+    assert outcome.delivered == {("S", "a"): 10, ("S", "b"): 20, ("S", "c"): 3}
+    assert outcome.results == {
+        (("S", "a"), "true"): 10, (("S", "a"), "false"): 6, (("S", "a"), "unknown"): 4,
+        (("S", "c"), "true"): 3, (("S", "c"), "false"): 13, (("S", "c"), "unknown"): 4,
+    }  # fmt: skip
+    assert outcome.nulls == {(("S", "a"), "unparsable"): 4, (("S", "c"), "unparsable"): 4}
+
+
+def test_a_filter_that_takes_nothing_moves_the_position_all_the_same() -> None:
+    pipeline = Pipeline({"S": make_stream()}, {("S", "c"): 7})
+    outcome = pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100"))], NOW)
+    assert outcome.batches == [] and outcome.sequences == {}
+    assert outcome.progress[0].mark.position == 20
+    assert pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100 OR p.to = 'x'"))], NOW).delivered == {}
+
+
+def test_only_what_a_consumer_may_be_given_is_evaluated() -> None:
+    """A snapshot's last messages, and what lies above a consumer's floor."""
+    last = make_reader(sql="n >= 3")
+    task = Task("S", SOURCE, make_numbers(20), 0, NO_STOP, (last,), np.array([1, 3, 6]))
+    outcome = Pipeline({"S": make_stream()}, {}).run([task], NOW)
+    assert read_offsets(outcome) == [3, 6]
+    assert outcome.results == {(last.id, "true"): 2, (last.id, "false"): 1}
+    task = Task("S", SOURCE, make_numbers(20), 0, NO_STOP, (last, make_reader("b")), floors={last.id: 18})
+    outcome = Pipeline({"S": make_stream()}, {}).run([task], NOW)
+    assert read_offsets(outcome) == [18]
+    assert read_offsets(outcome, "b") == list(range(20))
+    assert outcome.results == {(last.id, "true"): 1, (last.id, "unknown"): 1}
+
+
+def test_a_filter_sees_the_time_of_the_round() -> None:
+    """Records grow older from one to the next by a millisecond."""
+    reader = make_reader(sql="UTC() - p.creation_time < 5")
+    pipeline = Pipeline({"S": make_stream()}, {})
+    assert read_offsets(pipeline.run([make_task(make_numbers(20), reader)], NOW)) == [0, 1, 2, 3, 4]
+    assert pipeline.run([make_task(make_numbers(20), reader)], NOW + 3).delivered == {reader.id: 2}

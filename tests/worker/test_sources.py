@@ -125,6 +125,7 @@ def test_a_truncated_log_stops_its_stream_and_no_other(scene: Scene, new_topic: 
     with serve(scene) as served:
         for name in topics:
             await_stopped(served, name, "truncated")
+            assert f"Run `overlay stream reset {name}` to start anew" in served.stream(name)["reason"]
         check_neighbour(scene, next_topic, neighbour)
         for topic in topics.values():
             produce(scene.bootstrap, topic, ["b"])

@@ -1,0 +1,134 @@
+"""`overlay filter`: what an expression means, and what it says of a message. Neither needs Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from overlay.errors import OverlayError
+
+from .folder import config_option, json_option, open_folder, print_json, refuse_unknown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from overlay.config import StreamConfig
+    from overlay.filter import Filter
+    from overlay.view.expression import Field
+
+_stream_option = click.option("--stream", "name", metavar="STREAM", help="Take the types that this stream declares.")
+
+
+@click.group("filter")
+def filter_group() -> None:
+    """Check a filter expression, or try it on a message."""
+
+
+@filter_group.command()
+@click.argument("sql")
+@_stream_option
+@config_option
+@json_option
+def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
+    """Say what the filter SQL means: every field with its type and where it is read from.
+
+    Without --stream the types are those that each message happens to have. Exit code 1 for an expression that cannot be.
+    """
+    from overlay.view.expression import describe_filter
+
+    stream = _find_stream(name, folder)
+    found = describe_filter(_compile(sql, stream), stream)
+    if as_json:
+        print_json(found.describe())
+        return
+    click.echo(f"means     {found.means}")
+    if found.verdict:
+        click.echo(f"always    {found.verdict}")
+    if found.fields:
+        from overlay.view.table import make_console
+
+        click.echo()
+        make_console().print(_draw(found.fields))
+    undeclared = [field.name for field in found.fields if field.is_declared is False]
+    if undeclared:
+        click.echo(f"\n{name} does not declare {', '.join(undeclared)}: read as text from the header of that name")
+
+
+@filter_group.command()
+@click.argument("sql")
+@click.option("--message", "file", type=click.File("rb"), required=True, help="A JSON file; - is standard input.")
+@_stream_option
+@config_option
+@json_option
+def test(sql: str, file: IO[bytes], name: str | None, folder: Path, as_json: bool) -> None:
+    """Say whether the filter SQL is true, false or unknown of a message, and what each part of it is worth.
+
+    The message is a JSON object with the members header, properties and application_properties, all of which may be
+    left out. Its values keep their JSON types.
+    """
+    from overlay.clock import now_ms
+    from overlay.view.expression import show_answer, trace_filter
+
+    compiled = _compile(sql, _find_stream(name, folder))
+    message, now = _read_message(file), now_ms()
+    answer = compiled.matches(message, now=now)
+    parts = trace_filter(compiled, message, now)
+    if as_json:
+        print_json({"answer": show_answer(answer), "parts": [part.describe() for part in parts]})
+        return
+    click.echo(show_answer(answer))
+    click.echo()
+    shown = [(part.depth * "  " + part.text, part.shown_value) for part in parts if not part.is_constant]
+    width = max((len(text) for text, _ in shown), default=0)
+    for text, value in shown:
+        click.echo(f"{text:<{width}}  {value}")
+
+
+def _find_stream(name: str | None, folder: Path) -> StreamConfig | None:
+    if name is None:
+        return None
+    loaded = open_folder(folder)
+    if name not in loaded.streams:
+        raise refuse_unknown("stream", name, loaded.streams, folder)
+    return loaded.streams[name]
+
+
+def _compile(sql: str, stream: StreamConfig | None) -> Filter:
+    from overlay.filter import compile_sql
+
+    return compile_sql(sql, None if stream is None else stream.properties)
+
+
+def _read_message(file: IO[bytes]) -> dict[str, Any]:
+    from overlay.config.relations import suggest
+    from overlay.filter.nodes import Section
+
+    sections = [section.value for section in Section]
+    try:
+        message = json.load(file)
+    except ValueError as error:
+        raise OverlayError(f"--message: this is no JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise OverlayError(f"--message: a message is an object with the members {', '.join(sections)}")
+    for section, fields in message.items():
+        if section not in sections:
+            raise OverlayError(
+                f"--message: a message has no {section!r}.{suggest(section, sections)} It has {', '.join(sections)}"
+            )
+        if fields is not None and not isinstance(fields, dict):
+            raise OverlayError(f"--message: {section} is an object of names and values")
+    return message
+
+
+def _draw(fields: Iterable[Field]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("field", "type", "read from", box=None, pad_edge=False, header_style="bold")
+    for field in fields:
+        table.add_row(Text(field.name), Text(field.type), Text(field.source))
+    return table

@@ -1,0 +1,179 @@
+"""`overlay read`: the records of a stream or a topic that pass a filter, for people and for pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .folder import config_option, open_folder
+
+if TYPE_CHECKING:
+    from overlay.client import Client, Progress, Reading
+
+INTERRUPTED = 130
+"""What shells call a program that SIGINT ended."""
+
+
+@click.command()
+@click.argument("stream", required=False, default="")
+@click.option("--topic", default="", help="A topic, in place of a stream; its name is the subject of every record.")
+@config_option
+@click.option("--bootstrap", default="", metavar="HOST:PORT", help="Some brokers, in place of those of the config.")
+@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka property by librdkafka's name.")
+@click.option(
+    "--property",
+    "declared",
+    multiple=True,
+    metavar="NAME:TYPE[=FIELD]",
+    help="With --topic: a typed field for --sql, such as dep_delay:double or tail:string=value:tailnum.",
+)
+@click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="Subjects with * and >; may be repeated.")
+@click.option("--sql", metavar="EXPRESSION", help="A filter such as \"dep_delay > 60 AND carrier = 'AA'\".")
+@click.option("--properties", metavar="JSON", help="A property filter, in place of --sql.")
+@click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
+@click.option("--until", metavar="TIME", help="Before this time.")
+@click.option("--from-seq", type=click.IntRange(1), metavar="N", help="From this sequence on; one partition only.")
+@click.option("--last", type=click.IntRange(0), metavar="N", help="The last N records that pass.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "raw", "arrow-ipc"]), default="table", show_default=True
+)
+@click.option("--count", "counting", is_flag=True, help="Print how many records pass, and nothing else.")
+def read(
+    stream: str,
+    topic: str,
+    folder: Path,
+    bootstrap: str,
+    settings: tuple[str, ...],
+    declared: tuple[str, ...],
+    form: str,
+    counting: bool,
+    **question: Any,
+) -> None:
+    """Print the records of STREAM, or of a topic, that pass a filter.
+
+    Reads committed records and changes nothing in Kafka. Ends at what is there when it begins, unless --follow. Ctrl-C
+    ends it with exit code 130.
+    """
+    if bool(stream) == bool(topic):
+        raise click.UsageError("name a STREAM or a --topic" + (", not both" if stream else ""))
+    if form == "arrow-ipc" and not counting and sys.stdout.isatty():
+        raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
+    with _end_quietly():
+        from overlay.view.printer import open_printer
+
+        client = _open(topic, folder, bootstrap, settings)
+        printer = open_printer("count" if counting else form, click.get_binary_stream("stdout"))
+        reading = _ask(client, stream, topic, declared, {**question, "columns": printer.columns})
+        with contextlib.ExitStack() as stack:
+            stack.callback(_tell, reading.progress)
+            stack.enter_context(reading)
+            try:
+                with _show_gauge(reading.progress, counting):
+                    for batch in reading:
+                        printer.print(batch)
+            except KeyboardInterrupt:
+                printer.close()
+                raise
+            printer.close()
+
+
+@contextlib.contextmanager
+def _end_quietly() -> Iterator[None]:
+    """Ctrl-C and a reader that has read enough are ways to end, not errors."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # what is still buffered would be written at the exit, and fail again
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> Client:
+    from overlay.client import open_client
+    from overlay.logs import set_up_logs
+
+    from .init import read_settings
+
+    if topic and bootstrap:
+        set_up_logs(level=logging.WARNING)
+        return open_client(bootstrap=bootstrap, kafka=read_settings(bootstrap, settings))
+    loaded = open_folder(folder)
+    address = bootstrap or loaded.service.kafka["bootstrap.servers"]
+    more = read_settings(address, settings) if settings else {}
+    return open_client(loaded, bootstrap=bootstrap, kafka=more)
+
+
+def _ask(client: Client, stream: str, topic: str, declared: tuple[str, ...], question: Mapping[str, Any]) -> Reading:
+    from overlay.client import BadQuestion
+
+    properties = question["properties"]
+    asked: dict[str, Any] = {name: value for name, value in question.items() if value not in (None, ())}
+    asked["columns"] = question["columns"]
+    if properties is not None:
+        asked["properties"] = _parse_object(properties)
+    declare = dict(_parse_property(text) for text in declared) if declared else None
+    try:
+        return client.read(stream, topic=topic, declare=declare, **asked)
+    except BadQuestion as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"--properties: this is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.UsageError('--properties: write an object, such as {"application_properties": {"carrier": "AA"}}')
+    return found
+
+
+def _parse_property(text: str) -> tuple[str, dict[str, str]]:
+    """`tail:string=value:tailnum`: a name, and what a stream's file would say of it."""
+    name, colon, rest = text.partition(":")
+    kind, equals, source = rest.partition("=")
+    if not (name and colon and kind) or (equals and not source):
+        raise click.UsageError(
+            f"--property {text}: write NAME:TYPE or NAME:TYPE=FIELD, such as dep_delay:double or tail:string=value:tailnum"
+        )
+    return name, {"type": kind} | ({"from": source} if equals else {})
+
+
+@contextlib.contextmanager
+def _show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
+    """A bar on stderr, where that is a terminal and the records go elsewhere."""
+    if not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
+        yield
+        return
+    from overlay.view.gauge import Gauge
+
+    with Gauge(lambda: (progress.done, progress.total, progress.scanned, progress.matched)):
+        yield
+
+
+def _tell(progress: Progress) -> None:
+    """What was left out, on stderr."""
+    told = {
+        "left out, having no subject in the stream": progress.unaddressed,
+        "values that the filter names and that could not be read": progress.nulls,
+    }
+    for what, counts in told.items():
+        if counts:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.items()))
+            click.echo(f"{what}: {reasons}", err=True)
+    if progress.skipped:
+        click.echo(f"left out: {progress.skipped:,} batches that cannot be read", err=True)
+    if progress.lost:
+        click.echo(f"left out: {progress.lost:,} offsets that retention removed meanwhile", err=True)

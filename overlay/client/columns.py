@@ -1,0 +1,65 @@
+"""The columns of a reading: those of interfaces.md ("Batches that filters take"), built for the rows that passed.
+
+A reading has no consumer, so `consumer`, `consumer_sequence`, `num_delivered` and `ack_token` are null. They are there
+all the same: whoever handles the batches of a reading handles those of a consumer and of Spark as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from overlay.match import Addressed
+from overlay.match.envelope import COLUMNS, envelope
+from overlay.scan.columns import Ints
+
+SCHEMA = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("stream", pa.string()),
+        ("consumer", pa.string()),
+        ("sequence", pa.int64()),
+        ("consumer_sequence", pa.int64()),
+        ("num_delivered", pa.int32()),
+        ("timestamp", pa.timestamp("ms")),
+        ("ack_token", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", COLUMNS["headers"]),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+"""All columns, in their order. `timestamp` is UTC, null for a record that has none."""
+
+
+def choose_schema(columns: Collection[str]) -> pa.Schema:
+    """The schema of batches that have only these columns."""
+    return pa.schema([field for field in SCHEMA if field.name in columns])
+
+
+def build_batch(
+    piece: Addressed, rows: Ints, columns: Collection[str], *, stream: str | None, sequenced: bool
+) -> pa.RecordBatch:
+    """The rows of a slice as a batch of `choose_schema(columns)`; nothing in it depends on the slice any more.
+
+    `stream`: its name, None for a topic that no file describes. `sequenced`: offsets give sequences.
+    """
+    known = [name for name in columns if name in COLUMNS]
+    found = envelope(piece.records, rows, piece.codes, piece.dictionary, piece.topic, piece.partition, known, sequenced)
+    if not columns:
+        return found
+    schema = choose_schema(columns)
+    return pa.RecordBatch.from_arrays([_take(field, found, stream) for field in schema], schema=schema)
+
+
+def _take(field: pa.Field, found: pa.RecordBatch, stream: str | None) -> pa.Array:
+    if field.name == "stream":
+        return pa.repeat(pa.scalar(stream, pa.string()), found.num_rows)
+    if field.name not in found.schema.names:
+        return pa.nulls(found.num_rows, field.type)
+    column = found[field.name]
+    # a dictionary holds every subject so far, and would be kept as long as any batch
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -1,0 +1,110 @@
+"""`overlay.open`: a config folder or a bootstrap address becomes a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Unpack
+
+from overlay.clock import now_ms
+from overlay.config import Loaded, ServiceConfig, StreamConfig, load
+from overlay.config.document import Document, Path
+from overlay.config.problems import validate
+from overlay.config.relations import suggest
+from overlay.errors import ConfigError, OverlayError, Place
+
+from .columns import choose_schema
+from .question import BadQuestion, Question, Request, make_request
+from .reader import Progress, read_batches
+from .reading import AsyncReading, Reading
+from .topic import Declared, describe_topic
+
+
+class UnknownStream(OverlayError, LookupError):
+    """A stream that no file describes. Whoever named it acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Reads streams and topics. Holds no connection of its own: each reading has one, for as long as it goes on."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    """Kafka settings by librdkafka's names."""
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    origin: str = ""
+    """Where the streams come from, for messages."""
+
+    def read(
+        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+    ) -> Reading:
+        """The records of a stream, or of a topic that no file describes, as an iterator of RecordBatches.
+
+        For what can be asked see Question. Without `follow` the reading ends at what is committed at this moment.
+        Of a topic the subject is the topic's name and headers are string properties; `declare` gives others:
+        {"dep_delay": "double", "tail": {"type": "string", "from": "{value:tailnum}"}}.
+
+        Raises BadQuestion, UnknownStream, SubjectError, FilterSyntaxError and ConfigError at once; what Kafka has to say
+        comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch.
+        """
+        request = self._ask(stream, topic, declare, question)
+        progress = Progress()
+        return Reading(read_batches(self.kafka, request, progress), choose_schema(request.columns), progress)
+
+    def read_async(
+        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+    ) -> AsyncReading:
+        """As `read`, for `async for`."""
+        request = self._ask(stream, topic, declare, question)
+        progress = Progress()
+        return AsyncReading(read_batches(self.kafka, request, progress), choose_schema(request.columns), progress)
+
+    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
+        if bool(stream) == bool(topic):
+            raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
+        if declare is not None and stream:
+            raise BadQuestion("declare is for topics; what a stream declares stands in its file")
+        config = self.find_stream(stream) if stream else describe_topic(topic, declare or {})
+        return make_request(config, is_named=bool(stream), now=now_ms(), **question)
+
+    def find_stream(self, name: str) -> StreamConfig:
+        """A stream by its name. Raises UnknownStream, with a suggestion."""
+        if name in self.streams:
+            return self.streams[name]
+        known = sorted(self.streams)
+        where = f"{self.origin}: " if self.origin else ""
+        if not known:
+            raise UnknownStream(f"{where}there is no stream {name!r}, nor any other. Is it the right config folder?")
+        raise UnknownStream(f"{where}there is no stream {name!r}.{suggest(name, known)} There is {', '.join(known)}")
+
+
+def open_client(
+    config: str | FilePath | Loaded | None = None, *, bootstrap: str = "", kafka: Mapping[str, str] | None = None
+) -> Client:
+    """A client for a config folder (or one that is loaded already), or for a Kafka without one.
+
+    bootstrap: `host:port`, several with commas between; with a config it stands in for the address there. kafka: more
+    settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}. Raises ConfigError, BadQuestion.
+    """
+    if config is None:
+        if not bootstrap and "bootstrap.servers" not in (kafka or {}):
+            raise BadQuestion("open what? Give a config folder, or bootstrap='HOST:PORT'")
+        kafka = {**({"bootstrap.servers": bootstrap} if bootstrap else {}), **(kafka or {})}
+        return Client(check_settings(kafka))
+    loaded = config if isinstance(config, Loaded) else load(FilePath(config))
+    settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
+    origin = str(FilePath(loaded.files[""].file).parent)
+    return Client(check_settings(settings), loaded.streams, origin)
+
+
+def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Kafka settings that every client in use takes. Raises ConfigError for others."""
+    place = Place("Kafka settings")
+    places: dict[Path, Place] = {("kafka",): place, **{("kafka", name): place for name in kafka}}
+    service, problems = validate(ServiceConfig, Document(place.file, {"kafka": dict(kafka)}, places, places))
+    if service is None:
+        raise problems[0]
+    if conflict := service.kafka_properties.find_conflict():
+        name, why = conflict
+        raise ConfigError(place, why, field=name)
+    return service.kafka

@@ -1,0 +1,130 @@
+"""What a reading is asked for, checked before anything is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from overlay.config.relations import suggest
+from overlay.config.stream import StreamConfig
+from overlay.errors import OverlayError
+from overlay.subject import Pattern
+
+from .columns import SCHEMA
+from .moment import Moment, parse_moment
+
+if TYPE_CHECKING:
+    from overlay.filter import Filter
+
+
+class BadQuestion(OverlayError, ValueError):
+    """Arguments of a reading that are wrong, or wrong together. The caller acts."""
+
+
+class Question(TypedDict, total=False):
+    """The arguments of `Client.read` beside the stream; all can be left out."""
+
+    subjects: str | Sequence[str]
+    """Subject patterns; a record passes when any of them matches."""
+    sql: str
+    """A filter expression. A record passes when it is true of it."""
+    properties: Mapping[str, object]
+    """A property filter, in place of `sql`."""
+    since: Moment
+    """Records with this timestamp or a later one."""
+    until: Moment
+    """Records with an earlier timestamp."""
+    from_seq: int
+    """Records from this stream sequence on; streams of one partition only."""
+    last: int
+    """Only so many of the last records that pass, in order."""
+    limit: int
+    """Stop after so many."""
+    follow: bool
+    """Go on with what comes, for ever or up to `limit`."""
+    columns: Sequence[str]
+    """The columns to build; all of SCHEMA when left out, none with an empty list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question about one stream, in the terms of the scan. Times are ms since 1970."""
+
+    stream: StreamConfig
+    is_named: bool
+    """Whether a stream's file describes it."""
+    patterns: tuple[Pattern, ...]
+    filter: Filter | None
+    columns: tuple[str, ...]
+    since: int | None
+    until: int | None
+    from_seq: int | None
+    last: int | None
+    limit: int | None
+    follow: bool
+
+
+def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
+    """Check a question. `now`: ms since 1970. Raises BadQuestion, SubjectError or FilterSyntaxError."""
+    subjects = question.get("subjects", ())
+    texts = (subjects,) if isinstance(subjects, str) else tuple(subjects)
+    request = Request(
+        stream,
+        is_named,
+        tuple(Pattern.parse(text) for text in texts) or (Pattern(">"),),
+        _compile(stream, question),
+        _choose_columns(question.get("columns")),
+        _read_moment("since", question.get("since"), now),
+        _read_moment("until", question.get("until"), now),
+        _check_count("from_seq", question.get("from_seq"), 1),
+        _check_count("last", question.get("last"), 0),
+        _check_count("limit", question.get("limit"), 0),
+        bool(question.get("follow", False)),
+    )
+    if request.follow and request.until is not None:
+        raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")
+    if request.from_seq is not None and request.since is not None:
+        raise BadQuestion("from_seq and since both say where to begin. Leave one of them out")
+    return request
+
+
+def _compile(stream: StreamConfig, question: Question) -> Filter | None:
+    sql, properties = question.get("sql"), question.get("properties")
+    if sql is not None and properties is not None:
+        raise BadQuestion("sql and properties exclude each other. Leave one of them out")
+    if sql is None and properties is None:
+        return None
+    from overlay.filter import compile_properties, compile_sql  # loads a grammar
+
+    if sql is not None:
+        return compile_sql(sql, stream.properties)
+    assert properties is not None
+    return compile_properties(properties, stream.properties)
+
+
+def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """In the order of SCHEMA."""
+    if wanted is None:
+        return tuple(SCHEMA.names)
+    if isinstance(wanted, str):
+        raise BadQuestion(f"columns is the text {wanted!r}. Give a list of names, such as [{wanted!r}]")
+    for name in wanted:
+        if name not in SCHEMA.names:
+            raise BadQuestion(
+                f"there is no column {name!r}.{suggest(name, SCHEMA.names)} Columns are {', '.join(SCHEMA.names)}"
+            )
+    return tuple(name for name in SCHEMA.names if name in wanted)
+
+
+def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:
+    try:
+        return None if moment is None else parse_moment(moment, now)
+    except ValueError as error:
+        raise BadQuestion(f"{name}: {error}") from None
+
+
+def _check_count(name: str, count: int | None, least: int) -> int | None:
+    if count is not None and count < least:
+        raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
+    return count

@@ -1,0 +1,155 @@
+"""Steps 2, 3 and 5 for one reading: fetched bytes in, the records that pass as Arrow batches out. No IO; runs in a thread.
+
+A slice of the scan is a few thousand records, of which a filter may leave three. Handing on three at a time would cost
+more than finding them, so the batches of neighbouring slices are joined, up to a bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.match import Addressed, Addressing, Audience, Masks
+from overlay.scan import Malformed
+from overlay.scan.columns import NO_TIMESTAMP, Ints
+from overlay.scan.decode import NO_STOP
+from overlay.source.feed import Fetched
+from overlay.source.mark import Source
+from overlay.subject.dictionary import Dictionary
+
+from .columns import build_batch, choose_schema
+from .question import Request
+
+PART_BYTES = 4 << 20
+PART_SLICES = 8
+"""At most so much is joined: a slice is about two megabytes of records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
+
+    source: Source
+    start: int
+    stop: int = NO_STOP
+    floor: int = 0
+
+
+@dataclass(slots=True)
+class Part:
+    """What came of some neighbouring slices."""
+
+    position: int
+    """Where the stretch goes on."""
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    times: list[Ints] = field(default_factory=list)
+    """The timestamps of the batches' rows, ms."""
+    scanned: int = 0
+    unaddressed: Counter[str] = field(default_factory=Counter)
+    """Records without a subject in the stream, by reason."""
+    unknown: int = 0
+    """Records for which the filter is neither true nor false."""
+    nulls: Counter[str] = field(default_factory=Counter)
+    """Values that the filter names and that could not be read, by reason."""
+    broken: Malformed | None = None
+    """What could not be read, right after the records of this part."""
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class Sieve:
+    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences."""
+
+    def __init__(self, request: Request, *, sequenced: bool) -> None:
+        self._request, self._sequenced = request, sequenced
+        stream = request.stream
+        self.schema = choose_schema(request.columns)
+        self._name = stream.name if request.is_named else None
+        self._addressing = Addressing(stream.subject.rule, stream.patterns)
+        self._masks = Masks([request.filter], stream.properties)
+        self._audiences: dict[Dictionary, Audience] = {}
+
+    def sift(self, stretch: Stretch, fetched: Fetched, now: int) -> Iterator[Part]:
+        """The records of a fetch that pass, in parts. `now`: ms since 1970, for filters that ask.
+
+        A part that is `broken` is followed by what comes after the batch that cannot be read.
+        """
+        position = max(fetched.position, stretch.floor)
+        part, slices, size = Part(fetched.position), 0, 0
+        pieces = self._addressing.read(
+            *stretch.source,
+            fetched.data,
+            position,
+            more=self._masks.fields,
+            stop=stretch.stop,
+            aborted=fetched.aborted,
+        )
+        for piece in pieces:
+            if isinstance(piece, Malformed):
+                part.broken, part.position = piece, piece.next_offset
+            else:
+                size += self._add(part, piece, now)
+                slices += 1
+            if part.broken or slices >= PART_SLICES or size >= PART_BYTES:
+                yield self._join(part)
+                part, slices, size = Part(part.position), 0, 0
+        if slices:
+            yield self._join(part)
+
+    def _add(self, part: Part, piece: Addressed, now: int) -> int:
+        """Put what passes of a slice into the part; returns its bytes."""
+        part.position = piece.records.next_offset
+        part.scanned += len(piece.records)
+        part.unaddressed.update(piece.count_unaddressed())
+        rows = self._choose(part, piece, now)
+        if not rows.size:
+            return 0
+        columns = self._request.columns
+        batch = build_batch(piece, rows, columns, stream=self._name, sequenced=self._sequenced)
+        part.batches.append(batch)
+        part.times.append(piece.records.timestamp[rows])
+        return int(batch.nbytes)
+
+    def _choose(self, part: Part, piece: Addressed, now: int) -> Ints:
+        """The rows that pass, ascending."""
+        if piece.dictionary not in self._audiences:
+            self._audiences[piece.dictionary] = Audience(piece.dictionary, [self._request.patterns])
+        rows = self._within_time(piece, self._audiences[piece.dictionary].select(piece.codes).of(0))
+        if not rows.size:
+            return rows
+        sifted = self._masks.sift(piece, {0: rows}, now)
+        for tally in sifted.tallies.values():
+            part.unknown += tally.unknown
+            part.nulls.update(tally.nulls)
+        return sifted.rows.get(0, rows[:0])
+
+    def _within_time(self, piece: Addressed, rows: Ints) -> Ints:
+        since, until = self._request.since, self._request.until
+        if since is None and until is None:
+            return rows
+        times = piece.records.timestamp[rows]
+        passes = times != NO_TIMESTAMP
+        if since is not None:
+            passes &= times >= since
+        if until is not None:
+            passes &= times < until
+        kept: Ints = rows[passes]
+        return kept
+
+    def _join(self, part: Part) -> Part:
+        if len(part.batches) > 1:
+            part.batches = join_batches(self.schema, part.batches)
+            part.times = [np.concatenate(part.times)]
+        return part
+
+
+def join_batches(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows in one batch (in some more when a column holds more than 2 GiB)."""
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found

@@ -1,0 +1,176 @@
+"""What is known of one batch: its columns as the language sees them, and the value of every node that was asked for.
+
+Nodes are shared. A hundred filters with `carrier = 'AA'` in them hold one Program for it (steps.py), and an Evaluation keeps
+each program's value, so the hundredth finds it. The memo is keyed by the program itself: an object's identity is
+a cheap key, where hashing a tree would cost as much as a kernel.
+
+A part of a filter that reads one dictionary-encoded column is evaluated on the dictionary, a handful of values, and the
+answers are dealt out to the rows by code. The dictionary is simply a batch of its own.
+
+Rows in doubt (vectors.py) are settled here by the row evaluator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from overlay.filter import rows as by_row
+from overlay.filter.fields import DEFAULT_PRIORITY
+from overlay.filter.nodes import Column, Name, Node, Section, walk
+
+from .vectors import Kind, Value, Vector, both, fill, load
+
+Key = tuple[Section, str]
+"""A column: where the field is and what it is called there, with underscores."""
+
+PRIORITY: Key = (Section.HEADER, "priority")
+
+Answer: TypeAlias = pa.BooleanArray | bool | None
+"""A value as AND, OR and NOT take it; see to_truth."""
+
+
+def key_of(node: Name | Column) -> Key:
+    return node.section, node.name
+
+
+def find_columns(node: Node) -> frozenset[Key]:
+    return frozenset(key_of(each) for each in walk(node) if isinstance(each, Name | Column))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Program:
+    """A node made ready to run on batches. Equal nodes that are alive at the same time have the same program."""
+
+    node: Node
+    columns: frozenset[Key]
+    run: Callable[[Evaluation], Value]
+
+    def __call__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> pa.BooleanArray:
+        """The filter's answer for each row; null is unknown. For several filters over one batch see Evaluation."""
+        return Evaluation(columns, rows, now).answer(self)
+
+
+class Evaluation:
+    """One batch: `columns` of `rows` values each, those of missing fields left out, at the time `now` (ms since 1970).
+
+    Not for two threads at once.
+    """
+
+    def __init__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> None:
+        self.columns, self.rows, self.now = columns, rows, now
+        self._values: dict[Program, Value] = {}
+        self._loaded: dict[Key, Vector | None] = {}
+        self._distinct: dict[Key, tuple[Evaluation, pa.Array] | None] = {}
+
+    def answer(self, program: Program) -> pa.BooleanArray:
+        """The program's answer for each row; null is unknown, and so is a value that is no boolean."""
+        found = to_truth(self.value(program))
+        if found is None:
+            return pa.nulls(self.rows, pa.bool_())
+        return pa.repeat(found, self.rows) if isinstance(found, bool) else found
+
+    def value(self, program: Program) -> Value:
+        if program in self._values:
+            return self._values[program]
+        shared = self._find_distinct(*program.columns) if len(program.columns) == 1 else None
+        found = program.run(self) if shared is None else _deal(shared[0].value(program), shared[1])
+        self._values[program] = found
+        return found
+
+    def load(self, key: Key) -> Vector | None:
+        """A column as the language sees it; None when all is NULL. Raises ValueError for a wrong number of values."""
+        if key in self._loaded:
+            return self._loaded[key]
+        array = self.columns.get(key)
+        if array is not None and len(array) != self.rows:
+            raise ValueError(f"column {key[0].value}.{key[1]} has {len(array)} values in a batch of {self.rows} rows")
+        found = None if array is None else load(array)
+        self._loaded[key] = found = self._fill_priority(found) if key == PRIORITY else found
+        return found
+
+    def settle(self, node: Node, value: Value) -> Value:
+        """A predicate's value with the rows in doubt asked again, one by one."""
+        if not isinstance(value, Vector) or value.doubt is None:
+            return value
+        found = value.array
+        if value.doubt.true_count:
+            messages = self._take_messages(find_columns(node), pc.indices_nonzero(value.doubt))
+            exact = [by_row.evaluate(node, message, self.now) for message in messages]
+            found = pc.replace_with_mask(found, value.doubt, pa.array(exact, pa.bool_()))
+        return Vector(Kind.BOOLEAN, found)
+
+    def _take_messages(self, columns: frozenset[Key], rows: pa.Array) -> Iterator[dict[str, dict[str, Any]]]:
+        values = [self._take_values(key, rows) for key in columns]
+        for cells in zip(*values, strict=True):
+            message: dict[str, dict[str, Any]] = {section.value: {} for section in Section}
+            for (section, name), cell in zip(columns, cells, strict=True):
+                message[section.value][name] = cell
+            yield message
+
+    def _take_values(self, key: Key, rows: pa.Array) -> list[Any]:
+        vector = self.load(key)
+        if vector is None:
+            return [None] * len(rows)
+        # only uint64 holds integers that a vector cannot
+        is_wide = vector.kind is Kind.LONG and vector.doubt is not None
+        values: list[Any] = (self.columns[key] if is_wide else vector.array).take(rows).to_pylist()
+        return values
+
+    def _fill_priority(self, found: Vector | None) -> Vector:
+        if found is None:
+            return Vector(Kind.LONG, pa.repeat(pa.scalar(DEFAULT_PRIORITY, pa.int64()), self.rows))
+        if not found.array.null_count:
+            return found
+        if found.kind is Kind.LONG:
+            return Vector(Kind.LONG, found.array.fill_null(DEFAULT_PRIORITY), found.doubt)
+        # an integer in a column of another type
+        return Vector(found.kind, found.array, both(found.doubt, found.array.is_null()), found.is_utf8)
+
+    def _find_distinct(self, key: Key) -> tuple[Evaluation, pa.Array] | None:
+        """A dictionary-encoded column's distinct values as a batch, and each row's place in it."""
+        if key in self._distinct:
+            return self._distinct[key]
+        array, found = self.columns.get(key), None
+        if isinstance(array, pa.DictionaryArray) and len(array.dictionary) < self.rows:
+            values, codes = array.dictionary, array.indices
+            if codes.null_count:
+                codes = codes.cast(pa.int64()).fill_null(len(values))
+                values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+            found = Evaluation({key: values}, len(values), self.now), codes
+        self._distinct[key] = found
+        return found
+
+
+def to_truth(value: Value) -> Answer:
+    """A value as AND, OR and NOT take it: what is no boolean is unknown."""
+    if isinstance(value, Vector):
+        return value.array if value.kind is Kind.BOOLEAN else None
+    return value if isinstance(value, bool) else None
+
+
+def _deal(value: Value, codes: pa.Array) -> Value:
+    """Values of the distinct values to the rows that have them."""
+    if not isinstance(value, Vector):
+        return value
+    if value.kind is Kind.BOOLEAN and value.doubt is None:
+        same = collapse(value.array)
+        if isinstance(same, bool):
+            return same
+    doubt = None if value.doubt is None else fill(_take(value.doubt, codes))
+    return Vector(value.kind, _take(value.array, codes), doubt, value.is_utf8)
+
+
+def _take(array: pa.Array, codes: pa.Array) -> pa.Array:
+    return pc.take(array, codes, boundscheck=False)
+
+
+def collapse(answer: pa.BooleanArray) -> pa.BooleanArray | bool:
+    """True or False where that is every row's answer."""
+    if len(answer) and answer.true_count == len(answer):
+        return True
+    return False if len(answer) and answer.false_count == len(answer) else answer

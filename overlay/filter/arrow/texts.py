@@ -1,0 +1,98 @@
+"""LIKE and the affixes of property filters on vectors.
+
+A pattern without `_` is mostly a plain search for bytes. The others go to RE2, which is linear in the value but not in the
+pattern: looking anywhere for a run with many `_` makes it follow as many states as there are characters. Such
+patterns are left to like.py's own engine, value by value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from overlay.filter.like import LikePattern, Shape
+
+from .comparing import hold
+from .vectors import Kind, Value, Vector, make_unknown
+
+_WIDE = 8
+"""With more `_` in a run RE2 was measured to be slower than the engine in Python."""
+
+
+def matches(pattern: LikePattern, value: Value) -> Value:
+    """Whether the texts match; what is no text, or no UTF-8, is unknown."""
+    if isinstance(value, bytes):
+        return pattern.matches(value)
+    if not isinstance(value, Vector) or value.kind is not Kind.TEXT:
+        return make_unknown(value)
+    strings = value.array if value.is_utf8 else _keep_utf8(value.array)
+    return Vector(Kind.BOOLEAN, _match(pattern, strings), value.doubt)
+
+
+def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
+    """Whether the texts begin, or end, with `text`; what is no text does not."""
+    if not isinstance(value, Vector):
+        return None
+    if value.kind is not Kind.TEXT:
+        return hold(False, value)
+    return Vector(Kind.BOOLEAN, (pc.ends_with if is_suffix else pc.starts_with)(value.array, text), value.doubt)
+
+
+def is_present(array: pa.Array | None) -> Value:
+    """Whether the field is there. A batch has one null for a field that is missing and one that is NULL: it is not."""
+    if array is None:
+        return False
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()  # the dictionary may hold null as well
+    return Vector(Kind.BOOLEAN, array.is_valid())
+
+
+def _match(pattern: LikePattern, array: pa.Array) -> pa.BooleanArray:
+    """`array`: bytes that are UTF-8."""
+    match pattern.shape:
+        case Shape.EXACT:
+            return pc.equal(array, pa.scalar(pattern.head, pa.binary()))
+        case Shape.PREFIX:
+            return pc.starts_with(array, pattern.head)
+        case Shape.SUFFIX:
+            return pc.ends_with(array, pattern.tail)
+        case Shape.CONTAINS:
+            return pc.match_substring(array, pattern.inner)
+        case Shape.PREFIX_SUFFIX:
+            ends = pc.and_(pc.starts_with(array, pattern.head), pc.ends_with(array, pattern.tail))
+            room = len(pattern.head) + len(pattern.tail)
+            return pc.and_(ends, pc.greater_equal(pc.binary_length(array), room))
+        case Shape.GENERAL:
+            return _match_generally(pattern, array)
+
+
+def _match_generally(pattern: LikePattern, array: pa.Array) -> pa.BooleanArray:
+    if all(run.count(None) <= _WIDE for run in pattern.runs[1:]):
+        type = pa.large_string() if pa.types.is_large_binary(array.type) else pa.string()
+        try:
+            return pc.match_substring_regex(array.view(type), pattern.regex)
+        except pa.ArrowInvalid:
+            pass  # the pattern has grown over RE2's own limit of memory
+    return pa.array([None if value is None else pattern.matches(value) for value in array.to_pylist()], pa.bool_())
+
+
+def _keep_utf8(array: pa.Array) -> pa.Array:
+    """The texts with null in place of those that are not UTF-8."""
+    is_large = pa.types.is_large_binary(array.type)
+    try:
+        array.cast(pa.large_string() if is_large else pa.string())
+    except pa.ArrowInvalid:
+        return _drop_others(array, np.dtype(np.int64 if is_large else np.int32))
+    return array
+
+
+def _drop_others(array: pa.Array, offset: np.dtype[np.signedinteger]) -> pa.Array:
+    # brings numba with it, which a filter over strings does without
+    from overlay.scan.columns import gather
+    from overlay.scan.states import MISSING
+
+    _, bounds, data = array.buffers()
+    bounds = np.frombuffer(bounds, offset)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    size = np.where(array.is_valid().to_numpy(zero_copy_only=False), np.diff(bounds), MISSING)
+    return gather(np.frombuffer(data, np.uint8), bounds[:-1], size, "string").array.view(pa.binary())

@@ -1,0 +1,122 @@
+"""Names become columns: what a stream's file says of its properties, and what is built in, gives each name its type.
+
+Kafka's headers are bytes without types, so a property that the file does not declare is a string. Compared with a number it
+would never be equal, less or greater, and in arithmetic never known: an empty consumer that nobody can explain. That one
+mistake is refused here, with the line that the stream's file lacks. Other clashes of types are legal and answer as
+the facts say (section 6).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from overlay.errors import FilterSyntaxError
+
+from .families import Family, find_family
+from .fields import FIELDS, SECTIONS
+from .nodes import (
+    Arithmetic,
+    Calculation,
+    Column,
+    Comparison,
+    In,
+    Literal,
+    Name,
+    Node,
+    Now,
+    Section,
+    Sign,
+    children,
+    walk,
+)
+from .syntax import quote, refuse, suggest
+from .trees import map_children
+
+UNDECLARED = "string"
+"""The type of an application property that the stream does not declare."""
+
+
+def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
+    """The tree with a Column in place of each Name; the same tree when `types` is None, which leaves types to the data.
+
+    `types`: declared type by property name; a fixed field's built-in type is overridden by `p.message_id` and the like.
+    `text`: the SQL that the places in the tree refer to, or "" for a property filter. Raises FilterSyntaxError.
+    """
+    if types is None:
+        return node
+    bound = _bind(node, types)
+    for each in walk(bound):
+        for column, partner in _find_pairs(each):
+            if (
+                column.section is Section.APPLICATION
+                and column.name not in types
+                and find_family(partner) is Family.NUMBER
+            ):
+                raise _refuse(column, partner, types, text)
+    return bound
+
+
+def _bind(node: Node, types: Mapping[str, str]) -> Node:
+    if isinstance(node, Name):
+        return Column(node.section, node.name, _find_type(node, types), at=node.at)
+    return map_children(node, lambda child: _bind(child, types))
+
+
+def _find_type(name: Name, types: Mapping[str, str]) -> str:
+    if name.section is Section.APPLICATION:
+        return types.get(name.name, UNDECLARED)
+    spellings = [f"{prefix}.{name.name}" for prefix, section in SECTIONS.items() if section is name.section]
+    declared = [types[spelling] for spelling in spellings if spelling in types]
+    return declared[0] if declared else FIELDS[name.section][name.name]
+
+
+def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
+    """Columns right below the node, each with what it has to share a type with."""
+    match node:
+        case Comparison(left=left, right=right):
+            pairs = [(left, right), (right, left)]
+        case In(operand=operand, items=items):
+            pairs = [pair for item in items for pair in ((operand, item), (item, operand))]
+        case Sign() | Calculation():
+            pairs = [(child, node) for child in children(node)]
+        case _:
+            pairs = []
+    return ((column, partner) for column, partner in pairs if isinstance(column, Column))
+
+
+def _refuse(column: Column, partner: Node, types: Mapping[str, str], text: str) -> FilterSyntaxError:
+    shown = quote(column.name)
+    message = f"the stream does not declare {shown}: it is a string, which no number is like"
+    near = suggest(column.name, types)
+    hint = f"add to the stream's file, under properties: {_write_key(column.name)}: {_guess_type(partner)}"
+    if near:
+        hint = f"did you mean {quote(near)}? If not, {hint}"
+    if not text:
+        return FilterSyntaxError(message, hint=hint, path=(column.section.value, column.name))
+    return refuse(text, column.at, message, hint)
+
+
+def _guess_type(partner: Node) -> str:
+    match partner:
+        case Column(type=type):
+            return type
+        case Now():
+            return "timestamp"
+        case Literal(value=float()) | Calculation(operator=Arithmetic.DIV):
+            return "double"
+        case Calculation() | Sign() if any(_guess_type(child) == "double" for child in children(partner)):
+            return "double"
+        case _:
+            return "long"
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_YAML_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+
+
+def _write_key(name: str) -> str:
+    """A name as a key of YAML."""
+    is_plain = _PLAIN_KEY.fullmatch(name) and name.lower() not in _YAML_WORDS
+    return name if is_plain else json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,122 @@
+"""From text to the words, symbols and constants of a filter expression: the lexical rules of SQL filters.
+
+The longest match wins, as in RabbitMQ's lexer, and blanks are needed only where two tokens would read as one: `5AND b` is
+three tokens and `5ANDb` is none. One case surprises: a section may hold hyphens, so `a-p.subject` is a single name, of an
+unknown section, while `a - p.subject` and `5-p.group_sequence` subtract. A table of regular expressions in the order
+of length does that; lark's own lexers know nothing of length across terminals, and would take reserved words for names
+wherever the grammar has no use for them as words.
+
+What is almost a token (`==`, `.5`, `5E2`, a string without its end) is found here as well, because the parser would
+see only its pieces. slips.py words the errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from . import slips
+from .fields import FIELDS, OPERATORS, RESERVED, SECTIONS
+from .limits import Limits
+from .nodes import Span
+from .syntax import Slip
+
+# possessive where a second try cannot help, so that one token costs one pass
+_TOKEN = re.compile(
+    r"""
+      (?P<BLANK>     [ \t\f\n\r]++ )
+    | (?P<SLIP>      == | => | =< | && | \|\| | /\* | // | \.[0-9]++ )
+    | (?P<SECTIONED> [A-Za-z][A-Za-z0-9_-]*+ \. [A-Za-z][A-Za-z0-9_]*+ )
+    | (?P<WORD>      [A-Za-z][A-Za-z0-9_]*+ )
+    | (?P<FLOAT>     [0-9]++ \. [0-9]++ (?: E [+-]? [0-9]++ )? )
+    | (?P<BINARY>    0x (?: [0-9A-F]{2} )++ )
+    | (?P<INTEGER>   [0-9]++ )
+    | (?P<STRING>    ' (?: [^'] | '' )*+ '  |  " (?: [^"] | "" )*+ " )
+    | (?P<BRACKETED> \[ (?: [^][\x00-\x1f\x7f] | \[\[ | \]\] )*+ \] )
+    | (?P<COMPARE>   <> | != | <= | >= | [=<>] )
+    | (?P<SYMBOL>    [-+*/%(),] )
+    """,
+    re.VERBOSE,
+)
+_SYMBOLS = {
+    "+": "PLUS",
+    "-": "MINUS",
+    "*": "STAR",
+    "/": "SLASH",
+    "%": "PERCENT",
+    "(": "LPAR",
+    ")": "RPAR",
+    ",": "COMMA",
+}
+_NUMBERS = ("INTEGER", "FLOAT", "BINARY")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+class Token(NamedTuple):
+    """`type` is a terminal of grammar.lark."""
+
+    type: str
+    text: str
+    at: Span
+
+
+def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
+    """The tokens of an expression, one by one. Raises Slip at the first place that makes none, or is one too many."""
+    _check_characters(text, limits)
+    at = count = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise slips.explain_character(text, at)
+        at = found.end()
+        kind = found.lastgroup or ""
+        if kind == "BLANK":
+            continue
+        count += 1
+        if count > limits.tokens:
+            message = f"the expression has more than {limits.tokens} words, symbols and constants"
+            raise Slip(found.span(), message, "make it shorter")
+        yield _classify(kind, text, found.span())
+
+
+def _classify(kind: str, text: str, at: Span) -> Token:
+    piece = text[slice(*at)]
+    if kind == "SLIP":
+        raise slips.explain_symbol(piece, at)
+    if kind in _NUMBERS:
+        slips.check_number(text, at)
+    elif kind == "WORD":
+        if piece not in OPERATORS and piece.lower() in RESERVED:
+            raise slips.explain_word(piece, at)
+        kind = piece if piece in OPERATORS else "NAME"
+    elif kind == "SECTIONED":
+        _check_name(text, at)
+        kind = "NAME"
+    elif kind == "BRACKETED":
+        kind = "NAME"
+    elif kind == "SYMBOL":
+        kind = _SYMBOLS[piece]
+    return Token(kind, piece, at)
+
+
+def _check_name(text: str, at: Span) -> None:
+    prefix, _, field = text[slice(*at)].partition(".")
+    section = SECTIONS.get(prefix)
+    if section is None:
+        raise slips.explain_section(text, at)
+    if section in FIELDS and field not in FIELDS[section]:
+        raise slips.explain_field(text, at, section)
+
+
+def _check_characters(text: str, limits: Limits) -> None:
+    if len(text) > limits.length:
+        at = (limits.length, limits.length + 1)
+        raise Slip(at, f"the expression has {len(text)} characters, and may have {limits.length}", "make it shorter")
+    half = _SURROGATE.search(text)
+    if half is not None:
+        raise Slip(half.span(), "half of a surrogate pair, which is no character and cannot be written as UTF-8")
+    if not text.strip(" \t\f\n\r"):
+        raise Slip(
+            (0, 0), "the expression is empty", "write a condition such as dep_delay > 60; leave the filter out for all"
+        )

@@ -1,0 +1,159 @@
+"""Which records pass the filters of their consumers, found for all consumers of a scan at once.
+
+The subjects come first (audience.py): they say per consumer which records it may want. Columns are then read for the
+records that some filtered consumer may want, every distinct filter is evaluated on them once, its equal parts in other
+filters included, and each consumer keeps those of its records for which the answer is true. A filter whose consumers may
+want nothing of a slice costs nothing.
+
+Only true passes; unknown (SQL's null) does not. What the filters said is tallied per consumer, and so are the nulls
+that come from values which could not be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from overlay.config.stream import Property
+from overlay.field import Field
+from overlay.filter import Filter
+from overlay.filter.arrow import Evaluation, compile
+from overlay.filter.nodes import Column as NamedColumn
+from overlay.scan.columns import Column, Ints
+
+from .addressing import Addressed
+from .properties import find_sources, list_columns
+from .reading import Reading
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a filter said of the records that its consumer's subjects let through; nulls by reason, of its columns."""
+
+    true: int
+    false: int
+    unknown: int
+    nulls: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Sifted:
+    """The rows that each consumer is given, ascending, and the tallies of those that have a filter."""
+
+    rows: dict[int, Ints] = field(default_factory=dict)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+
+
+class Masks:
+    """The filters of a scan's consumers, numbered as those are; None lets everything pass.
+
+    `properties`: those of the stream. `fields`: what the slices must be decoded with.
+    """
+
+    def __init__(self, filters: Sequence[Filter | None], properties: Mapping[str, Property]) -> None:
+        distinct = {one.bound: one for one in filters if one is not None}
+        numbers = {tree: number for number, tree in enumerate(distinct)}
+        self._numbers = [-1 if one is None else numbers[one.bound] for one in filters]
+        self._programs = [compile(tree) for tree in distinct]
+        self._columns = [list_columns(one) for one in distinct.values()]
+        self._sources = find_sources((column for columns in self._columns for column in columns), properties)
+        fields = {field for source in self._sources.values() for field in source.fields}
+        self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
+
+    def sift(self, piece: Addressed, wanted: Mapping[int, Ints], now: int) -> Sifted:
+        """Of the rows that each consumer may want, those that pass its filter. `now`: ms since 1970, for UTC().
+
+        Consumers that are given the same array of rows and have equal filters share one answer.
+        """
+        asked = {i: self._numbers[i] for i in wanted if self._numbers[i] >= 0}
+        if not asked:
+            return Sifted(dict(wanted))
+        candidates = _Candidates([wanted[i] for i in asked], len(piece.records))
+        columns = self._read(Reading(piece, candidates.rows), set(asked.values()))
+        evaluation = Evaluation({(c.section, c.name): read.array for c, read in columns.items()}, candidates.count, now)
+        known: dict[tuple[int, int], tuple[Ints, Tally]] = {}
+        sifted = Sifted()
+        for i, rows in wanted.items():
+            kept = rows
+            if i in asked:
+                key = (asked[i], id(rows))
+                if key not in known:
+                    answer = evaluation.answer(self._programs[asked[i]])
+                    known[key] = _keep(answer, rows, candidates, [columns[c] for c in self._columns[asked[i]]])
+                kept, sifted.tallies[i] = known[key]
+            if kept.size:
+                sifted.rows[i] = kept
+        return sifted
+
+    def _read(self, reading: Reading, numbers: set[int]) -> dict[NamedColumn, Column]:
+        """The columns that these filters name, each once."""
+        needed = dict.fromkeys(column for number in sorted(numbers) for column in self._columns[number])
+        return {column: reading.read(self._sources[column], column.type) for column in needed}
+
+
+class _Candidates:
+    """The records that anybody may want: of `slice_size` records those in any of `lists`, which are ascending."""
+
+    def __init__(self, lists: Sequence[Ints], slice_size: int) -> None:
+        distinct = list({id(rows): rows for rows in lists}.values())
+        self.rows: Ints | None = None
+        """None stands for all records of the slice."""
+        if max(rows.size for rows in distinct) < slice_size:
+            self.rows = distinct[0] if len(distinct) == 1 else _unite(distinct, slice_size)
+        self.count = slice_size if self.rows is None else self.rows.size
+        self._slice_size = slice_size
+        self._index: Ints | None = None
+
+    def find(self, rows: Ints) -> Ints | None:
+        """Where some of the records stand among the candidates; None when they are all of them."""
+        if rows.size == self.count:
+            return None
+        if self.rows is None:
+            return rows
+        if self._index is None:
+            self._index = np.empty(self._slice_size, np.int64)
+            self._index[self.rows] = np.arange(self.count)
+        return self._index[rows]
+
+
+def _unite(lists: Sequence[Ints], slice_size: int) -> Ints:
+    marks = np.zeros(slice_size, np.bool_)
+    for rows in lists:
+        marks[rows] = True
+    return np.flatnonzero(marks)
+
+
+def _keep(
+    answer: pa.BooleanArray, rows: Ints, candidates: _Candidates, columns: Sequence[Column]
+) -> tuple[Ints, Tally]:
+    """The rows for which the answer is true, and the tally of all of them."""
+    places = candidates.find(rows)
+    true, unknown = _unpack(answer)
+    kept = rows[true if places is None else true[places]]
+    unknowns = answer.null_count if places is None else int(np.count_nonzero(unknown[places]))
+    nulls: Counter[str] = Counter()
+    for column in columns:
+        nulls.update(column.count_nulls(places))
+    return kept, Tally(kept.size, rows.size - kept.size - unknowns, unknowns, nulls)
+
+
+def _unpack(answer: pa.BooleanArray) -> tuple[Flags, Flags]:
+    """Which answers are true, and which are unknown."""
+    validity, values = answer.buffers()
+    true = _unpack_bits(values, answer)
+    if not answer.null_count:
+        return true, np.zeros(true.size, np.bool_)
+    valid = _unpack_bits(validity, answer)
+    return true & valid, ~valid
+
+
+def _unpack_bits(bits: pa.Buffer, answer: pa.BooleanArray) -> Flags:
+    packed = np.frombuffer(bits, np.uint8)
+    return np.unpackbits(packed, count=answer.offset + len(answer), bitorder="little")[answer.offset :].view(np.bool_)

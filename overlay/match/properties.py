@@ -1,0 +1,83 @@
+"""Which part of a record each name of a filter is read from (interfaces.md, Files; facts/sql_filters, what we do differently).
+
+| name                     | read from                                                                           |
+|--------------------------|-------------------------------------------------------------------------------------|
+| a declared property      | what its `from` says, the header of its name where it says nothing                  |
+| an undeclared one        | the header of its name, as a string                                                 |
+| `header.priority`        | the header `priority`                                                               |
+| `properties.x`           | the header `x`, spelled with underscores or with hyphens; where a record has neither, |
+|                          | `subject` is the overlay's subject, `to` the topic, `creation_time` the record's    |
+|                          | timestamp and `group_id` its key                                                    |
+
+A declaration of a section's field (`p.message_id: {type: long}`) changes its type and, if it has a `from`, its source.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from overlay.config.stream import Property, place_property
+from overlay.field import Field, FieldKind
+from overlay.filter import Filter
+from overlay.filter.nodes import Column, Section
+
+
+class Given(enum.Enum):
+    """What is known of a record without a look into its bytes."""
+
+    SUBJECT = "subject"
+    TOPIC = "topic"
+    PARTITION = "partition"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a column comes from: the first of `fields` that the record has, and `given` where it has none of them."""
+
+    fields: tuple[Field, ...]
+    given: Given | None = None
+
+
+_GIVEN = {FieldKind.TOPIC: Given.TOPIC, FieldKind.PARTITION: Given.PARTITION, FieldKind.TIMESTAMP: Given.TIMESTAMP}
+
+_OTHERWISE = {
+    "subject": Source((), Given.SUBJECT),
+    "to": Source((), Given.TOPIC),
+    "creation_time": Source((), Given.TIMESTAMP),
+    "group_id": Source((Field(FieldKind.KEY),)),
+}
+"""Where the fields of `properties` are read from in records without a header of their name."""
+
+
+def list_columns(filter: Filter) -> tuple[Column, ...]:
+    """The columns that a filter reads. Raises ValueError for one whose types are left to the data."""
+    columns = tuple(column for column in filter.columns if isinstance(column, Column))
+    if len(columns) < len(filter.columns):
+        raise ValueError(f"filter {filter.text!r} was compiled without the stream's properties, so its types are open")
+    return columns
+
+
+def find_sources(columns: Iterable[Column], declared: Mapping[str, Property]) -> dict[Column, Source]:
+    """Where each column of a bound filter is read from. `declared`: the stream's properties."""
+    written = {place_property(name): entry.source for name, entry in declared.items()}
+    return {column: _find_source(column, written.get((column.section, column.name))) for column in columns}
+
+
+def _find_source(column: Column, written: Field | None) -> Source:
+    if written is not None:
+        return Source((), _GIVEN[written.kind]) if written.kind in _GIVEN else Source((written,))
+    headers = tuple(Field(FieldKind.HEADER, name) for name in _spell(column))
+    if column.section is not Section.PROPERTIES:
+        return Source(headers)
+    otherwise = _OTHERWISE.get(column.name, Source(()))
+    return Source(headers + otherwise.fields, otherwise.given)
+
+
+def _spell(column: Column) -> tuple[str, ...]:
+    """The header names that a column goes by."""
+    if column.section is Section.PROPERTIES:
+        return tuple(dict.fromkeys((column.name, column.name.replace("_", "-"))))
+    return (column.name,)

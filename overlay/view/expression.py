@@ -1,0 +1,140 @@
+"""A filter as people see it: its meaning, its fields, and what its parts are worth for a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from overlay.config.stream import Property, StreamConfig, place_property
+from overlay.filter import Filter
+from overlay.filter.bind import bind
+from overlay.filter.describe import describe, describe_name
+from overlay.filter.message import Message, Value
+from overlay.filter.nodes import (
+    Affix,
+    And,
+    Column,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Name,
+    Node,
+    Not,
+    Now,
+    Or,
+    Present,
+    Section,
+    walk,
+)
+from overlay.filter.rows import evaluate, to_truth, trace
+from overlay.match.properties import Source, find_sources
+
+ANY = "any"
+"""The type of a field when no stream says which: that of each message's value."""
+_CONDITIONS = (Comparison, Like, In, IsNull, Affix, Present, Not, And, Or)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field that the filter names. `is_declared`: by the stream; None where that is no question."""
+
+    name: str
+    type: str
+    source: str
+    is_declared: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`means` is the expression in canonical text; `verdict` is `true`, `false` or `unknown` when no message matters."""
+
+    means: str
+    verdict: str
+    fields: tuple[Field, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self) | {"verdict": self.verdict or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A sub-expression, from the outside in. `at`: its place in the text."""
+
+    text: str
+    value: Value
+    depth: int
+    at: tuple[int, int]
+    is_condition: bool
+    is_constant: bool
+
+    @property
+    def shown_value(self) -> str:
+        if self.is_condition:
+            return show_answer(to_truth(self.value))
+        return "null" if self.value is None else describe(Literal(self.value))
+
+    def describe(self) -> dict[str, Any]:
+        """As a JSON object; bytes that are no UTF-8 as a binary constant."""
+        value = self.value
+        if isinstance(value, bytes):
+            try:
+                value_shown: object = value.decode()
+            except UnicodeDecodeError:
+                value_shown = describe(Literal(value))
+        else:
+            value_shown = value
+        return {"text": self.text, "value": value_shown, "depth": self.depth, "at": list(self.at)}
+
+
+def show_answer(answer: bool | None) -> str:
+    return "unknown" if answer is None else "true" if answer else "false"
+
+
+def describe_filter(compiled: Filter, stream: StreamConfig | None) -> Meaning:
+    """What a filter means to a stream, or to messages of any kind."""
+    return Meaning(describe(compiled.node), _judge(compiled.bound), _list_fields(compiled, stream))
+
+
+def _judge(node: Node) -> str:
+    if any(isinstance(each, Name | Column | Now) for each in walk(node)):
+        return ""
+    return show_answer(to_truth(evaluate(node, {}, 0)))
+
+
+def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[Field, ...]:
+    names = list(dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name)))
+    declared: Mapping[str, Property] = {} if stream is None else stream.properties
+    types = {name: str(entry.type) for name, entry in declared.items()}
+    columns = {name: bind(name, types, compiled.text) for name in names}
+    bound = {name: column for name, column in columns.items() if isinstance(column, Column)}
+    sources = find_sources(bound.values(), declared)
+    written = {place_property(name) for name in declared}
+    return tuple(
+        Field(
+            describe_name(name),
+            ANY if stream is None else column.type,
+            _show_source(sources[column]),
+            None if stream is None or name.section is not Section.APPLICATION else (name.section, name.name) in written,
+        )
+        for name, column in bound.items()
+    )
+
+
+def _show_source(source: Source) -> str:
+    """`{header:message_id}, else {header:message-id}`: the places in the order in which they are looked at."""
+    places = [str(field) for field in source.fields]
+    if source.given is not None:
+        places.append(f"{{{source.given.value}}}")
+    return ", else ".join(places)
+
+
+def trace_filter(compiled: Filter, message: Message, now: int) -> list[Part]:
+    """Every part of the expression as it was written, and what it is worth."""
+    return [
+        Part(step.text, step.value, step.depth, step.at, isinstance(node, _CONDITIONS), isinstance(node, Literal))
+        for node, step in zip(walk(compiled.node), trace(compiled.node, message, now), strict=True)
+    ]

@@ -1,0 +1,33 @@
+"""How far a reading is, on stderr: offsets read of those there are, records a second, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from .figures import show_count, show_rate
+
+Numbers = Callable[[], tuple[int, int | None, int, int]]
+"""Offsets done, offsets in all (None: no end), records looked at, records that passed."""
+
+
+class Gauge(Progress):
+    """A bar that asks for the numbers whenever it is drawn, so that a reading without matches moves it too."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers, self._began, self._bar = numbers, time.monotonic(), TaskID(0)
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        super().__init__(*columns, console=Console(stderr=True), transient=True)
+        self._bar = self.add_task("", total=None)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        done, total, scanned, passed = self._numbers()
+        elapsed = time.monotonic() - self._began
+        rate = show_rate(scanned / elapsed if elapsed > 0 else None)
+        left = "" if total is None else f", {show_count(max(0, total - done))} left"
+        if self.task_ids:
+            self.update(self._bar, completed=done, total=total, description=f"{show_count(passed)} found, {rate}{left}")
+        yield from super().get_renderables()

@@ -1,0 +1,95 @@
+"""Records as a table that is printed while they come: fitted to a terminal, or plain lines that are never cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from .figures import UNKNOWN
+from .lines import list_headers, show_times
+
+GRID_COLUMNS = ("subject", "sequence", "timestamp", "key", "value", "headers", "partition", "offset")
+_CAPS = {"subject": 0.3, "key": 0.15, "headers": 0.2}
+"""The part of a terminal's width that a column may take at most, so that the value keeps some."""
+_GAP = "  "
+_RIGHT = ("sequence", "partition", "offset")
+
+
+class Grid:
+    """Prints batches that have GRID_COLUMNS: one line a record, the names of the columns before the first.
+
+    Streams of one partition show the sequence, others partition and offset. Control characters in the data are shown
+    as escapes: a terminal would obey them. `write` takes the lines where nobody looks at a terminal.
+    """
+
+    def __init__(self, console: Console, write: Callable[[bytes], object]) -> None:
+        self._console, self._write = console, write
+        self._widths: dict[str, int] = {}
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        cells = self._read(batch)
+        is_first = not self._widths
+        for name, column in cells.items():
+            self._widths[name] = max(self._widths.get(name, len(name)), *map(cell_len, column))
+        rows = zip(*cells.values(), strict=True)
+        if is_first:
+            self._show([list(cells)], "bold")
+        self._show(rows, "")
+
+    def _read(self, batch: pa.RecordBatch) -> dict[str, list[str]]:
+        sequenced = batch["sequence"].null_count < batch.num_rows
+        columns: dict[str, Iterable[object]] = {
+            name: batch[name].to_pylist() for name in (("sequence",) if sequenced else ("partition", "offset"))
+        }
+        columns["timestamp"] = show_times(batch)
+        columns["subject"] = batch["subject"].to_pylist()
+        columns["key"] = batch["key"].to_pylist()
+        columns["headers"] = [" ".join(map(_show_header, headers)) for headers in list_headers(batch)]
+        columns["value"] = batch["value"].to_pylist()
+        return {name: [self._cap(name, _show(cell)) for cell in column] for name, column in columns.items()}
+
+    def _cap(self, name: str, text: str) -> str:
+        if name not in _CAPS or not self._console.is_terminal:
+            return text
+        cap = int(self._console.width * _CAPS[name])
+        if cell_len(text) <= cap:
+            return text
+        return set_cell_size(text, cap - 1) + "…"
+
+    def _show(self, rows: Iterable[Sequence[str]], style: str) -> None:
+        lines = [self._pad(row) for row in rows]
+        if not self._console.is_terminal:
+            self._write("".join(line + "\n" for line in lines).encode())
+            return
+        for line in lines:
+            text = Text(line, style)
+            text.truncate(self._console.width, overflow="ellipsis")
+            self._console.print(text, no_wrap=True, crop=False)
+
+    def _pad(self, row: Sequence[str]) -> str:
+        *padded, last = zip(self._widths.items(), row, strict=True)
+        cells = [
+            " " * (width - cell_len(cell)) + cell if name in _RIGHT else set_cell_size(cell, width)
+            for (name, width), cell in padded
+        ]
+        return _GAP.join([*cells, last[1]])
+
+
+def _show_header(header: tuple[str, bytes | None]) -> str:
+    return f"{header[0]}={_show(header[1])}"
+
+
+def _show(cell: object) -> str:
+    """Text of a cell, on one line whatever it holds."""
+    if cell is None:
+        return UNKNOWN
+    text = cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()

@@ -1,0 +1,95 @@
+"""Records as lines for other programs: JSON objects, or nothing but the values.
+
+A value that is JSON is put into its object as it stands, so that numbers keep their digits and keys their order; only line
+ends, which can stand between tokens and nowhere else, become blanks.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+JSON_COLUMNS = ("subject", "sequence", "timestamp", "key", "value", "headers", "topic", "partition", "offset")
+RAW_COLUMNS = ("value",)
+_NO_TIME = -1
+
+
+def write_json(batch: pa.RecordBatch) -> bytes:
+    """A line for each record of a batch that has JSON_COLUMNS.
+
+    Members: subject, sequence, topic, partition, offset, timestamp (RFC 3339), key, headers (a list of name and value),
+    value. Bytes that are no UTF-8 stand in base64 under `key_base64`, `value_base64` in place of `key`, `value`.
+    """
+    plain = [batch[name].to_pylist() for name in ("subject", "sequence", "topic", "partition", "offset")]
+    rows = zip(*plain, show_times(batch), batch["key"].to_pylist(), list_headers(batch), strict=True)
+    lines = [_write_object(row, value) for row, value in zip(rows, batch["value"].to_pylist(), strict=True)]
+    return b"".join(lines)
+
+
+def write_raw(batch: pa.RecordBatch) -> bytes:
+    """The values, a line feed after each; a record without a value is an empty line."""
+    return b"".join((value or b"") + b"\n" for value in batch["value"].to_pylist())
+
+
+def show_times(batch: pa.RecordBatch) -> list[str | None]:
+    """Timestamps as `2026-01-31T12:00:00.000Z`, None for a record that has none."""
+    times = batch["timestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
+    texts = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms", timezone="UTC").tolist()
+    return [None if time == _NO_TIME else text for time, text in zip(times.tolist(), texts, strict=True)]
+
+
+def list_headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
+    """Name and value of every header of each record."""
+    column = batch["headers"]
+    pairs = column.flatten()
+    names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
+    bounds = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
+    flat = list(zip(names, values, strict=True))
+    return [flat[first:end] for first, end in itertools.pairwise(bounds)]
+
+
+def _write_object(row: tuple[Any, ...], value: bytes | None) -> bytes:
+    subject, sequence, topic, partition, offset, time, key, headers = row
+    members = {
+        "subject": subject,
+        "sequence": sequence,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": time,
+        **_name("key", key),
+        "headers": [{"name": name, **_name("value", content)} for name, content in headers],
+    }
+    head = json.dumps(members, ensure_ascii=False).encode()[:-1]
+    raw = None if value is None else _as_json(value)
+    last = (
+        b'"value": ' + raw if raw is not None else json.dumps(_name("value", value), ensure_ascii=False).encode()[1:-1]
+    )
+    return head + b", " + last + b"}\n"
+
+
+def _name(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Bytes as a member of an object: a text where they are UTF-8."""
+    try:
+        return {name: None if content is None else content.decode()}
+    except UnicodeDecodeError:
+        assert content is not None
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _as_json(value: bytes) -> bytes | None:
+    """The value on one line if it is a JSON document."""
+    try:
+        json.loads(value.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value.strip(b" \t\r\n").replace(b"\r", b" ").replace(b"\n", b" ")

@@ -1,0 +1,104 @@
+"""Batches of records to an output, one printer for each format of `overlay read`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO, Protocol
+
+import pyarrow as pa
+
+from overlay.client import SCHEMA
+
+from .grid import GRID_COLUMNS, Grid
+from .lines import JSON_COLUMNS, RAW_COLUMNS, write_json, write_raw
+from .table import make_console
+
+
+class Printer(Protocol):
+    """What is printed has reached the output when `print` returns: somebody may be following."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that its batches need."""
+
+    def print(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None:
+        """Write what comes last."""
+
+
+class Lines:
+    """Each batch as some bytes of text."""
+
+    def __init__(self, out: IO[bytes], columns: tuple[str, ...], write: Callable[[pa.RecordBatch], bytes]) -> None:
+        self.columns, self._out, self._write = columns, out, write
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        self._out.write(self._write(batch))
+        self._out.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class Table:
+    """See grid.py."""
+
+    columns = GRID_COLUMNS
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._grid = out, Grid(make_console(), out.write)
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        self._grid.print(batch)
+        self._out.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class Ipc:
+    """Arrow's streaming format, whole even when there is no record."""
+
+    columns = tuple(SCHEMA.names)
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._writer = out, pa.ipc.new_stream(out, SCHEMA)
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._out.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._out.flush()
+
+
+class Count:
+    """How many records there were, at the end."""
+
+    columns = ()
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._count = out, 0
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        self._count += batch.num_rows
+
+    def close(self) -> None:
+        self._out.write(f"{self._count}\n".encode())
+        self._out.flush()
+
+
+_PRINTERS: dict[str, Callable[[IO[bytes]], Printer]] = {
+    "table": Table,
+    "json": lambda out: Lines(out, JSON_COLUMNS, write_json),
+    "raw": lambda out: Lines(out, RAW_COLUMNS, write_raw),
+    "arrow-ipc": Ipc,
+    "count": Count,
+}
+
+
+def open_printer(form: str, out: IO[bytes]) -> Printer:
+    """A printer for `table`, `json`, `raw`, `arrow-ipc` or `count`."""
+    return _PRINTERS[form](out)

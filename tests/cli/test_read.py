@@ -1,0 +1,235 @@
+"""`overlay read` against a real broker, as it is typed: formats, options, Ctrl-C, closed pipes, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+
+from overlay.cli import overlay
+from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.service import write_service_file
+from tests.support.waiting import wait_until
+
+BASE = 1_700_000_000_000
+COUNT = 400
+VALUES = [b'{"n": %d}' % n if n % 4 else b"\xff%d" % n for n in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def topic(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    name = f"read-{tmp_path_factory.getbasetemp().name}"
+    make_topic(bootstrap, name, 1, {"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for n, value in enumerate(VALUES):
+        headers = [("to", ("rome", "oslo")[n % 2]), ("delay", str(n))] if n else []
+        producer.produce(name, value, f"k{n}", timestamp=BASE + n, headers=headers)
+    assert producer.flush(30) == 0
+    return name
+
+
+@pytest.fixture(scope="module")
+def folder(bootstrap: str, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("read") / "config"
+    write_service_file(folder, bootstrap)
+    (folder / "streams").mkdir()
+    (folder / "streams" / "trips.yaml").write_text(
+        f"name: TRIPS\ntopics: [{topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\nproperties: {{delay: long}}\n"
+    )
+    return folder
+
+
+def run(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(overlay, ["read", *words])
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done
+
+
+@pytest.fixture
+def config(folder: Path, quiet_logs: None) -> tuple[str, str]:
+    return ("--config", str(folder))
+
+
+Config = tuple[str, str]
+
+
+def count(*words: str) -> int:
+    return int(run(*words, "--count").stdout)
+
+
+def test_counts(config: Config) -> None:
+    assert count("TRIPS", *config) == COUNT - 1
+    assert count("TRIPS", *config, "--subject", "trips.oslo") == COUNT // 2
+    assert count("TRIPS", *config, "--subject", "trips.oslo", "--subject", "trips.rome", "--limit", "7") == 7
+    assert count("TRIPS", *config, "--sql", "delay >= 100 AND [to] = 'rome'") == 150
+    assert count("TRIPS", *config, "--properties", '{"application_properties": {"delay": 100}}') == 1
+    assert count("TRIPS", *config, "--since", "2023-11-14T22:13:20.1Z", "--until", "2023-11-14T22:13:20.200Z") == 100
+    assert count("TRIPS", *config, "--since", "10m") == 0
+    assert count("TRIPS", *config, "--from-seq", "391") == 10
+
+
+def test_what_is_left_out_is_told(config: Config) -> None:
+    assert run("TRIPS", *config, "--count").stderr == "left out, having no subject in the stream: missing 1\n"
+
+
+def test_json(config: Config) -> None:
+    words = ("TRIPS", *config, "--format", "json", "--last", "3")
+    found = [json.loads(line) for line in run(*words).stdout.splitlines()]
+    assert [record["value"] for record in found] == [{"n": n} for n in (397, 398, 399)]
+    assert found[0] == {
+        "subject": "trips.oslo", "sequence": 398, "topic": found[0]["topic"], "partition": 0, "offset": 397,
+        "timestamp": "2023-11-14T22:13:20.397Z", "key": "k397",
+        "headers": [{"name": "to", "value": "oslo"}, {"name": "delay", "value": "397"}], "value": {"n": 397},
+    }  # fmt: skip
+
+
+def test_raw(config: Config) -> None:
+    assert run("TRIPS", *config, "--format", "raw").stdout_bytes == b"".join(value + b"\n" for value in VALUES[1:])
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_arrow(config: Config, limit: int) -> None:
+    raw = run("TRIPS", *config, "--format", "arrow-ipc", "--limit", str(limit)).stdout_bytes
+    table = pa.ipc.open_stream(io.BytesIO(raw)).read_all()
+    assert table["value"].to_pylist() == VALUES[1 : limit + 1] and table.num_columns == 14
+
+
+def test_table(config: Config) -> None:
+    head, *lines = run("TRIPS", *config, "--limit", "2").stdout.splitlines()
+    assert head.split() == ["sequence", "timestamp", "subject", "key", "headers", "value"]
+    assert [line.split()[0] for line in lines] == ["2", "3"] and lines[0].endswith('{"n": 1}')
+
+
+@pytest.mark.usefixtures("quiet_logs")
+def test_a_topic_without_a_config(bootstrap: str, topic: str) -> None:
+    words = ("--topic", topic, "--bootstrap", bootstrap)
+    assert count(*words) == COUNT
+    assert count(*words, "--sql", "[to] = 'oslo' AND d < 10", "--property", "d:long=header:delay") == 5
+    assert count(*words, "--sql", "n > 390", "--property", "n:long={value:n}") == 7
+    found = run(*words, "--format", "json", "--limit", "1").stdout
+    assert json.loads(found)["value_base64"] == "/zA=" and json.loads(found)["subject"] == topic
+
+
+def test_a_topic_of_the_config_s_kafka(config: Config, topic: str) -> None:
+    assert count("--topic", topic, *config) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("TRIP",), 1, "Did you mean TRIPS?"),
+        (("TRIPS", "--sql", "delay > "), 1, "column 8"),
+        (("TRIPS", "--sql", "dely > 1"), 1, "did you mean delay"),
+        (("TRIPS", "--subject", "a..b"), 1, "empty token"),
+        (("TRIPS", "--bootstrap", "127.0.0.1:1"), 1, "Kafka cannot be reached"),
+        (("--topic", "read-nothing"), 1, "there is no such topic"),
+        (("--topic", "t", "--property", "a:lng"), 1, "Did you mean long?"),
+        ((), 2, "name a STREAM or a --topic"),
+        (("TRIPS", "--topic", "t"), 2, "not both"),
+        (("TRIPS", "--since", "tomorrow"), 2, "since: 'tomorrow' is no point in time"),
+        (("TRIPS", "--follow", "--until", "1h"), 2, "exclude each other"),
+        (("TRIPS", "--properties", "{"), 2, "this is no JSON"),
+        (("TRIPS", "--properties", "[]"), 2, "write an object"),
+        (("TRIPS", "--sql", "1 = 1", "--properties", "{}"), 2, "exclude each other"),
+        (("--topic", "t", "--property", "a"), 2, "NAME:TYPE"),
+        (("TRIPS", "--property", "a:long"), 2, "declare is for topics"),
+        (("TRIPS", "-X", "linger.ms=5"), 1, "linger.ms"),
+    ],
+)
+def test_errors(config: Config, words: tuple[str, ...], code: int, message: str) -> None:
+    done = run(*words, *config, code=code)
+    assert message in done.output + str(done.exception)
+
+
+@contextlib.contextmanager
+def started(*words: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "overlay", "read", *words]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **streams)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_while_following(folder: Path) -> None:
+    words = ("TRIPS", "--config", str(folder), "--follow", "--format", "json", "--last", "2")
+    with started(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        assert [json.loads(process.stdout.readline())["sequence"] for _ in range(2)] == [399, 400]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        told = b"left out, having no subject in the stream: missing 1\n"
+        assert process.stdout.read() == b"" and process.stderr.read() in (b"", told)  # the last two may lie behind it
+
+
+def test_ctrl_c_while_counting(folder: Path) -> None:
+    """The bar on the terminal says how far it is; the count so far goes to stdout."""
+    words = ("TRIPS", "--config", str(folder), "--follow", "--count")
+    screen, terminal = pty.openpty()
+    try:
+        with started(*words, stdout=subprocess.PIPE, stderr=terminal) as process:
+            assert process.stdout
+            os.set_blocking(screen, False)
+            seen = bytearray()
+
+            def has_found_all() -> bool:
+                with contextlib.suppress(BlockingIOError):
+                    seen.extend(os.read(screen, 1 << 16))
+                return f"{COUNT - 1} found".encode() in seen
+
+            wait_until(has_found_all, 60, "the bar shows all records")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert process.stdout.read() == b"%d\n" % (COUNT - 1)
+            has_found_all()
+            assert b"Traceback" not in seen and b"Error" not in seen
+    finally:
+        os.close(screen)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("form", ["json", "arrow-ipc"])
+def test_a_closed_pipe(bootstrap: str, new_topic: NewTopicFixture, form: str) -> None:
+    """Its reader has read enough: no error, nothing on stderr."""
+    topic = new_topic()
+    produce_values(bootstrap, topic, VALUES)
+    words = ("--topic", topic, "--bootstrap", bootstrap, "--follow", "--format", form)
+    with started(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.read(10)
+        process.stdout.close()
+        producer = Producer({"bootstrap.servers": bootstrap})
+
+        def has_ended() -> bool:
+            producer.produce(topic, b"more")
+            producer.flush(10)
+            return process.poll() is not None
+
+        wait_until(has_ended, 30, "the program has noticed")
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+
+
+def test_arrow_is_not_for_terminals(folder: Path) -> None:
+    screen, terminal = pty.openpty()
+    try:
+        words = ("TRIPS", "--config", str(folder), "--format", "arrow-ipc")
+        with started(*words, stdout=terminal, stderr=subprocess.PIPE) as process:
+            assert process.wait(60) == 2
+            assert process.stderr and b"not for terminals" in process.stderr.read()
+    finally:
+        os.close(screen)
+        os.close(terminal)

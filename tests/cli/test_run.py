@@ -1,0 +1,34 @@
+"""`overlay run` up to where it would serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from overlay.cli.run import run
+from overlay.errors import ConfigError
+from tests.config.folders import write_folder
+
+pytestmark = pytest.mark.usefixtures("quiet_logs")
+
+
+def test_the_folder_comes_from_the_environment_as_for_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = write_folder(tmp_path / "meant", {}), tmp_path / "here"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    monkeypatch.setenv("OVERLAY_CONFIG", str(folder))
+    done = CliRunner().invoke(run, [])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith(f"{folder}: no consumer can be served. Add one to consumers/")
+
+
+def test_without_one_it_is_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OVERLAY_CONFIG", raising=False)
+    done = CliRunner().invoke(run, [])
+    assert isinstance(done.exception, ConfigError)
+    assert "overlay.yaml: no such file. A config folder holds" in str(done.exception)
