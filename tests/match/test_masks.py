@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ STREAM = StreamConfig.model_validate(
     {
         "name": "S",
         "topics": ("t",),
-        "subject": {"template": "s.{header:to}"},
+        "subject": {"template": "s.{header:dest}"},
         "properties": {
             name: {"type": type, **({"from": source} if source else {})} for name, (type, source) in DECLARED.items()
         },
@@ -84,7 +85,7 @@ PATTERNS = ["s.>", "s.a", "s.*", "s.b", "x.>"]
 numbers = st.sampled_from([b"0", b"7", b"61.5", b"60", b"1e3", b"-1", b"late", b"", b"9007199254740993", b"\xff"])
 texts = st.sampled_from([b"AA", b"UA", b"", b"N7", b"\xff", b"x", "é".encode()])
 HEADERS = {
-    b"to": st.sampled_from([b"a", b"b", b"aa"]),
+    b"dest": st.sampled_from([b"a", b"b", b"aa"]),
     b"delay": numbers,
     b"carrier": texts,
     b"late": st.sampled_from([b"true", b"FALSE", b"1"]),
@@ -152,16 +153,12 @@ def sift(found: list[Record], readers: Sequence[tuple[Sequence[str], Filter | No
 readers = st.tuples(st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=2, unique=True), st.sampled_from(FILTERS))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(records(), st.lists(readers, min_size=1, max_size=6))
-def test_each_consumer_gets_what_its_filter_accepts(
-    found: list[Record], wanted: list[tuple[list[str], Filter | None]]
-) -> None:
+def check(found: list[Record], wanted: Sequence[tuple[Sequence[str], Filter | None]]) -> Sifted:
     sifted = sift(found, wanted)
     for i, (patterns, filter) in enumerate(wanted):
         rows, results, nulls = [], Counter[bool | None](), Counter[str]()
         for row, record in enumerate(found):
-            to = dict(record.headers).get(b"to")
+            to = dict(record.headers).get(b"dest")
             if not to or not wants(patterns, f"s.{to.decode()}"):
                 continue
             said, reasons = True, list[str]()
@@ -175,10 +172,51 @@ def test_each_consumer_gets_what_its_filter_accepts(
         tally = sifted.tallies.get(i, Tally(0, 0, 0, {}))
         assert (tally.true, tally.false, tally.unknown) == (results[True], results[False], results[None])
         assert tally.nulls == nulls
+    return sifted
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(records(), st.lists(readers, min_size=1, max_size=6))
+def test_each_consumer_gets_what_its_filter_accepts(
+    found: list[Record], wanted: list[tuple[list[str], Filter | None]]
+) -> None:
+    check(found, wanted)
+
+
+def test_every_filter_on_many_records() -> None:
+    """Each header and value comes with and without each other; every filter accepts some and rejects some."""
+    chance = Random(4)
+    pools: dict[bytes, list[bytes | None]] = {
+        b"dest": [b"a", b"b"], b"delay": [b"61", b"7", b"2.5", b"late", None], b"carrier": [b"AA", b"UA", b"\xff"],
+        b"late": [b"true", b"no"], b"at": [b"1000", b"soon"], b"priority": [b"4", b"9"], b"message_id": [b"7", b"x"],
+        b"message-id": [b"1"], b"user-id": [b"u", b"v"], b"subject": [b"x.a"], b"group_id": [b"k", b"l"],
+    }  # fmt: skip
+    values = [b'{"n": %d, "leg": {"tail": "N%d"}}' % (i, i) for i in range(9)] + [
+        b'{"n": "x"}',
+        b"oops",
+        b"\0\0\0\0\7x",
+    ]
+    found = [
+        Record(
+            i,
+            chance.choice([-1, 2, 1_700_000_000_000]),
+            chance.choice([None, b"k"]),
+            chance.choice(values),
+            [(name, chance.choice(pool)) for name, pool in pools.items() if name == b"dest" or chance.random() < 0.6],
+        )
+        for i in range(300)
+    ]
+    wanted = [(patterns, filter) for filter in FILTERS for patterns in (["s.>"], ["s.a"])]
+    sifted = check(found, wanted)
+    texts = [filter.text if filter else "" for _, filter in wanted]
+    one_sided = {texts[i] for i, tally in sifted.tallies.items() if not tally.true or not tally.false + tally.unknown}
+    constant = {"TRUE", "1 = 2", "carrier", "where = 't' AND part = 3", "part = 4", "UTC() >= p.creation_time"}
+    assert one_sided == constant
 
 
 PLAIN = [
-    Record(i, 5, b"k", b'{"n": %d}' % i, [(b"to", b"ab"[i % 2 : i % 2 + 1]), (b"delay", b"%d" % i)]) for i in range(100)
+    Record(i, 5, b"k", b'{"n": %d}' % i, [(b"dest", b"ab"[i % 2 : i % 2 + 1]), (b"delay", b"%d" % i)])
+    for i in range(100)
 ]
 
 
@@ -192,7 +230,7 @@ def test_equal_filters_of_consumers_with_equal_subjects_share_their_answer() -> 
 
 def test_what_no_consumer_may_want_is_not_looked_at() -> None:
     """Neither records beyond the subjects of filtered consumers, nor filters whose consumers may want nothing."""
-    malformed = [Record(i, 5, None, b"oops", [(b"to", b"b")]) for i in range(5)]
+    malformed = [Record(i, 5, None, b"oops", [(b"dest", b"b")]) for i in range(5)]
     sifted = sift([*malformed, PLAIN[2]], [(["s.a"], compile_sql("count = 2", STREAM.properties)), (["s.>"], None)])
     assert sifted.rows[0].tolist() == [5]
     assert sifted.rows[1].tolist() == list(range(6))
@@ -229,7 +267,7 @@ def test_more_subjects_than_records() -> None:
     addressing = Addressing(STREAM.subject.rule, STREAM.patterns)
     masks = Masks([compile_sql("p.subject LIKE '%7'", STREAM.properties)], STREAM.properties)
     for start in (0, 30, 60):
-        found = [Record(i, 5, None, None, [(b"to", b"%d" % i)]) for i in range(start, start + 30)]
+        found = [Record(i, 5, None, None, [(b"dest", b"%d" % i)]) for i in range(start, start + 30)]
         piece = read_slice(found, masks, addressing)
         kept = masks.sift(piece, {0: np.arange(30)}, 0).rows[0]
         assert (kept + start).tolist() == [start + 7, start + 17, start + 27]

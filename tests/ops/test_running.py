@@ -59,6 +59,8 @@ def test_dashboards_and_alerts_ask_for_what_a_running_service_offers(
     _produce_trips(bootstrap, topic)
     delivered = 'overlay_records_delivered_total{consumer="rome",stream="TRIPS"}'
     wait_until(lambda: _value(service, delivered) == RECORDS / 6, DEADLINE_S, f"{delivered} is {RECORDS / 6}")
+    decoded = 'overlay_records_decoded_total{stream="TRIPS"}'
+    wait_until(lambda: _value(service, decoded) == RECORDS, DEADLINE_S, f"{decoded} is {RECORDS}")
 
     offered = read_exposition(service.get("/metrics"))
     assert [fault for query in list_queries() for fault in find_faults(query, offered)] == []

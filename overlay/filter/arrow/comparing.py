@@ -1,4 +1,4 @@
-"""Comparisons, IN and LIKE on vectors (facts, section 6).
+"""Comparisons and IN on vectors (facts, section 6).
 
 Values of unlike types compare as constants: never equal, always unequal, in no order. Which types meet is known per batch, so
 such an answer costs no kernel. Integers and doubles compare exactly: a constant is fitted to the column's own type first
@@ -21,7 +21,7 @@ from overlay.filter.message import Value as Constant
 from overlay.filter.nodes import Compare, Comparison, Literal
 from overlay.filter.operators import MIRRORED
 
-from .vectors import INT64_MAX, Kind, Value, Vector, both, fill
+from .vectors import INT64_MAX, Kind, Value, Vector, either, fill
 
 _Kernel = Callable[[Any, Any], pa.BooleanArray]
 Fitted = tuple[_Kernel, pa.Scalar] | bool
@@ -65,7 +65,7 @@ def hold(answer: bool, *vectors: Vector) -> Value:
     doubt: pa.BooleanArray | None = None
     known: pa.BooleanArray | None = None
     for vector in vectors:
-        doubt = both(doubt, vector.doubt)
+        doubt = either(doubt, vector.doubt)
         if vector.array.null_count:
             valid = vector.array.is_valid()
             known = valid if known is None else pc.and_(known, valid)
@@ -128,7 +128,7 @@ def _compare_vectors(operator: Compare, left: Vector, right: Vector) -> Value:
     if left.kind is right.kind:
         if left.kind is Kind.BOOLEAN and operator not in _EQUALITY:
             return hold(False, left, right)
-        return Vector(Kind.BOOLEAN, KERNELS[operator](left.array, right.array), both(left.doubt, right.doubt))
+        return Vector(Kind.BOOLEAN, KERNELS[operator](left.array, right.array), either(left.doubt, right.doubt))
     if {left.kind, right.kind} == {Kind.LONG, Kind.DOUBLE}:
         return _compare_mixed(operator, left, right)
     return hold(operator is Compare.NE, left, right)
@@ -138,8 +138,8 @@ def _compare_mixed(operator: Compare, left: Vector, right: Vector) -> Vector:
     a, b = (vector.array.cast(pa.float64(), safe=False) for vector in (left, right))
     # rounding keeps the order, so only what it makes equal can be wrong
     blurred = fill(pc.and_(pc.equal(a, b), pc.greater_equal(pc.abs(a), _EXACT_DOUBLE)))
-    doubt = both(left.doubt, right.doubt)
-    return Vector(Kind.BOOLEAN, KERNELS[operator](a, b), both(blurred, doubt) if blurred.true_count else doubt)
+    doubt = either(left.doubt, right.doubt)
+    return Vector(Kind.BOOLEAN, KERNELS[operator](a, b), either(blurred, doubt) if blurred.true_count else doubt)
 
 
 def make_value_sets(constants: Sequence[Constant]) -> dict[Kind, pa.Array]:
@@ -171,7 +171,7 @@ def is_in(left: Value, sets: Mapping[Kind, pa.Array], others: Sequence[Value]) -
             return True
         if isinstance(equal, Vector):
             hits.append(fill(equal.array))
-            doubt = both(doubt, equal.doubt)
+            doubt = either(doubt, equal.doubt)
     if not hits:
         return hold(False, left) if isinstance(left, Vector) else False
     found = reduce(pc.or_, hits)

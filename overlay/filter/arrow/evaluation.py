@@ -1,6 +1,6 @@
 """What is known of one batch: its columns as the language sees them, and the value of every node that was asked for.
 
-Nodes are shared. A hundred filters with `carrier = 'AA'` in them hold one Program for it (steps.py), and an Evaluation keeps
+Nodes are shared. A hundred filters with `carrier = 'AA'` in them hold one Program for it (programs.py), and an Evaluation keeps
 each program's value, so the hundredth finds it. The memo is keyed by the program itself: an object's identity is
 a cheap key, where hashing a tree would cost as much as a kernel.
 
@@ -23,7 +23,7 @@ from overlay.filter import rows as by_row
 from overlay.filter.fields import DEFAULT_PRIORITY
 from overlay.filter.nodes import Column, Name, Node, Section, walk
 
-from .vectors import Kind, Value, Vector, both, fill, load
+from .vectors import Kind, Value, Vector, either, fill, load
 
 Key = tuple[Section, str]
 """A column: where the field is and what it is called there, with underscores."""
@@ -75,6 +75,7 @@ class Evaluation:
         return pa.repeat(found, self.rows) if isinstance(found, bool) else found
 
     def value(self, program: Program) -> Value:
+        """What the program's node is worth, be it a condition or not."""
         if program in self._values:
             return self._values[program]
         shared = self._find_distinct(*program.columns) if len(program.columns) == 1 else None
@@ -82,13 +83,18 @@ class Evaluation:
         self._values[program] = found
         return found
 
-    def load(self, key: Key) -> Vector | None:
-        """A column as the language sees it; None when all is NULL. Raises ValueError for a wrong number of values."""
-        if key in self._loaded:
-            return self._loaded[key]
+    def find(self, key: Key) -> pa.Array | None:
+        """A column as it was given; None when it is missing. Raises ValueError for a wrong number of values."""
         array = self.columns.get(key)
         if array is not None and len(array) != self.rows:
             raise ValueError(f"column {key[0].value}.{key[1]} has {len(array)} values in a batch of {self.rows} rows")
+        return array
+
+    def load(self, key: Key) -> Vector | None:
+        """A column as the language sees it; None when all is NULL."""
+        if key in self._loaded:
+            return self._loaded[key]
+        array = self.find(key)
         found = None if array is None else load(array)
         self._loaded[key] = found = self._fill_priority(found) if key == PRIORITY else found
         return found
@@ -129,13 +135,13 @@ class Evaluation:
         if found.kind is Kind.LONG:
             return Vector(Kind.LONG, found.array.fill_null(DEFAULT_PRIORITY), found.doubt)
         # an integer in a column of another type
-        return Vector(found.kind, found.array, both(found.doubt, found.array.is_null()), found.is_utf8)
+        return Vector(found.kind, found.array, either(found.doubt, found.array.is_null()), found.is_utf8)
 
     def _find_distinct(self, key: Key) -> tuple[Evaluation, pa.Array] | None:
         """A dictionary-encoded column's distinct values as a batch, and each row's place in it."""
         if key in self._distinct:
             return self._distinct[key]
-        array, found = self.columns.get(key), None
+        array, found = self.find(key), None
         if isinstance(array, pa.DictionaryArray) and len(array.dictionary) < self.rows:
             values, codes = array.dictionary, array.indices
             if codes.null_count:

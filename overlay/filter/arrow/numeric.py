@@ -16,7 +16,7 @@ from overlay.filter import rows as by_row
 from overlay.filter.message import Value as Constant
 from overlay.filter.nodes import Arithmetic, Calculation, Literal
 
-from .vectors import INT64_MAX, NUMBERS, Kind, Value, Vector, both, fill, keep_finite, make_unknown
+from .vectors import INT64_MAX, NUMBERS, Kind, Value, Vector, either, fill, keep_finite, make_unknown
 
 _Kernel = Callable[[Any, Any], pa.Array]
 _Operand = Any  # a pa.Array or a pa.Scalar
@@ -74,7 +74,7 @@ def _is_integer(value: Value) -> bool:
 
 def _doubt(left: Value, right: Value) -> pa.BooleanArray | None:
     of_left = left.doubt if isinstance(left, Vector) else None
-    return both(of_left, right.doubt if isinstance(right, Vector) else None)
+    return either(of_left, right.doubt if isinstance(right, Vector) else None)
 
 
 def _to_longs(value: Value) -> _Operand:
@@ -85,7 +85,7 @@ def _to_longs(value: Value) -> _Operand:
 
 
 def _fits(value: Constant) -> bool:
-    return isinstance(value, int) and -INT64_MAX <= value <= INT64_MAX
+    return isinstance(value, int) and -INT64_MAX - 1 <= value <= INT64_MAX
 
 
 def _calculate_integers(operator: Arithmetic, left: Value, right: Value) -> Vector:
@@ -97,7 +97,7 @@ def _calculate_integers(operator: Arithmetic, left: Value, right: Value) -> Vect
     except pa.ArrowInvalid:
         rough = pc.abs(_WRAPPING[operator](to_doubles(left), to_doubles(right)))
         large = fill(pc.greater(rough, _SURE))
-        return Vector(Kind.LONG, _WRAPPING[operator](a, b), both(large, _doubt(left, right)))
+        return Vector(Kind.LONG, _WRAPPING[operator](a, b), either(large, _doubt(left, right)))
 
 
 def _doubt_all(left: Value, right: Value) -> Vector:

@@ -161,7 +161,7 @@ def _(node: Affix) -> _Run:
 @_compile.register
 def _(node: Present) -> _Run:
     key = key_of(node.operand)
-    return lambda batch: is_present(batch.columns.get(key))
+    return lambda batch: is_present(batch.find(key))
 
 
 @_compile.register

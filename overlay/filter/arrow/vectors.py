@@ -73,7 +73,7 @@ def keep_finite(array: pa.Array) -> pa.Array:
     return pc.if_else(finite, array, None) if finite.false_count else array
 
 
-def both(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.BooleanArray | None:
+def either(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.BooleanArray | None:
     """Rows that are in doubt for either of two reasons."""
     if left is None or right is None:
         return right if left is None else left
@@ -84,7 +84,7 @@ def make_unknown(*values: Value) -> Vector | None:
     """What is unknown for the kinds of these values, save in rows whose values may be of another kind."""
     doubt: pa.BooleanArray | None = None
     for value in values:
-        doubt = both(doubt, value.doubt if isinstance(value, Vector) else None)
+        doubt = either(doubt, value.doubt if isinstance(value, Vector) else None)
     return None if doubt is None else Vector(Kind.BOOLEAN, pa.nulls(len(doubt), pa.bool_()), doubt)
 
 
