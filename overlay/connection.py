@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import aiokafka.conn
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from confluent_kafka import KafkaError as RdKafkaError
@@ -91,11 +90,6 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
             if time.monotonic() >= until:
                 cause = seen[-1].str() if seen else error.args[0].str()
                 raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
-
-
-# aiokafka reads through a stream that pauses its socket at twice this many bytes, so that a response of megabytes is
-# interrupted at every 128 KiB; with room for a whole response the scan is 7 % faster (a contract test holds the name)
-aiokafka.conn.READER_LIMIT = 4 << 20
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:

@@ -15,6 +15,7 @@ import contextlib
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import structlog
@@ -29,6 +30,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Batches, Bytes, split
 
 from .mark import Mark
+from .wire import fetch
 
 log = structlog.get_logger(__name__)
 
@@ -210,7 +212,7 @@ class Feed:
         for lane in lanes:
             lane.in_flight = True
         try:
-            response = await self._client.send(node, request)
+            response = await fetch(self._client, node, request)
             stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
             if any(stale):
                 await self._refresh()
@@ -234,15 +236,15 @@ class Feed:
         with contextlib.suppress(KafkaError, OSError):
             await self._client.force_metadata_update()
 
-    def _accept(self, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[object, ...]) -> bool:
+    def _accept(self, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[Any, ...]) -> bool:
         """Take in one partition's part of a response; True when the metadata is out of date."""
         partition, code, _, stable_end, log_start, aborted, *_, data = row
-        lane, position = asked[TopicPartition(topic, int(str(partition)))]
+        lane, position = asked[TopicPartition(topic, partition)]
         if lane.position != position:
             return False  # somebody moved it meanwhile
         error = kafka_errors.for_code(code)
         if error is kafka_errors.NoError:
-            self._fill(lane, position, data, aborted, int(str(stable_end)), int(str(log_start)))
+            self._fill(lane, position, data, aborted, stable_end, log_start)
             return False
         if error is kafka_errors.OffsetOutOfRangeError:
             lane.ready = Lost(position)
@@ -254,17 +256,17 @@ class Feed:
             self.changed.set()
         return lane.ready is None
 
-    def _fill(self, lane: Lane, position: int, data: object, aborted: object, stable_end: int, log_start: int) -> None:
-        raw = bytes(data) if data else b""  # type: ignore[call-overload]
+    def _fill(self, lane: Lane, position: int, data: Any, aborted: Any, stable_end: int, log_start: int) -> None:
+        """`data`: bytes or a view of them, None when there are none; `aborted`: pairs of producer and first offset."""
         lane.stable_end = stable_end
-        if not raw:
+        buf = np.frombuffer(data or b"", np.uint8)
+        if not buf.size:
             return
-        buf = np.frombuffer(raw, np.uint8)
         found = split(buf)
         mark = mark_after(found.batches, position)
         records = int(found.batches["count"].clip(0).sum())
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
         lane.ready = Fetched(position, buf, pairs, stable_end, log_start, mark, records)
         lane.position = mark.position
-        self.bytes_fetched += len(raw)
+        self.bytes_fetched += buf.size
         self.changed.set()
