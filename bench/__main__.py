@@ -13,7 +13,7 @@ import click
 from confluent_kafka import KafkaException
 
 from bench import dataset as data
-from bench import push, scan
+from bench import push, scan, sql
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -26,7 +26,9 @@ from overlay.logs import set_up_logs
 
 Measure = Callable[[Dataset, Settings, Progress], Iterator[Case]]
 
-BENCHES: MappingProxyType[str, Measure] = MappingProxyType({"scan": scan.measure, "push": push.measure})
+BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
+    {"scan": scan.measure, "push": push.measure, "sql": sql.measure}
+)
 
 
 @click.command(help="Measure the overlay and what a user would pick instead, in turns, on a broker of their own.")
@@ -36,8 +38,10 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType({"scan": scan.measure
 @click.option("--scale", type=click.FloatRange(min=0.01), help="Repeat the 336,776 flights this often. [default: 3]")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")
-@click.option("--codec", multiple=True, type=click.Choice(CODECS), help="Run cases of this codec only.")
-@click.option("--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="Run these cases only.")
+@click.option("--codec", multiple=True, type=click.Choice(CODECS), help="scan, push: run cases of this codec only.")
+@click.option(
+    "--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="scan, push: run these cases only."
+)
 def main(
     name: str,
     as_json: bool,

@@ -17,6 +17,7 @@ from bench.sides import Contender, Tally, Work
 Goals = Mapping[str, Mapping[str, float]]
 """By case and peer: how many times better than the peer is wanted."""
 SideT = TypeVar("SideT", bound=Contender)
+WorkT = TypeVar("WorkT")
 
 
 def measure_cases(
@@ -41,19 +42,34 @@ def measure_cases(
             if not chosen:
                 continue
             dataset.publish(codec, progress.count(f"publishing {codec}"))
-            _warm_up(sides, run, dataset.plan_warm_up(codec), progress)
+            warm_up(sides, run, dataset.plan_warm_up(codec), progress)
             for name in chosen:
                 case, work = f"{codec}/{name}", dataset.plan(codec, SELECTIVITIES[name])
-
-                def measure_side(side: SideT, case: str = case, work: Work = work) -> float:
-                    progress.say(f"{bench} {case}: {side.name}")
-                    return run(side, work).rate
-
-                runs = take_turns(sides, settings.rounds, measure_side)
-                yield summarise(case, Unit.RATE, runs.figures, goal=goals.get(case, {}), skipped=runs.skipped)
+                yield measure_case(bench, case, sides, run, work, goals.get(case, {}), settings.rounds, progress)
 
 
-def _warm_up(sides: Sequence[SideT], run: Callable[[SideT, Work], Tally], work: Work, progress: Progress) -> None:
+def measure_case(
+    bench: str,
+    case: str,
+    sides: Sequence[SideT],
+    run: Callable[[SideT, WorkT], Tally],
+    work: WorkT,
+    goal: Mapping[str, float],
+    rounds: int,
+    progress: Progress,
+) -> Case:
+    """One case: every side does the same work in every round."""
+
+    def measure_side(side: SideT) -> float:
+        progress.say(f"{bench} {case}: {side.name}")
+        return run(side, work).rate
+
+    runs = take_turns(sides, rounds, measure_side)
+    return summarise(case, Unit.RATE, runs.figures, goal=goal, skipped=runs.skipped)
+
+
+def warm_up(sides: Sequence[SideT], run: Callable[[SideT, WorkT], Tally], work: WorkT, progress: Progress) -> None:
+    """Have those sides that run in this process do a little work."""
     for side in sides:
         if side.warm:
             progress.say(f"warming up {side.name}")

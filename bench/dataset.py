@@ -52,9 +52,12 @@ class Dataset:
 
     def count(self, pattern: str, records: int) -> int:
         """How many of the first `records` records match: from the data set alone, without Kafka."""
-        wraps, rest = divmod(records, len(self.subjects))
-        once = _count(self.subjects, pattern) if wraps else 0
-        return wraps * once + _count(self.subjects.slice(0, rest), pattern)
+        return self.count_repeated(lambda rows: _count(self.subjects.slice(0, rows), pattern), records)
+
+    def count_repeated(self, count: Callable[[int], int], records: int) -> int:
+        """What `count` says of the first rows of the data set, for as many records as repeat it."""
+        wraps, rest = divmod(records, self.table.num_rows)
+        return (wraps * count(self.table.num_rows) if wraps else 0) + count(rest)
 
     def check(self, side: str, work: Work, tally: Tally) -> None:
         """Raises WrongAnswer when a side did not read what it says or did not find what is there."""

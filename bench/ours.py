@@ -29,7 +29,7 @@ class OverlayScan:
     warm = True
 
     def run(self, work: Work) -> Tally:
-        return asyncio.run(_scan(work, _make_filter(work)))
+        return asyncio.run(scan(work, _make_filter(work)))
 
     def close(self) -> None:
         """Nothing is kept between runs."""
@@ -42,7 +42,7 @@ class UnfilteredScan:
     warm = True
 
     def run(self, work: Work) -> Tally:
-        tally = asyncio.run(_scan(work, _make_counter(work)))
+        tally = asyncio.run(scan(work, _make_counter(work)))
         return Tally(tally.records, None, tally.seconds)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ def _make_filter(work: Work) -> Count:
         pieces = addressing.read(work.topic, 0, fetched.data, fetched.position, aborted=fetched.aborted)
         for piece in pieces:
             if isinstance(piece, Malformed):
-                raise _explain(work, piece)
+                raise explain(work, piece)
             seen += len(piece.records)
             matched += int(audience.select(piece.codes).bounds[-1])
         return seen, matched
@@ -73,18 +73,19 @@ def _make_counter(work: Work) -> Count:
         seen = 0
         for piece in decoder.decode(fetched.data, fetched.position, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
-                raise _explain(work, piece)
+                raise explain(work, piece)
             seen += len(piece)
         return seen, seen
 
     return count
 
 
-def _explain(work: Work, piece: Malformed) -> OverlayError:
+def explain(work: Work, piece: Malformed) -> OverlayError:
+    """What a batch that cannot be read ends the bench with."""
     return CorruptBatch(work.topic, 0, piece.base_offset, piece.fault.text)
 
 
-async def _scan(work: Work, count: Count) -> Tally:
+async def scan(work: Work, count: Count) -> Tally:
     """From the client's first connection to the last record's answer."""
     began = time.perf_counter()
     seen = matched = 0

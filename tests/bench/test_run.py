@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench import scan
+from bench import scan, sql
 from bench.__main__ import report
 from bench.dataset import load
 from bench.progress import Progress
@@ -34,3 +34,19 @@ def test_scan_measures_every_peer(bootstrap: str, capsys: pytest.CaptureFixture[
     assert case["overlay"] > 0
     print_table("scan", cases)
     assert "lz4/33%" in capsys.readouterr().out
+
+
+def test_sql_measures_every_case(bootstrap: str) -> None:
+    cases = {case.name: case for case in sql.measure(load(bootstrap, SMALL.scale), SMALL, Progress(io.StringIO()))}
+    peers = {name: set(case.peers) for name, case in cases.items()}
+    by_headers, by_json = {"confluent", "subject"}, {"orjson", "subject"}
+    assert peers == {
+        "16%/headers": by_headers,
+        "2.5%/headers": by_headers,
+        "0.1%/headers": by_headers,
+        "16%/json": by_json,
+        "0.1%/json": by_json,
+        "100 filters": {"one"},
+        "100 equal": {"one"},
+    }
+    assert not any(case.skipped for case in cases.values())
