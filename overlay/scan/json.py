@@ -13,12 +13,14 @@ through the object of one node at a time. A wanted key is either an answer, or l
 pass enters its value and comes back to the outer object at the value's end. It leaves an object as soon as all
 children of its node are answered, and the document as soon as all paths are.
 
-Two ways lead over a value: `_pass` counts brackets and knows strings, and the pass itself, which also wants keys,
+Two ways lead over a value: `pass_value` counts brackets and knows strings, and the pass itself, which also wants keys,
 colons and commas. Where the strict way gives up inside a nested object, the paths below it are MALFORMED, and the
-outer object goes on behind the value as `_pass` sees it: a path is never malformed for what another path had to read.
+outer object goes on behind the value as `pass_value` sees it: a path is never malformed for what another path had to read.
 
 Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is
 compared only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
+Documents of one stream mostly have the same keys in the same places: what stands between two values is first compared with
+what stood there in an earlier document (templates.py), and read only when it is something else.
 The inner loops end by their condition, not by a break: numba then sees that it need not count references (borrow.py).
 """
 
@@ -30,9 +32,11 @@ import numpy.typing as npt
 
 from .borrow import borrow
 from .header import Bytes
+from .passing import pass_blanks, pass_rest, pass_string, pass_value
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
 from .spelling import is_key
 from .states import MALFORMED, MISSING, UNDECODED
+from .templates import CHILD, make_templates, recall, remember
 from .values import recognise
 from .words import find_quote
 
@@ -40,7 +44,9 @@ __all__ = ["Paths", "extract"]
 
 Ints = npt.NDArray[np.int64]
 
-_CLOSED = 0  # instead of a node: the object ended (node 0 is the document, which is nobody's member)
+# instead of a node: the object ended (node 0 is the document, which is nobody's member), or nobody wants the member
+_CLOSED = 0
+_OTHER = -9
 
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low: int, high: int) -> None:
@@ -50,15 +56,17 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
 
 @nb.njit(cache=True, nogil=True)
 def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
-    met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
+    last_met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
     frames = np.zeros((4, nodes.shape[0]), np.int64)
-    buf, at, size, text, nodes, kept, frames = (
-        borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),
+    templates = make_templates()
+    buf, at, size, text, nodes, met, frames, templates = (
+        borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(last_met), borrow(frames),
+        borrow(templates),
     )  # fmt: skip
     for row in range(low, high):
         begin = at[value_slot, row]
         length = size[value_slot, row]
-        pos = _blank(buf, begin, begin + length)
+        pos = pass_blanks(buf, begin, begin + length)
         if length < 0:
             _settle(nodes, 0, row, size, length)
         elif pos >= begin + length:
@@ -66,7 +74,7 @@ def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore
         elif buf[np.uintp(pos)] != 0x7B:  # {
             _settle(nodes, 0, row, size, _judge(buf, begin, pos, begin + length))
         else:
-            _search(buf, pos + 1, begin + length, text, nodes, row, at, size, kept, frames)
+            _search(buf, pos + 1, begin + length, text, nodes, row, at, size, met, frames, templates)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -96,17 +104,17 @@ def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyp
 
 
 @nb.njit(cache=True, nogil=True)
-def _search(buf, pos, end, text, nodes, row, at, size, met, frames):  # type: ignore[no-untyped-def]
+def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates):  # type: ignore[no-untyped-def]
     """Answer all paths of one document, whose opening `{` ends at pos.
 
     frames[:, d]: the node whose object is being read at depth d, where the object begins, how many of the node's
     children are still to be met, and whether the next member is the first.
     """
-    depth = 0
+    depth, turn = 0, 0
     frames[0, 0], frames[1, 0], frames[2, 0], frames[3, 0] = 0, pos - 1, nodes[0, CHILDREN], 1
     while True:
         node = frames[0, depth]
-        child, pos = _seek(buf, pos, end, text, nodes, node, frames[3, depth] == 1, row, met)
+        child, pos, turn = _seek(buf, pos, end, text, nodes, node, frames[3, depth] == 1, row, met, templates, turn)
         frames[3, depth] = 0
         if child > 0:
             met[child] = row
@@ -140,7 +148,7 @@ def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: 
     slot = nodes[child, SLOT]
     if slot < 0 and not needed:
         return pos
-    after = _pass(buf, pos, end)
+    after = pass_value(buf, pos, end)
     if slot >= 0:
         at[slot, row] = pos
         size[slot, row] = after - pos if after >= 0 else MALFORMED
@@ -164,9 +172,9 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
         depth -= 1
         slot = nodes[node, SLOT]
         if why == MALFORMED:
-            pos = _pass(buf, begin, end)
+            pos = pass_value(buf, begin, end)
         elif why != _CLOSED:
-            pos = _pass_rest(buf, pos, end, 1)
+            pos = pass_rest(buf, pos, end, 1)
         if slot >= 0:
             at[slot, row] = begin
             size[slot, row] = pos - begin if pos >= 0 else MALFORMED
@@ -188,62 +196,81 @@ def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
-def _seek(buf, pos, end, text, nodes, node, is_first, row, met):  # type: ignore[no-untyped-def]
-    """The next member that a path wants: (its node, position of its value).
+def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn):  # type: ignore[no-untyped-def]
+    """The next member that a path wants: (its node, position of its value, turn).
 
-    pos stands behind the object's `{` or behind a value. (_CLOSED, position after `}`) at the end, or (MALFORMED,
-    MALFORMED).
+    pos stands behind the object's `{` or behind a value; `turn` counts the members of the document. (_CLOSED, position after
+    `}`) at the end, or (MALFORMED, MALFORMED).
     """
     while True:
-        pos = _blank(buf, pos, end)
-        if pos >= end:
-            return np.int64(MALFORMED), np.int64(MALFORMED)
-        byte = buf[np.uintp(pos)]
-        if byte == 0x7D:  # }
-            return np.int64(_CLOSED), pos + 1
-        if not is_first:
-            if byte != 0x2C:  # ,
-                return np.int64(MALFORMED), np.int64(MALFORMED)
-            pos = _blank(buf, pos + 1, end)
+        known = recall(buf, pos, end, templates, turn, node, is_first)
+        if known > 0:
+            child = templates[np.uintp(turn), CHILD]
+            pos += known
+        else:
+            begin = pos
+            child, pos = _read_key(buf, pos, end, text, nodes, node, is_first)
+            if child in (_CLOSED, MALFORMED):
+                return child, pos, turn
+            remember(templates, turn, node, is_first, begin, pos - begin, child)
+        turn += 1
         is_first = False
-        if pos >= end or buf[np.uintp(pos)] != 0x22:
-            return np.int64(MALFORMED), np.int64(MALFORMED)
-        key = pos + 1
-        pos = find_quote(buf, key, end)
-        is_plain = pos < end and buf[np.uintp(pos)] == 0x22
-        pos = pos + 1 if is_plain else _pass_string(buf, pos, end)
+        if child > 0 and met[child] != row:
+            return child, pos, turn
+        pos = pass_value(buf, pos, end)
         if pos < 0:
+            return np.int64(MALFORMED), np.int64(MALFORMED), turn
+
+
+@nb.njit(cache=True, nogil=True)
+def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-untyped-def]
+    """The next member's key: (the node's child that it names or _OTHER, position of the member's value).
+
+    (_CLOSED, position after `}`) when there is no other member, or (MALFORMED, MALFORMED).
+    """
+    pos = pass_blanks(buf, pos, end)
+    if pos >= end:
+        return np.int64(MALFORMED), np.int64(MALFORMED)
+    byte = buf[np.uintp(pos)]
+    if byte == 0x7D:  # }
+        return np.int64(_CLOSED), pos + 1
+    if not is_first:
+        if byte != 0x2C:  # ,
             return np.int64(MALFORMED), np.int64(MALFORMED)
-        child = _match(buf, key, pos - 1, text, nodes, node, is_plain, row, met)
-        pos = _blank(buf, pos, end)
-        if pos >= end or buf[np.uintp(pos)] != 0x3A:  # :
-            return np.int64(MALFORMED), np.int64(MALFORMED)
-        pos = _blank(buf, pos + 1, end)
-        if child > 0:
-            return child, pos
-        pos = _pass(buf, pos, end)
-        if pos < 0:
-            return np.int64(MALFORMED), np.int64(MALFORMED)
+        pos = pass_blanks(buf, pos + 1, end)
+    if pos >= end or buf[np.uintp(pos)] != 0x22:
+        return np.int64(MALFORMED), np.int64(MALFORMED)
+    key = pos + 1
+    pos = find_quote(buf, key, end)
+    is_plain = pos < end and buf[np.uintp(pos)] == 0x22
+    pos = pos + 1 if is_plain else pass_string(buf, pos, end)
+    if pos < 0:
+        return np.int64(MALFORMED), np.int64(MALFORMED)
+    child = _match(buf, key, pos - 1, text, nodes, node, is_plain)
+    pos = pass_blanks(buf, pos, end)
+    if pos >= end or buf[np.uintp(pos)] != 0x3A:  # :
+        return np.int64(MALFORMED), np.int64(MALFORMED)
+    return child, pass_blanks(buf, pos + 1, end)
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
-def _match(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignore[no-untyped-def]
-    """The child of the node that the key key:end names for the first time in this object, or 0."""
+def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
+    """The child of the node that the key key:end names, or _OTHER."""
     length = end - key
     if is_plain:
         bit = np.uint64(digest(np.int64(buf[np.uintp(key)]), length))
         if not (np.uint64(nodes[node, MASK]) >> bit) & np.uint64(1):
-            return np.int64(0)
-    return _compare(buf, key, end, text, nodes, node, is_plain, row, met)
+            return np.int64(_OTHER)
+    return _compare(buf, key, end, text, nodes, node, is_plain)
 
 
 @nb.njit(cache=True, nogil=True)
-def _compare(buf, key, end, text, nodes, node, is_plain, row, met):  # type: ignore[no-untyped-def]
+def _compare(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
     child = node + 1
     last = nodes[node, AFTER]
-    while child < last and (met[child] == row or not _is_named(buf, key, end, text, nodes, child, is_plain)):
+    while child < last and not _is_named(buf, key, end, text, nodes, child, is_plain):
         child = nodes[child, AFTER]
-    return child if child < last else np.int64(0)
+    return child if child < last else np.int64(_OTHER)
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
@@ -260,69 +287,5 @@ def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-u
     return i == size
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
-def _blank(buf, pos, end):  # type: ignore[no-untyped-def]
-    while pos < end and _IS_BLANK[buf[np.uintp(pos)]]:
-        pos += 1
-    return pos
-
-
-@nb.njit(forceinline=True, cache=True, nogil=True)
-def _pass(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position after the value at pos, or MALFORMED. Brackets are counted, not matched by kind."""
-    if pos >= end:
-        return np.int64(MALFORMED)
-    byte = buf[np.uintp(pos)]
-    if byte == 0x22:
-        return _pass_string(buf, pos + 1, end)
-    if byte == 0x7B or byte == 0x5B:
-        return _pass_rest(buf, pos + 1, end, 1)
-    return _pass_scalar(buf, pos, end)
-
-
-@nb.njit(forceinline=True, cache=True, nogil=True)
-def _pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
-    """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
-    while pos < end:
-        byte = buf[np.uintp(pos)]
-        pos += 1
-        if byte == 0x22:
-            pos = _pass_string(buf, pos, end)
-            if pos < 0:
-                return np.int64(MALFORMED)
-        elif byte == 0x7B or byte == 0x5B:  # { [
-            depth += 1
-        elif byte == 0x7D or byte == 0x5D:  # } ]
-            depth -= 1
-            if depth == 0:
-                return pos
-    return np.int64(MALFORMED)
-
-
-@nb.njit(forceinline=True, cache=True, nogil=True)
-def _pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position after the closing quote, or MALFORMED."""
-    while True:
-        pos = find_quote(buf, pos, end)
-        if pos >= end:
-            return np.int64(MALFORMED)
-        if buf[np.uintp(pos)] == 0x22:
-            return pos + 1
-        pos += 2
-
-
-@nb.njit(forceinline=True, cache=True, nogil=True)
-def _pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
-    """A number, true, false or null: its characters up to a separator. At least one is needed."""
-    first = pos
-    while pos < end and _IN_SCALAR[buf[np.uintp(pos)]]:
-        pos += 1
-    return pos if pos > first else np.int64(MALFORMED)
-
-
-_IS_BLANK = np.zeros(256, np.bool_)
-_IS_BLANK[list(b" \n\r\t")] = True
 _BEGINS = np.zeros(256, np.bool_)  # what a value that is no object may begin with
 _BEGINS[list(b'["-0123456789tfn')] = True
-_IN_SCALAR = np.zeros(256, np.bool_)
-_IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True

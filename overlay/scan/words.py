@@ -16,6 +16,8 @@ _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_ZEROS = np.uint64(0x3030303030303030)
+_TO_TOP = np.uint64(0x7676767676767676)
 _ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
 
 
@@ -36,6 +38,13 @@ def load(buf, pos):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(forceinline=True, cache=True, nogil=True)
+def _find_first(tops):  # type: ignore[no-untyped-def]
+    """Which byte is the first whose top bit is set; there is one, and no other bits are."""
+    first = (tops & (~tops + np.uint64(1))) >> np.uint64(7)
+    return np.int64((first * _ORDINALS) >> np.uint64(56))
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
 def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position of the first quote or backslash from `pos` on; `end` when there is none."""
     while pos + WORD <= end:
@@ -44,11 +53,22 @@ def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
         backslash = word ^ _BACKSLASHES
         hit = (((quote - _ONES) & ~quote) | ((backslash - _ONES) & ~backslash)) & _TOPS
         if hit:
-            first = (hit & (~hit + np.uint64(1))) >> np.uint64(7)
-            return pos + np.int64((first * _ORDINALS) >> np.uint64(56))
+            return pos + _find_first(hit)
         pos += WORD
     while pos < end and buf[np.uintp(pos)] != 0x22 and buf[np.uintp(pos)] != 0x5C:
         pos += 1
+    return pos
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Position behind the digits at `pos`, or somewhere among them near `end`; never before `pos`."""
+    while pos + WORD <= end:
+        digit = load(buf, pos) ^ _ZEROS  # 0 to 9 where it is one, and then 0x76 more is still below 0x80
+        other = ((digit + _TO_TOP) | digit) & _TOPS
+        if other:
+            return pos + _find_first(other)
+        pos += WORD
     return pos
 
 

@@ -192,6 +192,49 @@ def test_hints_of_one_record_do_not_reach_the_next() -> None:
     assert found == [[b"1", b"2"], [MISSING, MISSING], [b"{}", b"3"]]
 
 
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        # a key that was passed over because it stood there before
+        ([b'{"a":1,"a":2,"c":3}', b'{"b":1,"a":2,"c":3}'], [[b"1", b"3"], [b"2", b"3"]]),
+        # the same text, but here it is another object's
+        ([b'{"x":{"a":1},"a":4,"c":3}', b'{"c":{"a":1},"a":5}'], [[b"4", b"3"], [b"5", b'{"a":1}']]),
+        # a blank behind it belongs to it as well
+        ([b'{"x":1,"a":2,"c":3}', b'{"x":1,"a": 2,"c":\n3}'], [[b"2", b"3"], [b"2", b"3"]]),
+        # nothing behind it
+        ([b'{"x":1,"a":2,"c":3}', b'{"x":1,"a":'], [[b"2", b"3"], [MALFORMED, MALFORMED]]),
+        # equal up to the last byte, in keys shorter and longer than a word
+        ([b'{"x":1,"a":2,"c":3}', b'{"x":1,"b":2,"a":3}'], [[b"2", b"3"], [b"3", MISSING]]),
+        (
+            [b'{"0123456789abcde":1,"a":2,"c":3}', b'{"0123456789abcdf":1,"c":2,"a":3}'],
+            [[b"2", b"3"], [b"3", b"2"]],
+        ),
+    ],
+)  # fmt: skip
+def test_what_stood_between_values_before(documents: list[bytes], expected: list[list[Text]]) -> None:
+    """overlay/scan/templates.py: only what is the same may be taken as the same."""
+    assert find(documents, plan_for("a", "c")) == expected
+
+
+def test_more_members_than_templates() -> None:
+    document = json.dumps({f"k{i}": i for i in range(100)}).encode()
+    assert find([document] * 3, plan_for("k1", "k99")) == [[b"1", b"99"]] * 3
+
+
+SHAPES = st.lists(st.tuples(st.sampled_from("abcx"), st.sampled_from(["", " "])), max_size=6)
+
+
+@SLOW_DRAWS
+@given(st.lists(SHAPES, min_size=2, max_size=5), json_leaves)
+def test_documents_that_are_nearly_alike(shapes: list[list[tuple[str, str]]], value: Any) -> None:
+    text = json.dumps(value)
+    documents = ["{" + ",".join(f'{gap}"{key}":{gap}{text}' for key, gap in shape) + "}" for shape in shapes]
+    found = find([document.encode("utf-8", "surrogatepass") for document in documents], plan_for("a", "c"))
+    for shape, answers in zip(shapes, found, strict=True):
+        keys = [key for key, _ in shape]
+        assert [isinstance(answer, bytes) for answer in answers] == ["a" in keys, "c" in keys]
+
+
 def test_a_path_of_many_steps() -> None:
     """Deep paths and documents take no deep stack."""
     depth = 5000

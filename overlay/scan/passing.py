@@ -1,0 +1,79 @@
+"""Ways over a JSON value, for the search that does not want it (json.py): where it ends, and no more.
+
+Brackets are counted and strings are known; whether what stands between them is JSON is nobody's question here.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from .states import MALFORMED
+from .words import find_quote, skip_digits
+
+IS_BLANK = np.zeros(256, np.bool_)
+IS_BLANK[list(b" \n\r\t")] = True
+_IN_SCALAR = np.zeros(256, np.bool_)
+_IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
+    while pos < end and IS_BLANK[buf[np.uintp(pos)]]:
+        pos += 1
+    return pos
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Position after the value at pos, or MALFORMED. Brackets are counted, not matched by kind."""
+    if pos >= end:
+        return np.int64(MALFORMED)
+    byte = buf[np.uintp(pos)]
+    if byte == 0x22:
+        return pass_string(buf, pos + 1, end)
+    if byte == 0x7B or byte == 0x5B:
+        return pass_rest(buf, pos + 1, end, 1)
+    return pass_scalar(buf, pos, end)
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
+    """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
+    while pos < end:
+        byte = buf[np.uintp(pos)]
+        pos += 1
+        if byte == 0x22:
+            pos = pass_string(buf, pos, end)
+            if pos < 0:
+                return np.int64(MALFORMED)
+        elif byte == 0x7B or byte == 0x5B:  # { [
+            depth += 1
+        elif byte == 0x7D or byte == 0x5D:  # } ]
+            depth -= 1
+            if depth == 0:
+                return pos
+    return np.int64(MALFORMED)
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Position after the closing quote, or MALFORMED."""
+    while True:
+        pos = find_quote(buf, pos, end)
+        if pos >= end:
+            return np.int64(MALFORMED)
+        if buf[np.uintp(pos)] == 0x22:
+            return pos + 1
+        pos += 2
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
+    """A number, true, false or null: its characters up to a separator. At least one is needed."""
+    first = pos
+    if pos < end:
+        pos = skip_digits(buf, pos + np.int64(buf[np.uintp(pos)] == 0x2D), end)  # -
+    while pos < end and _IN_SCALAR[buf[np.uintp(pos)]]:
+        pos += 1
+    return pos if pos > first else np.int64(MALFORMED)

@@ -1,0 +1,74 @@
+"""What stands between two JSON values, remembered from one document to the next.
+
+From the end of a value to the beginning of the next there are blanks, a comma, a key and a colon. What these bytes mean
+depends on them and on the object they stand in, and on nothing else; so bytes that are equal to those that stood at the
+same turn of an earlier document mean the same, and comparing them, a word at a time, takes a third of the time of
+reading them. A template is a place in the same buffer and what was found there. A document of another shape is read as
+if there were no templates, and leaves its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numba as nb
+import numpy as np
+
+from .passing import IS_BLANK
+from .words import WORD, load
+
+TURNS: Final = 64
+"""Members behind these have no template."""
+
+# columns of a template
+NODE: Final = 0  # whose object it stood in, negative when it began the object
+AT: Final = 1
+SIZE: Final = 2  # 0 when there is none
+CHILD: Final = 3  # what the key means
+_COLUMNS: Final = 4
+
+
+@nb.njit(cache=True, nogil=True)
+def make_templates():  # type: ignore[no-untyped-def]
+    """No templates yet; they are good for one buffer and one tree of paths."""
+    return np.zeros((TURNS, _COLUMNS), np.int64)
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-untyped-def]
+    """How many bytes at pos are those of the turn's template, with a value's first character behind them; 0 for none."""
+    row = np.uintp(turn)
+    if turn >= TURNS or templates[row, NODE] != _place(node, is_first):
+        return np.int64(0)
+    size = templates[row, SIZE]
+    if size == 0 or pos + size >= end or IS_BLANK[buf[np.uintp(pos + size)]]:
+        return np.int64(0)
+    return size if _are_equal(buf, pos, templates[row, AT], size) else np.int64(0)
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[no-untyped-def]
+    if turn < TURNS:
+        templates[turn, NODE] = _place(node, is_first)
+        templates[turn, AT] = at
+        templates[turn, SIZE] = size
+        templates[turn, CHILD] = child
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def _place(node, is_first):  # type: ignore[no-untyped-def]
+    return -1 - node if is_first else node
+
+
+@nb.njit(forceinline=True, cache=True, nogil=True)
+def _are_equal(buf, one, other, size):  # type: ignore[no-untyped-def]
+    """Whether the `size` bytes at two places are the same; both are inside."""
+    i = 0
+    while i + WORD <= size and load(buf, one + i) == load(buf, other + i):
+        i += WORD
+    if size >= WORD and size - i < WORD:
+        # the rest by a word that ends where the text ends
+        return i == size or load(buf, one + size - WORD) == load(buf, other + size - WORD)
+    while i < size and buf[np.uintp(one + i)] == buf[np.uintp(other + i)]:
+        i += 1
+    return i == size
