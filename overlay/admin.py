@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
-from tenacity import AsyncRetrying, RetryError, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
@@ -29,6 +29,8 @@ _PASSING = (
     RdKafkaError.REQUEST_TIMED_OUT,
     RdKafkaError.NOT_CONTROLLER,
 )
+_UNLED = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVAILABLE)
+LEADER_S = 5.0
 
 
 def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
@@ -181,7 +183,13 @@ class Admin:
 
         The latest is the last stable offset, or with `committed=False` the high watermark.
         """
-        return await asyncio.to_thread(self._find_offsets, list(sources), spec, committed)
+        asking = AsyncRetrying(
+            retry=retry_if_exception_type(_Unled), wait=wait_fixed(0.05), stop=stop_after_delay(LEADER_S), reraise=True
+        )
+        found: dict[tuple[str, int], int] = await asking(
+            asyncio.to_thread, self._find_offsets, list(sources), spec, committed
+        )
+        return found
 
     def _find_offsets(
         self, sources: list[tuple[str, int]], spec: OffsetSpec, committed: bool
@@ -220,6 +228,10 @@ class Admin:
             raise _judge(f"{tp.topic}-{tp.partition}", "Delete", error) from error
 
 
+class _Unled(SourceUnavailable):
+    """A partition whose leader is being chosen, as all are for a moment after their topic was created."""
+
+
 def _judge(what: str, operation: str, error: KafkaException) -> OverlayError:
     """The error to raise: one that an operator has to act on, or one that passes."""
     cause = error.args[0]
@@ -227,4 +239,5 @@ def _judge(what: str, operation: str, error: KafkaException) -> OverlayError:
         return CredentialsRefused(
             f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"
         )
-    return SourceUnavailable(f"{what}: {cause.str()}")
+    kind = _Unled if cause.code() in _UNLED else SourceUnavailable
+    return kind(f"{what}: {cause.str()}")

@@ -25,7 +25,7 @@ class FieldKind(enum.Enum):
 _NAMED = (FieldKind.HEADER, FieldKind.VALUE)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field. `name` is the header's name or the JSON path; empty for the other kinds."""
 

@@ -1,29 +1,39 @@
-"""Structured logs: for people on a terminal, JSON lines otherwise."""
+"""Structured logs: for people on a terminal, JSON lines otherwise.
+
+A program of one's own that reads with `overlay.open` may have a set-up of structlog or none. Where it has one, our logs go
+that way. Where it has none they go to stderr: structlog's own default is stdout, which is where a script prints its data.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
+
+
+class _Logger:
+    """Decides at each call, since modules have their loggers before a program sets anything up."""
+
+    __slots__ = ("_configured",)
+
+    def __init__(self, name: str) -> None:
+        self._configured = structlog.get_logger(name)
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._configured if structlog.is_configured() else _make_default(), method)
+
+
+def get_logger(name: str) -> Any:
+    """A module's logger, with structlog's methods."""
+    return _Logger(name)
 
 
 def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:
     """Send every log of the process to stderr. `human`: None decides by whether stderr is a terminal."""
     pretty = sys.stderr.isatty() if human is None else human
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True)
-        if not pretty
-        else structlog.processors.TimeStamper("%H:%M:%S"),
-        structlog.processors.format_exc_info,
-    ]
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-        if pretty
-        else structlog.processors.JSONRenderer(default=str)
-    )
+    shared, renderer = _list_processors(pretty), _make_renderer(pretty)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -35,3 +45,25 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     # aiokafka logs every retry at warning and above; what matters of it reaches our own log as an error of ours
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+def _make_default() -> Any:
+    processors = [*_list_processors(pretty=True), _make_renderer(pretty=True)]
+    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors)
+
+
+def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper("%H:%M:%S")
+        if pretty
+        else structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _make_renderer(pretty: bool) -> structlog.typing.Processor:
+    if not pretty:
+        return structlog.processors.JSONRenderer(default=str)
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

@@ -40,13 +40,16 @@ EXEMPT = {
 
 # who may import what: a package may import those that stand before it in the data's way, never one behind
 BEHIND = {
-    "scan": {"subject", "match", "deliver", "worker", "source", "cli", "inspect", "config"},
-    "subject": {"scan", "match", "deliver", "worker", "source", "cli", "inspect", "config"},
-    "match": {"deliver", "worker", "source", "cli", "inspect"},
-    "config": {"match", "deliver", "worker", "source", "cli", "inspect", "scan"},
-    "source": {"deliver", "worker", "cli", "inspect"},
-    "deliver": {"worker", "cli", "inspect"},
-    "worker": {"cli", "inspect"},
+    "scan": {"subject", "filter", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "config"},
+    "subject": {"scan", "filter", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "config"},
+    "filter": {"subject", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view"},
+    "match": {"deliver", "worker", "source", "client", "cli", "inspect", "view"},
+    "config": {"match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "scan"},
+    "source": {"deliver", "worker", "client", "cli", "inspect", "view"},
+    "deliver": {"worker", "client", "cli", "inspect", "view"},
+    "worker": {"client", "cli", "inspect", "view"},
+    "client": {"cli", "view"},
+    "view": {"cli"},
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from overlay.config import StreamConfig
     from overlay.filter import Filter
+    from overlay.filter.message import Message
     from overlay.view.expression import Field
 
 _stream_option = click.option("--stream", "name", metavar="STREAM", help="Take the types that this stream declares.")
@@ -68,13 +69,16 @@ def test(sql: str, file: IO[bytes], name: str | None, folder: Path, as_json: boo
     """Say whether the filter SQL is true, false or unknown of a message, and what each part of it is worth.
 
     The message is a JSON object with the members header, properties and application_properties, all of which may be
-    left out. Its values keep their JSON types.
+    left out. Its values keep their JSON types; with --stream texts are read as that stream reads them.
     """
     from overlay.clock import now_ms
-    from overlay.view.expression import show_answer, trace_filter
+    from overlay.view.expression import read_message, show_answer, trace_filter
 
-    compiled = _compile(sql, _find_stream(name, folder))
-    message, now = _read_message(file), now_ms()
+    stream = _find_stream(name, folder)
+    compiled = _compile(sql, stream)
+    message, now = _parse_message(file), now_ms()
+    if stream is not None:
+        message = read_message(compiled, stream, message)
     answer = compiled.matches(message, now=now)
     parts = trace_filter(compiled, message, now)
     if as_json:
@@ -103,7 +107,7 @@ def _compile(sql: str, stream: StreamConfig | None) -> Filter:
     return compile_sql(sql, None if stream is None else stream.properties)
 
 
-def _read_message(file: IO[bytes]) -> dict[str, Any]:
+def _parse_message(file: IO[bytes]) -> Message:
     from overlay.config.relations import suggest
     from overlay.filter.nodes import Section
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from overlay.errors import OverlayError
+
 from .folder import config_option, open_folder
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ def read(
     """
     if bool(stream) == bool(topic):
         raise click.UsageError("name a STREAM or a --topic" + (", not both" if stream else ""))
+    if sys.stdout is None:
+        raise click.UsageError("standard output is closed. Send it somewhere")
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
         raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
     with _end_quietly():
@@ -89,15 +93,22 @@ def read(
 
 @contextlib.contextmanager
 def _end_quietly() -> Iterator[None]:
-    """Ctrl-C and a reader that has read enough are ways to end, not errors."""
+    """Ctrl-C and a reader that has read enough are ways to end, not errors. An output that is full is one."""
     try:
         yield
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # what is still buffered would be written at the exit, and fail again
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        raise OverlayError(f"the records cannot be written: {error.strerror or error}") from None
+
+
+def _drop_output() -> None:
+    """What is still buffered would be written at the exit, and fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> Client:
@@ -154,7 +165,7 @@ def _parse_property(text: str) -> tuple[str, dict[str, str]]:
 @contextlib.contextmanager
 def _show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
     """A bar on stderr, where that is a terminal and the records go elsewhere."""
-    if not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
+    if sys.stderr is None or not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
         yield
         return
     from overlay.view.gauge import Gauge

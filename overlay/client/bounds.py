@@ -15,7 +15,7 @@ from overlay.deliver.state import ShardState
 from overlay.errors import OverlayError
 from overlay.inspect.reading import check_topics, look_around
 from overlay.source.mark import Source
-from overlay.worker.sources import list_sources
+from overlay.worker.sources import Sources, list_sources
 
 from .question import Request
 from .sieve import Stretch
@@ -33,8 +33,7 @@ class Bounds:
     """What there is to read now, and where each partition goes on afterwards."""
 
     stretches: tuple[Stretch, ...]
-    sequenced: bool
-    """Whether offsets give sequences: only one partition does."""
+    sources: Sources
 
     @property
     def further(self) -> tuple[Stretch, ...]:
@@ -51,30 +50,28 @@ async def find_bounds(kafka: Properties, request: Request) -> Bounds:
     await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
     admin = Admin(kafka)
     sources = await _find_sources(kafka, admin, request.stream)
-    bounds = await admin.find_bounds(sources)
+    bounds = await admin.find_bounds(sources.partitions)
     starts = {source: first for source, (first, _) in bounds.items()}
     floor = 0
     if request.since is not None:
         starts = await _find_starts(admin, bounds, request.since)
     if request.from_seq is not None:
-        if len(sources) > 1:
+        if not sources.is_sequenced:
             raise NoSequence(
-                f"stream {request.stream.name} has {len(sources)} partitions and no order over them yet, so there is no"
-                " sequence to begin at. Begin at a time instead"
+                f"stream {request.stream.name} has {len(sources.partitions)} partitions and no order over them yet, so there"
+                " is no sequence to begin at. Begin at a time instead"
             )
         floor = request.from_seq - 1
         starts = {source: min(max(floor, first), end) for source, (first, end) in bounds.items()}
-    return Bounds(
-        tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items()), len(sources) == 1
-    )
+    return Bounds(tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items()), sources)
 
 
-async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -> tuple[Source, ...]:
+async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -> Sources:
     topics = await admin.find_topics(stream.topic_names, with_config=False)
     if len(topics) < len(stream.topic_names):
         # only an error is worth asking for every topic of the cluster
         check_topics(await asyncio.to_thread(look_around, kafka, DEADLINE_S), stream.topic_names)
-    return list_sources(stream, topics, ShardState()).partitions
+    return list_sources(stream, topics, ShardState())
 
 
 async def _find_starts(admin: Admin, bounds: Mapping[Source, tuple[int, int]], since: int) -> dict[Source, int]:

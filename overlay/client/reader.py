@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-import structlog
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
@@ -26,6 +25,7 @@ from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
 from overlay.connection import Properties, open_client
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
+from overlay.logs import get_logger
 from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
@@ -34,10 +34,11 @@ from overlay.source.span import PATIENCE_S
 from overlay.source.start import WINDOW
 
 from .bounds import Bounds, find_bounds
+from .growth import Growth
 from .question import Request
 from .sieve import Part, Sieve, Stretch
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Batches = AsyncGenerator[pa.RecordBatch, None]
 
@@ -74,9 +75,10 @@ async def read_batches(kafka: Properties, request: Request, progress: Progress) 
     bounds = await find_bounds(kafka, request)
     client = await open_client(kafka)
     try:
-        scan = Scan(client, Admin(kafka), Sieve(request, sequenced=bounds.sequenced), request, progress)
+        sieve = Sieve(request, sequenced=bounds.sources.is_sequenced)
+        scan = Scan(client, Admin(kafka), sieve, request, bounds, progress)
         left = request.limit
-        async with aclosing(scan.read(bounds)) as batches:
+        async with aclosing(scan.read()) as batches:
             while left != 0 and (batch := await anext(batches, None)) is not None:
                 if left is not None:
                     batch = batch.slice(0, left)
@@ -95,15 +97,16 @@ class Scan:
     admin: Admin
     sieve: Sieve
     request: Request
+    bounds: Bounds
     progress: Progress
 
-    async def read(self, bounds: Bounds) -> Batches:
+    async def read(self) -> Batches:
         """Batches in the order of each partition, those of several interleaved as they come."""
-        stretches: Sequence[Stretch] = bounds.stretches
+        stretches: Sequence[Stretch] = self.bounds.stretches
         if self.request.last is not None:
             for batch in await self._find_last(stretches, self.request.last):
                 yield batch
-            stretches = bounds.further if self.request.follow else ()
+            stretches = self.bounds.further if self.request.follow else ()
         elif self.request.follow:
             stretches = [replace(each, stop=NO_STOP) for each in stretches]
         async with aclosing(self._read_parts(stretches)) as parts:
@@ -135,10 +138,14 @@ class Scan:
         more = sum(each.stop - each.start for each in stretches)
         self.progress.total = None if endless else (self.progress.total or 0) + more
         feed = Feed(self.client)
+        growth = self._watch_growth(feed.changed) if endless else None
         try:
             lanes = {await feed.open(*each.source, each.start, each.stop): each for each in stretches}
             while lanes:
                 feed.changed.clear()
+                for each in growth.take() if growth else ():
+                    lanes[await feed.open(*each.source, each.start)] = each
+                    self.sieve.sequenced = False  # there is no order over several partitions
                 ready = [lane for lane in lanes if lane.ready is not None]
                 for lane in ready:
                     async with aclosing(self._take(lane, lanes[lane])) as parts:
@@ -148,7 +155,12 @@ class Scan:
                 if lanes and not ready:
                     await _wait(feed, None if endless else PATIENCE_S)
         finally:
+            if growth is not None:
+                await growth.close()
             await feed.close()
+
+    def _watch_growth(self, changed: asyncio.Event) -> Growth:
+        return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
     async def _take(self, lane: Lane, stretch: Stretch) -> AsyncGenerator[Part, None]:
         """What a lane has ready, through the sieve; afterwards the lane stands where to go on."""

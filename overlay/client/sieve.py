@@ -64,10 +64,10 @@ class Part:
 
 
 class Sieve:
-    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences."""
+    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow."""
 
     def __init__(self, request: Request, *, sequenced: bool) -> None:
-        self._request, self._sequenced = request, sequenced
+        self._request, self.sequenced = request, sequenced
         stream = request.stream
         self.schema = choose_schema(request.columns)
         self._name = stream.name if request.is_named else None
@@ -111,7 +111,7 @@ class Sieve:
         if not rows.size:
             return 0
         columns = self._request.columns
-        batch = build_batch(piece, rows, columns, stream=self._name, sequenced=self._sequenced)
+        batch = build_batch(piece, rows, columns, stream=self._name, sequenced=self.sequenced)
         part.batches.append(batch)
         part.times.append(piece.records.timestamp[rows])
         return int(batch.nbytes)

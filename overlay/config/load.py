@@ -25,7 +25,7 @@ from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
 from overlay.config.service import ServiceConfig
 from overlay.config.stream import StreamConfig
-from overlay.config.unsupported import find_unsupported, find_unsupported_stream
+from overlay.config.unsupported import find_unsupported
 from overlay.errors import ConfigError, Place
 
 SERVICE_FILE = "overlay.yaml"
@@ -120,7 +120,7 @@ class _Loading:
             first = self.files[stream.name].file
             self._refuse(document, ("name",), f"stream {stream.name!r} is already in {first}. Rename one of them")
             return
-        found = [*check_stream(stream)] or [*find_unsupported_stream(stream)]
+        found = [*check_stream(stream)]
         if found:
             self.refused[stream.name] = str(file)
             for path, message in found:

@@ -19,7 +19,6 @@ from overlay.config.consumer import (
     ReplayPolicy,
 )
 from overlay.config.document import Path
-from overlay.config.stream import FilterValue, IndexConfig, StreamConfig
 
 C = TypeVar("C")
 
@@ -57,11 +56,6 @@ def _set_filter(field: str) -> _Row[ConsumerConfig]:
     return _Row(
         ("filter", field), lambda config: getattr(config.filter, field) != zero, "Use filter_subjects or filter.sql"
     )
-
-
-def _set_index(field: str) -> _Row[StreamConfig]:
-    zero = IndexConfig.model_fields[field].default
-    return _Row(("index", field), lambda config: getattr(config.index, field) != zero, LEAVE)
 
 
 _CONSUMER: tuple[_Row[ConsumerConfig], ...] = (
@@ -107,17 +101,7 @@ _CONSUMER: tuple[_Row[ConsumerConfig], ...] = (
     _Row(("interest",), lambda c: "interest" in c.model_fields_set, NO_ACKS),
 )
 
-_STREAM: tuple[_Row[StreamConfig], ...] = (
-    _Row(("filter_value",), lambda s: s.filter_value != FilterValue(subject=True), LEAVE),
-    *(_set_index(field) for field in IndexConfig.model_fields),
-)
-
 
 def find_unsupported(config: ConsumerConfig) -> Iterator[tuple[Path, str]]:
     """Yield path and message of what a consumer asks for in vain. `config` as written, without filled-in defaults."""
     return ((row.path, row.message) for row in _CONSUMER if row.asks(config))
-
-
-def find_unsupported_stream(config: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """The same for a stream."""
-    return ((row.path, row.message) for row in _STREAM if row.asks(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import google_crc32c
 import numpy as np
@@ -44,17 +45,25 @@ class EncodedBatch:
         return b"".join((front, rest, self._records))
 
 
-def encode_one(value: bytes, now: int) -> EncodedBatch:
-    """A transactional batch of a single record without key and headers. `now`: ms since 1970."""
-    record = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; the value; no headers
-    body = Body(np.frombuffer(_varint(len(record)) + record, np.uint8), base_timestamp=now, max_timestamp=now, count=1)
+def encode_records(records: Sequence[tuple[bytes | None, bytes]], now: int) -> EncodedBatch:
+    """A transactional batch of some keys and values, without headers. `now`: ms since 1970."""
+    out = bytearray()
+    for delta, (key, value) in enumerate(records):
+        # attributes and timestamp delta; no headers
+        record = b"\0\0" + _varint(delta) + _sized(key) + _sized(value) + b"\0"
+        out += _varint(len(record)) + record
+    body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))
     body.size = body.out.size
     return EncodedBatch(body, Codec.NONE, transactional=True)
 
 
+def _sized(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
 def _varint(number: int) -> bytes:
-    """Zigzag varint of a number from 0 on."""
-    rest, out = number << 1, bytearray()
+    """Zigzag varint of a number from -1 on."""
+    rest, out = number << 1 if number >= 0 else 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
         rest >>= 7

@@ -26,7 +26,7 @@ from overlay.clock import now_ms
 from overlay.connection import Properties, for_aiokafka
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 
-from .batch import encode_one
+from .batch import encode_records
 from .outbox import Outgoing
 from .produce import FENCED, Produce
 
@@ -115,7 +115,7 @@ class Transactions(_Sender):
 
         Side by side means one AddPartitionsToTxn and one produce request where there would be two of each.
         """
-        record = Outgoing(self._state.topic, self._state.partition, encode_one(state, now_ms()))
+        record = Outgoing(self._state.topic, self._state.partition, encode_records([(None, state)], now_ms()))
         async with self._guard():
             async with asyncio.timeout(2 * DEADLINE_S):
                 *_, offset = await self._send([*batches, record])

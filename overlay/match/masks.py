@@ -6,7 +6,8 @@ filters included, and each consumer keeps those of its records for which the ans
 want nothing of a slice costs nothing.
 
 Only true passes; unknown (SQL's null) does not. What the filters said is tallied per consumer, and so are the nulls
-that come from values which could not be read.
+that come from values which could not be read. Such a value is NULL and all the same there, which a property filter can
+ask for (facts/sql_filters, section 7).
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ import pyarrow as pa
 from overlay.config.stream import Property
 from overlay.field import Field
 from overlay.filter import Filter
-from overlay.filter.arrow import Evaluation, compile
+from overlay.filter.arrow import Evaluation, compile, key_of
 from overlay.filter.nodes import Column as NamedColumn
+from overlay.filter.nodes import Present, walk
 from overlay.scan.columns import Column, Ints
+from overlay.scan.states import BAD, GOOD, NOT_UTF8
 
 from .addressing import Addressed
 from .properties import find_sources, list_columns
 from .reading import Reading
 
 Flags = npt.NDArray[np.bool_]
+
+_THERE = (GOOD, BAD, NOT_UTF8)
+"""What becomes of values that are there. Of a document that cannot be read nobody knows what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Masks:
         self._numbers = [-1 if one is None else numbers[one.bound] for one in filters]
         self._programs = [compile(tree) for tree in distinct]
         self._columns = [list_columns(one) for one in distinct.values()]
+        self._asked = {node.operand for tree in distinct for node in walk(tree) if isinstance(node, Present)}
         self._sources = find_sources((column for columns in self._columns for column in columns), properties)
         fields = {field for source in self._sources.values() for field in source.fields}
         self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
@@ -77,7 +84,12 @@ class Masks:
             return Sifted(dict(wanted))
         candidates = _Candidates([wanted[i] for i in asked], len(piece.records))
         columns = self._read(Reading(piece, candidates.rows), set(asked.values()))
-        evaluation = Evaluation({(c.section, c.name): read.array for c, read in columns.items()}, candidates.count, now)
+        evaluation = Evaluation(
+            {key_of(column): read.array for column, read in columns.items()},
+            candidates.count,
+            now,
+            {key_of(c): pa.array(np.isin(read.states, _THERE)) for c, read in columns.items() if c in self._asked},
+        )
         known: dict[tuple[int, int], tuple[Ints, Tally]] = {}
         sifted = Sifted()
         for i, rows in wanted.items():

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import structlog
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
+from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Batches, Bytes, split
@@ -32,7 +32,7 @@ from overlay.scan.header import Batches, Bytes, split
 from .mark import Mark
 from .wire import fetch
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READ_COMMITTED = 1
 PARTITION_BYTES = 2 << 20
@@ -59,18 +59,23 @@ class Fetched:
 
     position: int
     data: Bytes
+    batches: Batches
+    """Where they lie in `data`, and what their headers say."""
     aborted: Aborted
     stable_end: int
     """The last stable offset: what lies beyond is not committed yet."""
     log_start: int
     mark: Mark
     """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
-    records: int
-    """As the batches' headers count them."""
 
     @property
     def next_offset(self) -> int:
         return self.mark.position
+
+    @property
+    def records(self) -> int:
+        """As the batches' headers count them."""
+        return int(self.batches["count"].clip(0).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +267,10 @@ class Feed:
         buf = np.frombuffer(data or b"", np.uint8)
         if not buf.size:
             return
-        found = split(buf)
-        mark = mark_after(found.batches, position)
-        records = int(found.batches["count"].clip(0).sum())
+        batches = split(buf).batches
+        mark = mark_after(batches, position)
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
-        lane.ready = Fetched(position, buf, pairs, stable_end, log_start, mark, records)
+        lane.ready = Fetched(position, buf, batches, pairs, stable_end, log_start, mark)
         lane.position = mark.position
         self.bytes_fetched += buf.size
         self.changed.set()

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from overlay.config.stream import Property, StreamConfig, place_property
+from overlay.field import FieldKind
 from overlay.filter import Filter
 from overlay.filter.bind import bind
 from overlay.filter.describe import describe, describe_name
+from overlay.filter.families import Family, find_family
 from overlay.filter.message import Message, Value
-from overlay.filter.nodes import (
-    Affix,
-    And,
-    Column,
-    Comparison,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Name,
-    Node,
-    Not,
-    Now,
-    Or,
-    Present,
-    Section,
-    walk,
-)
+from overlay.filter.nodes import Column, Literal, Name, Node, Now, Section, walk
 from overlay.filter.rows import evaluate, to_truth, trace
 from overlay.match.properties import Source, find_sources
 
 ANY = "any"
 """The type of a field when no stream says which: that of each message's value."""
-_CONDITIONS = (Comparison, Like, In, IsNull, Affix, Present, Not, And, Or)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +92,17 @@ def _judge(node: Node) -> str:
     return show_answer(to_truth(evaluate(node, {}, 0)))
 
 
-def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[Field, ...]:
-    names = list(dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name)))
-    declared: Mapping[str, Property] = {} if stream is None else stream.properties
+def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name, Column]:
+    """Every field of the text, also of parts that rewriting leaves out."""
+    names = dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name))
     types = {name: str(entry.type) for name, entry in declared.items()}
     columns = {name: bind(name, types, compiled.text) for name in names}
-    bound = {name: column for name, column in columns.items() if isinstance(column, Column)}
+    return {name: column for name, column in columns.items() if isinstance(column, Column)}
+
+
+def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[Field, ...]:
+    declared: Mapping[str, Property] = {} if stream is None else stream.properties
+    bound = _bind_names(compiled, declared)
     sources = find_sources(bound.values(), declared)
     written = {place_property(name) for name in declared}
     return tuple(
@@ -132,9 +124,50 @@ def _show_source(source: Source) -> str:
     return ", else ".join(places)
 
 
+def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Message:
+    """The message as the stream would read it: the texts of the filter's typed fields as values of their types.
+
+    What does not spell its type becomes null. Numbers and truths stay as they are where they stand for a header, which
+    is a text in Kafka whatever it says.
+    """
+    bound = _bind_names(compiled, stream.properties)
+    sources = find_sources(bound.values(), stream.properties)
+    columns = {(column.section.value, column.name): column for column in bound.values()}
+
+    def read(section: str, name: str, value: object) -> object:
+        spelled = name if section == Section.APPLICATION else name.replace("-", "_")
+        column = columns.get((section, spelled))
+        return value if column is None else _read_value(value, column.type, sources[column])
+
+    return {
+        section: {name: read(section, name, value) for name, value in (fields or {}).items()}
+        for section, fields in message.items()
+    }
+
+
+def _read_value(value: object, type: str, source: Source) -> object:
+    # brings numba with it, which the rest of this module does without
+    from overlay.scan.columns import Origin, gather
+
+    is_json = any(field.kind is FieldKind.VALUE for field in source.fields)
+    if value is None or not (is_json or isinstance(value, str)):
+        return value
+    text = json.dumps(value) if is_json else str(value)
+    raw = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+    origin = Origin.JSON if is_json else Origin.TEXT
+    return gather(raw, np.zeros(1, np.int64), np.array([raw.size]), type, origin).array[0].as_py()
+
+
 def trace_filter(compiled: Filter, message: Message, now: int) -> list[Part]:
     """Every part of the expression as it was written, and what it is worth."""
     return [
-        Part(step.text, step.value, step.depth, step.at, isinstance(node, _CONDITIONS), isinstance(node, Literal))
+        Part(
+            step.text,
+            step.value,
+            step.depth,
+            step.at,
+            not isinstance(node, Literal) and find_family(node) is Family.BOOLEAN,
+            isinstance(node, Literal),
+        )
         for node, step in zip(walk(compiled.node), trace(compiled.node, message, now), strict=True)
     ]

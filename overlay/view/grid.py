@@ -22,8 +22,9 @@ _RIGHT = ("sequence", "partition", "offset")
 class Grid:
     """Prints batches that have GRID_COLUMNS: one line a record, the names of the columns before the first.
 
-    Streams of one partition show the sequence, others partition and offset. Control characters in the data are shown
-    as escapes: a terminal would obey them. `write` takes the lines where nobody looks at a terminal.
+    Streams of one partition show the sequence, others partition and offset; when one grows, the names come again.
+    Control characters in the data are shown as escapes: a terminal would obey them. `write` takes the lines where nobody
+    looks at a terminal.
     """
 
     def __init__(self, console: Console, write: Callable[[bytes], object]) -> None:
@@ -32,13 +33,14 @@ class Grid:
 
     def print(self, batch: pa.RecordBatch) -> None:
         cells = self._read(batch)
-        is_first = not self._widths
-        for name, column in cells.items():
-            self._widths[name] = max(self._widths.get(name, len(name)), *map(cell_len, column))
-        rows = zip(*cells.values(), strict=True)
-        if is_first:
+        is_new = list(cells) != list(self._widths)
+        before = {} if is_new else self._widths
+        self._widths = {
+            name: max(before.get(name, len(name)), *map(cell_len, column)) for name, column in cells.items()
+        }
+        if is_new:
             self._show([list(cells)], "bold")
-        self._show(rows, "")
+        self._show(zip(*cells.values(), strict=True), "")
 
     def _read(self, batch: pa.RecordBatch) -> dict[str, list[str]]:
         sequenced = batch["sequence"].null_count < batch.num_rows

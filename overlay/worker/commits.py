@@ -51,12 +51,15 @@ class Round:
 
     outcome: Outcome
     delta: Delta
-    size: int
+    size: int = field(init=False)
     """Bytes of its batches, until they are with Kafka."""
     plain: asyncio.Task[None] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
     sent: bool = False
     """Whether its transactional batches are in the open transaction."""
+
+    def __post_init__(self) -> None:
+        self.size = self.outcome.size
 
     @property
     def owned(self) -> list[tuple[ConsumerId, Outgoing]]:
@@ -65,7 +68,8 @@ class Round:
 
     @property
     def transactional(self) -> list[Outgoing]:
-        return [outgoing for _, outgoing in self.owned]
+        """These batches and those of the chunk indexes."""
+        return [*(outgoing for _, outgoing in self.owned), *self.outcome.index]
 
 
 @dataclass(slots=True)
@@ -111,7 +115,7 @@ class Commits:
         while not self._ended or pending:
             fresh = await self._take_rounds()
             pending += fresh
-            waited_for = any(done.transactional for done in fresh)
+            waited_for = any(done.owned for done in fresh)
             if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
                 pending, written = [], time.monotonic()
@@ -174,7 +178,10 @@ class Commits:
         """Round by round, each in as many transactions as its partitions need; whether there is a backlog."""
         for done in rounds:
             await self._settle_plain(done)
-            for batches, delta in split(done.owned, done.delta, self.state.cursors, PARTITIONS):
+            parts = list(split(done.owned, done.delta, self.state.cursors, PARTITIONS))
+            # the index goes with the cursors, since it has no position of its own
+            parts[-1][0].extend(done.outcome.index)
+            for batches, delta in parts:
                 began = time.monotonic()
                 await self.transactions.begin()
                 await self._record(delta, batches)
@@ -193,6 +200,7 @@ class Commits:
     def _release(self, done: Round) -> None:
         """Its batches are with Kafka: let go of their memory."""
         done.outcome.batches.clear()
+        done.outcome.index.clear()
         self._queued -= done.size
         done.size = 0
         self._drained.set()

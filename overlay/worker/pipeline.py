@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,15 @@ import numpy.typing as npt
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.deliver.outbox import Outgoing, Outlet, Press
 from overlay.deliver.state import ConsumerId
+from overlay.field import Field
 from overlay.filter import Filter
 from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally
 from overlay.scan import Malformed
 from overlay.source.feed import Fetched
 from overlay.source.mark import Mark, Source
 from overlay.subject import Pattern
+
+from .indexing import Indexing
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,6 +55,8 @@ class Task:
     """Offsets to deliver and no others, ascending (last_per_subject)."""
     floors: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Offsets below which a consumer is given nothing."""
+    indexed: bool = False
+    """Whether the stream's chunk index is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,15 @@ class Outcome:
     """Values that a filter named and that could not be read, by consumer and reason."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
+    index: list[Outgoing] = field(default_factory=list)
+    """Chunk headers, as batches for the index topics."""
+    chunks: Counter[str] = field(default_factory=Counter)
+    """How many of them, by stream."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches."""
+        return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.index))
 
     def note(self, consumer: ConsumerId, tally: Tally) -> None:
         """Count what a consumer's filter said of a slice."""
@@ -117,15 +132,22 @@ class _Screen:
 class Pipeline:
     """Not for two threads at once."""
 
-    def __init__(self, streams: Mapping[str, StreamConfig], sequences: Mapping[ConsumerId, int]) -> None:
+    def __init__(
+        self,
+        streams: Mapping[str, StreamConfig],
+        sequences: Mapping[ConsumerId, int],
+        index_topics: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`index_topics`: of the streams whose index is made here."""
         self._streams = streams
         self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
         self._press = Press()
+        self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
     def run(self, tasks: Sequence[Task], now: int) -> Outcome:
-        """Work through one round. `now`: ms since 1970, the time on output records."""
+        """Work through one round; one without tasks seals what is old enough. `now`: ms since 1970, also on output records."""
         outcome = Outcome()
         owners: dict[Outlet, ConsumerId] = {}
         for task in tasks:
@@ -134,6 +156,7 @@ class Pipeline:
                 outcome.batches.append((owners[outlet], outgoing))
         for outlet, outgoing in self._press.flush():
             outcome.batches.append((owners[outlet], outgoing))
+        outcome.chunks, outcome.index = self._indexing.finish(now)
         outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
         return outcome
 
@@ -142,9 +165,12 @@ class Pipeline:
         screen = self._screen(task)
         progress = Progress(task, Mark(task.position))
         full: list[tuple[Outlet, Outgoing]] = []
+        seal = (
+            self._indexing.open(task.stream, task.source, task.position, task.fetched.batches) if task.indexed else None
+        )
         pieces = self._addressing[task.stream].read(
             topic, partition, task.fetched.data, task.position,
-            more=screen.masks.fields, stop=task.stop, aborted=task.fetched.aborted,
+            more=_unite(screen.masks.fields, seal.fields if seal else ()), stop=task.stop, aborted=task.fetched.aborted,
         )  # fmt: skip
         for piece in pieces:
             if isinstance(piece, Malformed):
@@ -153,6 +179,9 @@ class Pipeline:
                 if progress.stopped:
                     progress.mark = Mark(max(progress.mark.position, piece.base_offset))
                     break
+            if seal is not None:
+                seal.add(piece, now)
+            if isinstance(piece, Malformed):
                 progress.mark = Mark(piece.next_offset)
                 continue
             progress.mark = Mark(piece.records.next_offset)
@@ -195,6 +224,10 @@ class Pipeline:
                 Masks([reader.filter for reader in task.readers], self._streams[task.stream].properties),
             )
         return self._screens[key]
+
+
+def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
+    return first if not second else tuple(sorted({*first, *second}, key=str))
 
 
 def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:

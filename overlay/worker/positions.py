@@ -41,6 +41,15 @@ class Positions:
             else:
                 tracks.append(Track(mark, {consumer}))
 
+    def enlist_index(self, place: Place, mark: Mark) -> None:
+        """Have the chunk index of a partition made from `mark` on, by whoever reads there."""
+        tracks = self.tracks.setdefault(place, [])
+        here = next((t for t in tracks if t.position == mark.position and not t.is_alone), None)
+        if here is None:
+            here = Track(mark)
+            tracks.append(here)
+        here.indexed = True
+
     def all(self) -> Iterator[tuple[Place, Track]]:
         for place, tracks in self.tracks.items():
             for track in tracks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -14,6 +14,7 @@ from overlay.config.filters import compile_filter
 from overlay.deliver.outlets import ensure_topics, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
+from overlay.source.index import Index
 from overlay.source.mark import Mark, Source
 from overlay.source.start import find_start, patterns
 
@@ -38,6 +39,12 @@ class Roster:
     """Every source topic as it was found, None for those that were not there."""
     outputs: dict[str, TopicFacts] = field(default_factory=dict)
     """Every output topic as it was found."""
+    index_topics: dict[str, str] = field(default_factory=dict)
+    """Of the streams whose chunk index is kept here."""
+    indexes: dict[str, Index] = field(default_factory=dict)
+    """What these indexes hold so far."""
+    unindexed: dict[str, str] = field(default_factory=dict)
+    """Streams whose index is to be kept here and cannot be, and why."""
 
     @property
     def output_partitions(self) -> int:
@@ -58,18 +65,20 @@ async def make_roster(
     admin: Admin,
     loaded: Loaded,
     mine: Mapping[ConsumerId, ConsumerConfig],
+    keeps: Collection[str],
     state: ShardState,
     stalled: Mapping[ConsumerId, str],
     stopped: Mapping[str, str],
 ) -> tuple[Roster, Delta]:
     """Look at everything the consumers of this shard need, create what is missing, and find where new ones start.
 
-    `stalled`, `stopped`: consumers and streams that are to be left out for now, and why.
+    `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that are to be left out for
+    now, and why.
 
     The delta says what of that the state has to remember before the first record is delivered. Raises SourceUnavailable.
     """
     roster = Roster(stalled=dict(stalled))
-    wanted = {name: loaded.streams[name] for name, _ in mine}
+    wanted = {name: loaded.streams[name] for name in dict.fromkeys([*(name for name, _ in mine), *keeps])}
     denied: dict[str, str] = {}
     topics = [topic for stream in wanted.values() for topic in stream.topic_names]
     facts = await admin.find_topics(topics, denied=denied)

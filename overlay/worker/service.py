@@ -45,9 +45,10 @@ PAUSE_S = 2.0
 """Longest pause between two tries to reach Kafka: how late a Kafka that is back may be noticed."""
 
 
-def shard_of(consumer: ConsumerId, shards: int) -> int:
-    """The shard that owns a consumer: murmur3 of `stream/consumer`, modulo the shards."""
-    return mmh3.hash("/".join(consumer), signed=False) % shards
+def shard_of(owned: tuple[str, ...], shards: int) -> int:
+    """The shard that owns a consumer, or with the stream's name alone its index: murmur3 of `stream/consumer`, modulo the
+    shards."""
+    return mmh3.hash("/".join(owned), signed=False) % shards
 
 
 @dataclass(slots=True)
@@ -124,8 +125,11 @@ class Service:
                 self.trouble, self.owned = "", frozenset(numbers)
                 for number in sorted(numbers):
                     mine = {c: config for c, config in self.loaded.consumers.items() if shard_of(c, count) == number}
-                    if mine:
-                        shard = Shard(self.loaded, number, mine, admin, self.metrics, membership, self._commit_seen)
+                    keeps = tuple(name for name in self.loaded.streams if shard_of((name,), count) == number)
+                    if mine or keeps:
+                        shard = Shard(
+                            self.loaded, number, mine, keeps, admin, self.metrics, membership, self._commit_seen
+                        )
                         self.shards[number] = shard
                         enough = asyncio.Event()
                         self._serving[group.create_task(shard.run(enough), name=f"shard-{number}")] = enough

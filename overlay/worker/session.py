@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import structlog
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
@@ -25,6 +24,7 @@ from overlay.deliver.outbox import Outgoing
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Mark
@@ -35,11 +35,13 @@ from .positions import Place, Positions
 from .roster import Roster
 from .tracks import Track, plan_round
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ROUND_BYTES = 8 << 20
 BACKLOG_BYTES = 1 << 19
 PROGRESS_S = 5.0
+SEAL_S = 1.0
+"""How often it is asked, while nothing comes, whether a chunk is old enough to be sealed."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,8 @@ class Session:
             await feed.close()
 
     async def _read(self, feed: Feed, stop: asyncio.Event) -> None:
-        pipeline = Pipeline(self.roster.streams, self.positions.sequences)
+        pipeline = Pipeline(self.roster.streams, self.positions.sequences, self.roster.index_topics)
+        patience = SEAL_S if self.roster.index_topics else None
         loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         fetched_bytes = 0
@@ -83,13 +86,16 @@ class Session:
             with ThreadPoolExecutor(1, "pipeline") as thread:
                 while not stop.is_set():
                     feed.changed.clear()
-                    tasks, tracks = await self._take_round()
+                    if moved := await self._recover():
+                        await self.commits.put(self._note_moved(feed, moved))
+                    tasks, tracks = self._take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
-                    if not tasks:
-                        await _first_of(feed.changed, stopping)
+                    if not tasks and not await _is_quiet(feed.changed, stopping, patience):
                         continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
+                    if not tasks and not outcome.index:
+                        continue
                     previous = sending
                     done = self._absorb(feed, outcome, tracks)
                     sending = done.plain or sending
@@ -100,7 +106,7 @@ class Session:
         finally:
             stopping.cancel()
 
-    async def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
+    def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
         """What is there to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
         tasks: list[Task] = []
         owners: list[tuple[Place, Track]] = []
@@ -112,9 +118,7 @@ class Session:
             fetched_to: dict[Track, int] = {}
             for track in tracks:
                 ready = self.lanes[track].ready
-                if isinstance(ready, Lost | Denied):
-                    await self._recover(place, track)
-                elif ready is not None and not track.halted:
+                if isinstance(ready, Fetched) and not track.halted:
                     fetched_to[track] = ready.next_offset
             for turn in plan_round(tracks, fetched_to) if size < ROUND_BYTES else ():
                 fetched = self.lanes[turn.track].take()
@@ -123,33 +127,55 @@ class Session:
                 stream, source = place
                 floors = self.positions.floors_at(turn.track, source)
                 tasks.append(
-                    Task(stream, source, fetched, turn.track.position, turn.stop, readers, turn.track.only, floors)
-                )
+                    Task(
+                        stream, source, fetched, turn.track.position, turn.stop, readers,
+                        turn.track.only, floors, turn.track.indexed,
+                    )
+                )  # fmt: skip
                 owners.append((place, turn.track))
                 size += fetched.data.size
                 self.metrics.records_fetched.labels(stream).inc(fetched.records)
         return tasks, owners
 
-    async def _recover(self, place: Place, track: Track) -> None:
-        """The log does not have the track's position: go on at its start, unless it is another log."""
+    async def _recover(self) -> set[Place]:
+        """Have tracks go on whose position the log does not have; the partitions of those that retention has passed."""
+        moved: set[Place] = set()
+        for place, track in self.positions.all():
+            match self.lanes[track].ready:
+                case Denied(reason):
+                    raise SourceChanged(reason, place[0])
+                case Lost():
+                    first = await self._find_start(place, track.position)
+                    if first > track.position:
+                        self._note_loss(place, first - track.position, track)
+                        track.mark = Mark(first)
+                        moved.add(place)
+                    self.lanes[track].seek(track.position)
+        return moved
+
+    async def _find_start(self, place: Place, position: int) -> int:
+        """Where to go on in a log that does not have `position`: at its start, unless it is another log."""
         stream, source = place
-        lost = self.lanes[track].take()
-        if isinstance(lost, Denied):
-            raise SourceChanged(lost.reason, stream)
         first, end = (await self.admin.find_bounds([source]))[source]
-        if track.position < first:
-            self.metrics.records_lost.labels(stream).inc(first - track.position)
-            log.error("retention passed the position", stream=stream, partition=source, lost=first - track.position)
-            track.mark = Mark(first)
-            self.lanes[track].seek(first)
-        elif track.position > end:
+        if position > end:
             raise SourceChanged(
-                f"{source[0]}-{source[1]}: the log ends at {end}, below the position {track.position}: it was truncated or"
+                f"{source[0]}-{source[1]}: the log ends at {end}, below the position {position}: it was truncated or"
                 f" created again. Run `overlay stream reset {stream}` to start anew",
                 stream,
             )
-        else:
-            self.lanes[track].seek(track.position)
+        return max(first, position)
+
+    def _note_loss(self, place: Place, lost: int, track: Track) -> None:
+        """Retention was faster than a track. The index alone has lost nothing: its chunks would go as well."""
+        if track.members:
+            stream, source = place
+            self.metrics.records_lost.labels(stream).inc(lost)
+            log.error("retention passed the position", stream=stream, partition=source, lost=lost)
+
+    def _note_moved(self, feed: Feed, places: set[Place]) -> Round:
+        """A round without records, so that a position is remembered even when none ever comes after it."""
+        changed = {consumer for place in places for consumer in self._settle(feed, place)}
+        return Round(Outcome(), self.positions.delta(places, changed))
 
     def _absorb(self, feed: Feed, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
         """Move the tracks to where the round has brought them."""
@@ -173,8 +199,7 @@ class Session:
             changed |= self._settle(feed, place)
         self._count(outcome)
         self._tell_progress()
-        size = sum(outgoing.batch.size for _, outgoing in outcome.batches)
-        batches = Round(outcome, self.positions.delta(moved, changed), size)
+        batches = Round(outcome, self.positions.delta(moved, changed))
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
@@ -225,6 +250,8 @@ class Session:
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in outcome.unaddressed.items():
             self.metrics.records_unaddressed.labels(stream, reason).inc(records)
+        for stream, chunks in outcome.chunks.items():
+            self.metrics.chunks_sealed.labels(stream).inc(chunks)
         for (consumer, result), records in outcome.results.items():
             self.metrics.records_evaluated.labels(*consumer).inc(records)
             self.metrics.filter_results.labels(*consumer, result).inc(records)
@@ -244,11 +271,12 @@ class Session:
             await self.plain.send(batches)
 
 
-async def _first_of(changed: asyncio.Event, stopping: asyncio.Task[bool]) -> None:
-    """Wait until something has been fetched or it is time to stop."""
+async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patience: float | None) -> bool:
+    """Wait until something has been fetched or it is time to stop; True when neither came within `patience` seconds."""
     waiting = asyncio.create_task(changed.wait())
     try:
-        await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((waiting, stopping), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        return not done
     finally:
         waiting.cancel()
 
@@ -263,11 +291,14 @@ async def _run_both(reading: asyncio.Task[None], committing: asyncio.Task[None])
         await asyncio.gather(reading, committing, return_exceptions=True)
 
 
-def open_positions(roster: Roster, state: ShardState) -> Positions:
-    """Where the roster's consumers stand. A partition in which a consumer has no position yet is read from its start."""
+def open_positions(roster: Roster, state: ShardState, indexed: Mapping[Place, Mark]) -> Positions:
+    """Where the roster's consumers stand, and where indexing goes on. A partition in which a consumer has no position yet is
+    read from its start."""
     positions = Positions()
     for consumer in roster.readers:
         sources = roster.sources[consumer[0]].partitions
         marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
         positions.enlist(consumer, state.consumers[consumer], marks)
+    for place, mark in indexed.items():
+        positions.enlist_index(place, mark)
     return positions

@@ -25,10 +25,12 @@ from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
 from overlay.metrics import Metrics
+from overlay.source.index import index_topic
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
 
 from .commits import Commits
+from .indexes import open_indexes
 from .membership import Membership
 from .pipeline import Outcome
 from .roster import Roster, make_roster
@@ -45,11 +47,13 @@ STALL_S = 60.0
 
 @dataclass(slots=True)
 class Shard:
-    """Serves the consumers `mine` until told to stop."""
+    """Serves the consumers `mine`, and keeps the indexes of streams, until told to stop."""
 
     loaded: Loaded
     number: int
     mine: dict[ConsumerId, ConsumerConfig]
+    keeps: tuple[str, ...]
+    """Streams whose chunk index belongs to this shard."""
     admin: Admin
     metrics: Metrics
     membership: Membership
@@ -59,6 +63,8 @@ class Shard:
     """Why nothing is being served right now; empty while all is well."""
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Streams whose index topic refuses."""
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
@@ -89,6 +95,10 @@ class Shard:
         self._refusals[error.topic] += 1
         if not error.final and self._refusals[error.topic] < 2:
             return
+        for stream in self.keeps:
+            if index_topic(self.loaded.service.topics.prefix, stream) == error.topic:
+                self._unindexed[stream] = (str(error), time.monotonic() + STALL_S)
+                log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
             if consumer == error.consumer or (error.consumer is None and config.deliver_subject == error.topic):
                 self._stalled[consumer] = (str(error), time.monotonic() + STALL_S)
@@ -112,8 +122,11 @@ class Shard:
                 service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
             )
             closing.push_async_callback(transactions.close)
-            roster, delta = await make_roster(client, self.admin, self.loaded, self.mine, state, *self._left_out())
-            await transactions.look_up(outputs)
+            roster, delta = await make_roster(
+                client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
+            )
+            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), roster)
+            await transactions.look_up(outputs | set(roster.index_topics.values()))
             state.apply(delta)
             place = (state_topic(service.topics.prefix), self.number)
             self.session = Session(
@@ -121,7 +134,7 @@ class Shard:
                 admin=self.admin,
                 metrics=self.metrics,
                 roster=roster,
-                positions=open_positions(roster, state),
+                positions=open_positions(roster, state, resumes),
                 commits=Commits(
                     transactions, state, place, self.admin, self.metrics, self._commit_seen, roster.output_partitions
                 ),
@@ -150,11 +163,17 @@ class Shard:
         stalled = {consumer: why for consumer, (why, _) in self._stalled.items()}
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
 
+    def _list_indexes(self) -> dict[str, str]:
+        """The streams whose index is kept here, and why for those that are left out for now."""
+        now = time.monotonic()
+        self._unindexed = {stream: kept for stream, kept in self._unindexed.items() if kept[1] > now}
+        return {stream: self._unindexed.get(stream, ("", 0.0))[0] for stream in self.keeps}
+
     def _find_retry(self, roster: Roster) -> float:
         """When those that are left out are tried again, in monotonic seconds: as soon as one of them may be."""
-        noted = [until for _, until in (*self._stalled.values(), *self._stopped.values())]
+        noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
         # what the roster itself found, such as a topic that may not be created, is noted nowhere else
-        found = roster.stalled.keys() - self._stalled.keys()
+        found = roster.stalled.keys() - self._stalled.keys() or roster.unindexed.keys() - self._unindexed.keys()
         return min([*noted, time.monotonic() + STALL_S] if found else noted, default=float("inf"))
 
     def _commit_seen(self, outcome: Outcome) -> None:

@@ -30,6 +30,8 @@ class Track:
     only: npt.NDArray[np.int64] | None = None
     """Offsets to deliver and no others, up to `snapshot_end`; such a track is by itself (last_per_subject)."""
     snapshot_end: int = NO_STOP
+    indexed: bool = False
+    """Whether the stream's chunk index is made of what this track reads, beside what its members want."""
     halted: bool = False
     """A corrupt batch is in the way; those who reach it stop as well."""
 
@@ -88,6 +90,7 @@ def join(tracks: list[Track]) -> list[Track]:
         if first is not track:
             first.members |= track.members
             first.halted |= track.halted
+            first.indexed |= track.indexed
             spent.append(track)
     tracks[:] = [track for track in tracks if track not in spent]
     return spent

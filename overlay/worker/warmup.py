@@ -22,6 +22,7 @@ from overlay.deliver.outbox import Outlet
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
+from overlay.scan.header import split
 from overlay.source.feed import Fetched
 from overlay.source.mark import Mark
 from overlay.source.start import patterns
@@ -34,6 +35,7 @@ _STREAM = {
     "name": "W",
     "topics": ("w",),
     "subject": {"template": "{header:h}.{value:v}.{key}"},
+    "index": {"terms": ("b",), "zones": ("v", "d"), "chunk_records": 1},
     "properties": {"v": {"type": "long", "from": "{value:v}"}, "d": "double", "b": "boolean", "t": "timestamp"},
 }
 _SQL = "h = 'x' AND v = 1 AND d IS NULL AND b IS NULL AND t IS NULL AND p.subject <> '' AND p.to = 'w'"
@@ -49,9 +51,10 @@ def load_kernels() -> None:
     body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
     for codec in (Codec.NONE, Codec.LZ4):
         data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
-        fetched = Fetched(0, data, NO_ABORTS, 1, 0, Mark(1), 1)
+        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, Mark(1))
         readers = tuple(_make_reader(stream, *each) for each in (("a", 1, None), ("b", 3, None), ("c", 1, _SQL)))
-        outcome = Pipeline({"W": stream}, {}).run([Task("W", ("w", 0), fetched, 0, NO_STOP, readers)], 0)
+        task = Task("W", ("w", 0), fetched, 0, NO_STOP, readers, indexed=True)
+        outcome = Pipeline({"W": stream}, {}, {"W": "w.index"}).run([task], 0)
         assert sum(outcome.delivered.values()) == len(readers)
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
     # of them and hold up deliveries for 100 ms

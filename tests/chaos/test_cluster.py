@@ -7,14 +7,13 @@ from what the source topic holds in the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.support.cluster import Cluster, run_cluster
+from tests.support.cluster import Cluster
 from tests.support.kafka import make_topic
 from tests.worker.scenes import (
     CommittedReader,
@@ -31,12 +30,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
 PAUSE_S = 0.005
 FLOW = 200
 """So many more records show that everything flows again."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 @dataclass

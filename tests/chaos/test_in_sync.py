@@ -6,7 +6,6 @@ anything is sent to it: at the start, or by the watch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from overlay.cli.kafka_check import check_kafka
 from overlay.config import load
 from overlay.inspect.verdict import State
-from tests.support.cluster import Cluster, run_cluster
+from tests.support.cluster import Cluster
 from tests.support.kafka import make_topic
 from tests.worker.scenes import (
     CommittedReader,
@@ -33,12 +32,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
 
 LOST = 3
 WHY = "1 of 2 replicas in sync, fewer than its min.insync.replicas of 2"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def await_stalled(served: Served) -> None:

@@ -131,6 +131,26 @@ def test_every_part_of_an_expression(tmp_path: Path) -> None:
     ]
 
 
+def test_texts_are_what_the_stream_reads_in_them(folder: Path) -> None:
+    """A header is a text, a field of the value is what JSON says it is."""
+    message = {
+        "application_properties": {"dep_delay": "61", "carrier": "61", "tail": 5},
+        "properties": {"message-id": "7", "creation_time": "1970-01-01T00:00:01Z"},
+    }
+
+    def ask(sql: str, text: str = json.dumps(message)) -> str:
+        words = ("test", sql, "--message", "-", "--stream", "FLIGHTS", "--config", str(folder))
+        return run(*words, text=text).splitlines()[0]
+
+    assert ask("dep_delay = 61 AND carrier = '61' AND p.message_id = 7 AND p.creation_time = 1000") == "true"
+    assert ask("tail IS NULL") == "true"
+    assert ask("dep_delay IS NULL", '{"application_properties": {"dep_delay": "late"}}') == "true"
+    assert ask("dep_delay = 61", '{"application_properties": {"dep_delay": 61}, "properties": null}') == "true"
+    assert (
+        ask("dep_delay > 60 AND FALSE OR carrier > 'A'", '{"application_properties": {"dep_delay": "1"}}') == "unknown"
+    )
+
+
 def test_every_part_as_json() -> None:
     found = run_json("test", "a > 3 AND s = 'x'", "--message", "-", text=json.dumps(MESSAGE))
     assert found["answer"] == "false"

@@ -233,3 +233,23 @@ def test_arrow_is_not_for_terminals(folder: Path) -> None:
     finally:
         os.close(screen)
         os.close(terminal)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [("--count",), ("--format", "table")], ids=" ".join)
+def test_an_output_that_is_full(folder: Path, words: tuple[str, ...]) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        started("TRIPS", "--config", str(folder), *words, stdout=full, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.wait(60) == 1
+        assert process.stderr and process.stderr.read().endswith(
+            b"error: the records cannot be written: No space left on device\n"
+        )
+
+
+def test_an_output_that_is_closed(folder: Path) -> None:
+    words = ("TRIPS", "--config", str(folder), "--format", "arrow-ipc")
+    with started(*words, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)) as process:
+        assert process.wait(60) == 2
+        assert process.stderr and b"standard output is closed" in process.stderr.read()

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 import overlay
 from overlay.client import SCHEMA, Client, Progress
-from overlay.client.bounds import NoSequence
+from overlay.client.bounds import Bounds, NoSequence
 from overlay.client.question import make_request
 from overlay.client.reader import Scan
 from overlay.client.sieve import Sieve, Stretch
@@ -26,8 +26,10 @@ from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.filter import compile_properties, compile_sql
 from overlay.inspect.reading import TopicNotFound
 from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
 from overlay.source.feed import Feed, Fetched, Lane
 from overlay.source.mark import Mark
+from overlay.worker.sources import Sources
 from tests.oracle.batches import Record
 from tests.source.test_start import delete_below
 from tests.support.batches import build
@@ -366,8 +368,9 @@ async def test_a_batch_that_cannot_be_read(policy: OnCorrupt) -> None:
     feed = Feed(None)  # it has no lane, so it asks for nothing
     lane = Lane(feed, "t", 0, 0, 6)
     data = np.frombuffer(b"".join([GOOD[0], BAD, GOOD[1]]), np.uint8)
-    lane.ready, lane.position = Fetched(0, data, NO_ABORTS, 6, 0, Mark(6), 5), 6
-    scan = Scan(None, None, Sieve(request, sequenced=True), request, Progress())  # type: ignore[arg-type]
+    lane.ready, lane.position = Fetched(0, data, split(data).batches, NO_ABORTS, 6, 0, Mark(6)), 6
+    bounds = Bounds((), Sources((), {}))
+    scan = Scan(None, None, Sieve(request, sequenced=True), request, bounds, Progress())  # type: ignore[arg-type]
     found: list[int] = []
     try:
         with pytest.raises(CorruptBatch, match="t-0@3: the CRC") if policy is OnCorrupt.STOP else _nothing():

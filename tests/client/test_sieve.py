@@ -9,6 +9,7 @@ from overlay.client.question import make_request
 from overlay.client.sieve import PART_SLICES, Sieve, Stretch
 from overlay.client.topic import describe_topic
 from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
 from overlay.source.feed import Fetched
 from overlay.source.mark import Mark
 from tests.oracle.batches import Record
@@ -18,7 +19,8 @@ STREAM = describe_topic("t", {"n": "long"})
 
 
 def fetch(*batches: bytes, position: int = 0, end: int) -> Fetched:
-    return Fetched(position, np.frombuffer(b"".join(batches), np.uint8), NO_ABORTS, end, 0, Mark(end), 0)
+    data = np.frombuffer(b"".join(batches), np.uint8)
+    return Fetched(position, data, split(data).batches, NO_ABORTS, end, 0, Mark(end))
 
 
 def make_batch(at: int, count: int, size: int = 10) -> bytes:

@@ -147,8 +147,6 @@ STREAMS: list[tuple[str, str, str]] = [
     ("name: S\ntopics: [t]\nproperties: {b: binary}\nindex: {zones: [b]}\n", "4:17: index.zones[0]", "has no ranges"),
     ("name: S\ntopics: [t]\nindex: {bloom_bytes: 8B}\n", "3:22: index.bloom_bytes", "from 16 to 64KiB"),
     ("name: S\ntopics: [t]\nindex: {chunk_bytes: 1MB}\n", "3:22: index.chunk_bytes", "1KiB is 1024 bytes"),
-    ("name: S\ntopics: [t]\nindex: {chunk_records: 10}\n", "3:24: index.chunk_records", "not supported yet"),
-    ("name: S\ntopics: [t]\nfilter_value: {header: a}\n", "3:15: filter_value", "not supported yet"),
     ("name: S\ntopics: [t]\nfilter_value: subjct\n", "3:15: filter_value", "wants a mapping"),
     ("name: S\ntopics: [t]\non_corrupt: ignore\n", "3:13: on_corrupt", "allowed are stop, skip"),
 ]

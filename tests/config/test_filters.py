@@ -24,6 +24,8 @@ TYPED = STREAM + 'properties: {dep_delay: double, tail: {type: string, from: "{v
         "\n  sql: >-\n    dep_delay > 60\n    AND p.message_id = 7",
         "{properties: {application_properties: {carrier: AA, dep_delay: 60, tail: null}}}",
         '{properties: {properties: {subject: "&p:flights."}}}',
+        "{properties: {properties: {creation-time: 2013-01-01T05:00:00Z}}}",
+        '{properties: {properties: {creation-time: "2013-01-01T06:00:00+01:00"}}}',
         "{}",
     ],
 )
@@ -63,6 +65,11 @@ def test_a_sound_filter_loads(tmp_path: Path, text: str) -> None:
             "\n  properties:\n    application_properties:\n      a: 1\n      b: [2]\n",
             "9:10: filter.properties.application_properties.b",
             ["found a list"],
+        ),
+        (
+            "{properties: {properties: {creation-time: 2013-01-01}}}",
+            "5:51: filter.properties.properties.creation-time",
+            ["found '2013-01-01', expected a time", "RFC 3339 with its zone"],
         ),
         ("{properties: {}}", "5:22: filter.properties", ["is empty"]),
         ("{sql: a, properties: {}}", "5:30: filter.properties", ["stands beside filter.sql"]),

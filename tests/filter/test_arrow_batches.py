@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -159,6 +160,34 @@ def test_one_dictionary_column_is_evaluated_on_its_dictionary() -> None:
     batch = Evaluation({(APPLICATION, "carrier"): column}, 400, NOW)
     assert batch.answer(Program(part.node, part.columns, run)).to_pylist() == [True] * 400
     assert seen == [3]
+
+
+def test_doubt_is_dealt_out_with_the_distinct_values() -> None:
+    """The sum is computed on the dictionary, and compared beyond it."""
+    codes = pa.array([0, 1, None, 0, 1], pa.int8())
+    columns = {"c": pa.DictionaryArray.from_arrays(codes, pa.array([TOP, 1])), "y": pa.array([TOP, TOP, 1, None, 1])}
+    assert ask("c + 1 > y", columns) == [True, False, None, None, True]
+
+
+@pytest.mark.parametrize(
+    "text", ["x + 10000000000000000000000 > y", "x * x <> y", "x IN (y + 10000000000000000000000)"]
+)
+def test_rows_in_doubt_with_the_same_values_are_asked_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers beyond 64 bits are left to the row evaluator, which is slow."""
+    asked: list[dict[str, Any]] = []
+    answer = rows.evaluate
+    columns = {"x": pa.array([TOP - i % 7 for i in range(900)]), "y": pa.array([i % 3 for i in range(900)])}
+    node = parse(text)
+    want = [answer(node, take_row(columns, row), NOW) for row in range(900)]
+
+    def note(part: Node, message: dict[str, Any], now: int) -> Any:
+        asked.append(message)
+        return answer(part, message, now)
+
+    compile(node)  # what is constant is computed here
+    monkeypatch.setattr("overlay.filter.arrow.evaluation.by_row", SimpleNamespace(evaluate=note))
+    assert ask(text, columns) == want
+    assert len(asked) == 21
 
 
 def test_deep_and_wide_trees() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from overlay.errors import FilterSyntaxError
 from overlay.filter.nodes import Affix, And, Compare, Comparison, Literal, Name, Node, Present, Section
-from overlay.filter.properties import ENTRIES, parse_properties
+from overlay.filter.properties import parse_properties
 from tests.filter import strategies as some
 
 
@@ -58,6 +59,9 @@ def refuse(mapping: object) -> FilterSyntaxError:
         ("group-sequence", 2**32 - 1, equal(prop("group_sequence"), 2**32 - 1)),
         ("creation-time", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), equal(prop("creation_time"), 1000)),
         ("absolute-expiry-time", 1000, equal(prop("absolute_expiry_time"), 1000)),
+        ("creation-time", "2013-01-01T05:00:00Z", equal(prop("creation_time"), 1_357_016_400_000)),
+        ("creation-time", "2013-01-01t06:30:00.25+01:30", equal(prop("creation_time"), 1_357_016_400_250)),
+        ("absolute-expiry-time", "1969-12-31T23:59:59.9999Z", equal(prop("absolute_expiry_time"), -1)),
     ],
 )
 def test_fields(key: str, value: object, node: Node) -> None:
@@ -97,7 +101,10 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "content-type": (5, b"text"),
     "group-id": (5, 2**32),
     "group-sequence": (-1, 2**32, 1.0, True, "1"),
-    "creation-time": ("2020-01-01T00:00:00Z", 1.5, True),
+    "creation-time": (
+        *(1.5, True, None, [], b"2020-01-01T00:00:00Z", "", "1357016400000", "yesterday"),
+        *("2020-01-01", "2020-01-01T00:00:00", "2020-02-30T00:00:00Z", "&p:2020", "\ud800"),
+    ),
     **dict.fromkeys(("message_id", "Subject", "priority", "foo", "application-properties", ""), ("a",)),
 }
 
@@ -137,7 +144,7 @@ def test_refused_mappings(mapping: Any, path: tuple[str, ...]) -> None:
 
 
 def test_one_to_sixteen_entries_in_each_section() -> None:
-    full = {f"x{i}": i for i in range(ENTRIES)}
+    full = {f"x{i}": i for i in range(16)}
     assert parse_properties({"application_properties": full, "properties": {"to": "x"}})
     assert refuse({"application_properties": full | {"one": "more"}}).path == ("application_properties",)
 
@@ -152,6 +159,10 @@ def test_one_to_sixteen_entries_in_each_section() -> None:
         ({"properties": {"subject": "&x"}}, "written &&x"),
         ({"properties": {"subject": 5}}, "put it in quotes"),
         ({"properties": {"subject": None}}, "properties.x IS NOT NULL"),
+        ({"properties": {"creation-time": "2020-01-01T00:00:00"}}, "RFC 3339 with its zone, like 2026-01-31T12:00:00Z"),
+        ({"properties": {"creation-time": "1357016400000"}}, "Milliseconds since 1970 will do as well"),
+        ({"properties": {"creation-time": "2020-02-30T00:00:00Z"}}, "there is no such time: day is out of range"),
+        ({"properties": {"creation-time": 1.5}}, "like 2013-01-01T05:00:00Z, or milliseconds since 1970"),
         ({"application_properties": {"x": ["a", "b"]}}, "x IN ('a', 'b')"),
     ],
 )
@@ -163,6 +174,13 @@ def test_huge_numbers_are_no_trouble() -> None:
     assert "2^64" in str(refuse({"properties": {"message-id": 10**5000}}))
     assert refuse({"application_properties": {"x": -(10**5000)}}).hint
     assert hash(parse_properties({"application_properties": {"x": 10**3000}}))
+
+
+@given(time=st.datetimes(timezones=st.timezones() | st.just(UTC)))
+def test_a_time_in_text_is_the_same_time(time: datetime) -> None:
+    assume((time.utcoffset() or timedelta()) % timedelta(minutes=1) == timedelta())  # RFC 3339 has no seconds there
+    mapping: Any = {"properties": {"creation-time": time}}
+    assert parse_properties({"properties": {"creation-time": time.isoformat()}}) == parse_properties(mapping)
 
 
 @settings(deadline=None)

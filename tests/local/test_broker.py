@@ -12,28 +12,36 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from overlay.cli import overlay
 from overlay.errors import BrokerError
 from overlay.local import Broker, Condition, Node, start, status, stop
-from overlay.local.state import Home, read_state, write_state
+from overlay.local.jars import fetch_jars
+from overlay.local.locks import hold_lock
+from overlay.local.state import Home, State, read_state, write_state
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+
+from .network import cut_network
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with start(tmp_path_factory.mktemp("own")) as running:
-        yield running
+    """Every start here has a warm cache and a network that goes nowhere."""
+    fetch_jars("broker")
+    with pytest.MonkeyPatch.context() as patch:
+        cut_network(patch)
+        with start(tmp_path_factory.mktemp("own")) as running:
+            yield running
 
 
 @pytest.fixture
 def running(own: Broker) -> Broker:
-    if status(own.home).condition is not Condition.RUNNING:
-        own.restart()
-    return own
+    return start(own.home)
 
 
 def read_values(bootstrap: str, topic: str, count: int) -> list[bytes]:
@@ -49,7 +57,8 @@ def test_data_and_address_survive_a_kill(running: Broker) -> None:
     address = running.bootstrap
     produce_values(address, make_topic(address, "kept"), [b"a", b"b"])
     running.kill()
-    assert status(running.home).condition is Condition.STOPPED
+    told = CliRunner().invoke(overlay, ["local", "status", "--home", str(running.home)])
+    assert (told.exit_code, told.stdout) == (3, f"stopped\nhome       {running.home}\n")
     running.restart()
     assert running.bootstrap == address
     assert running.moved_from == ""
@@ -63,10 +72,13 @@ def test_port_taken_meanwhile_means_a_new_address(running: Broker) -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", int(before.rpartition(":")[2])))
         other.listen()
-        running.restart()
-    assert running.moved_from == before
-    assert running.bootstrap != before
-    assert AdminClient({"bootstrap.servers": running.bootstrap}).list_topics(timeout=10).brokers
+        told = CliRunner().invoke(overlay, ["local", "up", "--home", str(running.home)])
+    assert told.exit_code == 0
+    assert f"{before} has been taken by another program, so the address has changed" in told.stderr
+    now = status(running.home).bootstrap
+    assert now != before
+    assert f"Kafka is running at {now}\n" in told.stdout
+    assert AdminClient({"bootstrap.servers": now}).list_topics(timeout=10).brokers
 
 
 def test_port_lost_between_look_and_bind_is_tried_again(running: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +136,25 @@ def test_stranger_with_the_remembered_pid_is_left_alone(running: Broker) -> None
         assert stranger.poll() is None
         assert running.pid != stranger.pid
         stranger.kill()
+
+
+def test_lock_of_an_unknown_process_is_named(tmp_path: Path) -> None:
+    """A start was cut off between the broker's first breath and the note of its pid: no signal is sent at a guess."""
+    home = Home(tmp_path)
+    write_state(home, State(1, 2))
+    with hold_lock(home.life_lock, wait_s=0, what="living"):
+        for act in (start, stop):
+            with pytest.raises(BrokerError, match=rf"not known.*End the process that holds {home.life_lock}"):
+                act(tmp_path)
+
+
+def test_start_that_takes_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.local.launch.START_S", 0.0)
+    with (
+        hold_lock(Home(tmp_path).change_lock, wait_s=0, what="starting"),
+        pytest.raises(BrokerError, match=r"change\.lock: another process has been starting or stopping this broker"),
+    ):
+        start(tmp_path)
 
 
 def test_two_starts_at_once_make_one_broker(running: Broker) -> None:

@@ -8,13 +8,14 @@ import pytest
 from overlay.errors import BrokerError
 from overlay.local.jars import IVY_FILE, fetch_jars
 
+from .network import cut_network
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on a machine whose network goes nowhere."""
     monkeypatch.setenv("OVERLAY_CACHE", str(tmp_path / "cache"))
-    for name in ("https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    cut_network(monkeypatch)
     return tmp_path / "cache"
 
 

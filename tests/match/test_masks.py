@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlay.config import StreamConfig
+from overlay.config.stream import Property
 from overlay.filter import Filter, compile_properties, compile_sql
 from overlay.match import Addressed, Addressing, Audience, Masks, Sifted, Tally
 from overlay.subject import Pattern
@@ -79,6 +80,7 @@ FILTERS: list[Filter | None] = [
     compile_properties(
         {"properties": {"subject": "&s:.a"}, "application_properties": {"tail": None}}, STREAM.properties
     ),
+    compile_properties({"application_properties": {"carrier": None, "delay": None}}, STREAM.properties),
 ]
 PATTERNS = ["s.>", "s.a", "s.*", "s.b", "x.>"]
 
@@ -260,6 +262,29 @@ def test_the_fields_are_those_that_the_filters_name() -> None:
 def test_a_filter_without_types_is_refused() -> None:
     with pytest.raises(ValueError, match="compiled without the stream's properties"):
         Masks([compile_sql("a = 1")], {})
+
+
+def test_what_cannot_be_read_is_there_all_the_same() -> None:
+    """A property filter's null asks for the key, with any value; IS NOT NULL asks for a value."""
+    headers: list[list[tuple[bytes, bytes | None]]] = [[(b"delay", b"7")], [(b"delay", b"late")], []]
+    values = [b'{"leg": {"tail": "N1"}}', b'{"leg": {"tail": 5}}', b"oops"]
+    found = [
+        Record(i, 5, None, value, [(b"dest", b"a"), *pairs])
+        for i, (value, pairs) in enumerate(zip(values, headers, strict=True))
+    ]
+    # the topic is no number: one value for all records, which is there in each
+    types = {**STREAM.properties, "where": Property.model_validate({"type": "long", "from": "{topic}"})}
+
+    def ask(wanted: dict[str, None]) -> list[int]:
+        masks = Masks([compile_properties({"application_properties": wanted}, types)], types)
+        piece = read_slice(found, masks, Addressing(STREAM.subject.rule, STREAM.patterns))
+        kept = masks.sift(piece, {0: np.arange(3)}, 0).rows
+        return [] if 0 not in kept else kept[0].tolist()
+
+    assert ask({"delay": None}) == [0, 1]
+    assert ask({"tail": None}) == [0, 1]
+    assert ask({"where": None}) == [0, 1, 2]
+    assert ask({"delay": None, "nothing": None}) == []
 
 
 def test_more_subjects_than_records() -> None:

@@ -37,6 +37,8 @@ def answer(
         value = _read_column(column, record, place, declared)
         if value in REASONS:
             reasons.append(REASONS[value])
+            if value in (BAD, NOT_UTF8):  # there, but of no value
+                message.setdefault(column.section.value, {})[column.name] = None
         elif value is not None:
             message.setdefault(column.section.value, {})[column.name] = value
     return filter.matches(message, now=0), reasons

@@ -50,6 +50,11 @@ def test_several_partitions() -> None:
     assert head.split()[:2] == ["partition", "offset"] and line.split()[:2] == ["3", "6"]
 
 
+def test_a_stream_that_grows() -> None:
+    lines = draw((RECORD,), (RECORD | {"sequence": None, "partition": 3},))
+    assert [line.split()[0] for line in lines] == ["sequence", "7", "partition", "3"]
+
+
 def test_terminals_are_not_given_orders() -> None:
     (_, line) = draw(({"key": b"a\x1b[2J\nb", "value": b"\xff\x00", "headers": [{"name": "\r", "value": b"\t"}]},))
     assert line.isprintable()

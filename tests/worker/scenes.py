@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 
@@ -143,6 +144,12 @@ class Scene:
     @property
     def state_topic(self) -> str:
         return f"{self.prefix}.state"
+
+
+@pytest.fixture
+def scene(bootstrap: str, tmp_path: Path) -> Scene:
+    """A scene on the run's broker."""
+    return Scene(tmp_path / "config", bootstrap)
 
 
 class Served:

@@ -49,7 +49,7 @@ def make_fetched(data: bytes, position: int, aborted: Sequence[tuple[int, int]] 
     buf = np.frombuffer(data, np.uint8)
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
     batches = split(buf).batches
-    return Fetched(position, buf, pairs, NO_STOP, 0, mark_after(batches, position), int(batches["count"].sum()))
+    return Fetched(position, buf, batches, pairs, NO_STOP, 0, mark_after(batches, position))
 
 
 def make_task(fetched: Fetched, *readers: Reader, stop: int = NO_STOP) -> Task:

@@ -28,6 +28,7 @@ class Reading:
     tracks: list[Track]
     fetched: dict[Track, int] = field(default_factory=dict)
     given: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    lost: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def fetch(self, which: int, length: int) -> None:
         track = self.tracks[which % len(self.tracks)]
@@ -45,11 +46,24 @@ class Reading:
                     for member in track.members:
                         self.given[member].append(offset)
             track.mark = Mark(max(track.position, stop))
+        self._settle()
+        return bool(turns)
+
+    def trim(self, which: int, first: int) -> None:
+        """Retention has passed a track, which the others have not noticed yet."""
+        track = self.tracks[which % len(self.tracks)]
+        if track.position < first:
+            for member in track.members:
+                self.lost[member] += range(track.position, first)
+            track.mark = Mark(first)
+            self.fetched.pop(track, None)
+            self._settle()
+
+    def _settle(self) -> None:
         for track in self.tracks:
             track.finish_snapshot()
         for spent in join(self.tracks):
             self.fetched.pop(spent, None)
-        return bool(turns)
 
 
 # a fetch for some track of some offsets, or a round; no offsets: a batch that is not whole, or cannot be read
@@ -93,17 +107,45 @@ def test_snapshots_read_theirs_once_and_then_go_on(
     assert {consumer: reading.given[consumer] for consumer in wanted} == wanted
 
 
+@given(
+    starts=st.lists(st.integers(0, END), min_size=1, max_size=6),
+    steps=steps,
+    trims=st.lists(st.tuples(st.integers(0, 5), st.integers(1, END)), min_size=1, max_size=6),
+)
+def test_retention_takes_from_each_track_what_it_had_not_read(
+    starts: list[int], steps: list[tuple[int, int] | None], trims: list[tuple[int, int]]
+) -> None:
+    """A track may be taken past others, which have not been told yet or have data in hand."""
+    positions = Positions()
+    for number, start in enumerate(starts):
+        positions.enlist(("S", str(number)), ConsumerState(), {SOURCE: Mark(start)})
+    reading = Reading(positions.tracks[PLACE])
+    share = len(steps) // len(trims) + 1
+    for number, (which, first) in enumerate(trims):
+        _take_steps(reading, steps[number * share : (number + 1) * share])
+        reading.trim(which, first)
+    _play(reading, [])
+    for number, start in enumerate(starts):
+        given, lost = reading.given["S", str(number)], reading.lost["S", str(number)]
+        assert given == sorted(given)
+        assert sorted(given + lost) == list(range(start, END))
+
+
 def _play(reading: Reading, steps: list[tuple[int, int] | None]) -> None:
-    for step in steps:
-        if step is None:
-            reading.run_round()
-        else:
-            reading.fetch(*step)
+    _take_steps(reading, steps)
     for _ in range(4 * END):  # whatever is left; a round without progress for so long is a livelock
         for which in range(len(reading.tracks)):
             reading.fetch(which, 7)
         reading.run_round()
     assert {track.position for track in reading.tracks} == {END}
+
+
+def _take_steps(reading: Reading, steps: list[tuple[int, int] | None]) -> None:
+    for step in steps:
+        if step is None:
+            reading.run_round()
+        else:
+            reading.fetch(*step)
 
 
 def test_the_tail_is_never_alone() -> None:

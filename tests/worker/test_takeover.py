@@ -6,9 +6,12 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
 from overlay.connection import open_client
@@ -32,6 +35,7 @@ from tests.worker.scenes import (
 )
 
 PLACE = ("S", ("source", 0))
+Confirm = Callable[[ShardState], Awaitable[int | None]]
 
 
 def mark(position: int) -> Delta:
@@ -58,87 +62,95 @@ async def disown(state: ShardState) -> int | None:
     return None
 
 
-async def test_takeover_during_an_open_transaction_reads_what_is_committed(scene: Scene) -> None:
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The state topic of a scene, and those who take its shards over. Who is on stage is closed at the end."""
+
+    scene: Scene
+    admin: Admin
+    client: AIOKafkaClient
+    owners: list[Transactions]
+
+    @property
+    def topic(self) -> str:
+        return state_topic(self.scene.prefix)
+
+    async def set_up(self, shards: int = 1) -> None:
+        await ensure_state_topic(self.admin, self.scene.prefix, shards, 1)
+
+    async def take_over(self, shard: int = 0, confirm: Confirm = own) -> tuple[Transactions, ShardState]:
+        kafka = {"bootstrap.servers": self.scene.bootstrap}
+        owner, state = await take_over(kafka, self.client, self.admin, self.scene.prefix, shard, confirm)
+        self.owners.append(owner)
+        return owner, state
+
+    async def read(self) -> tuple[ShardState, int]:
+        """Shard 0 as it is committed, and how many records that took."""
+        return await read_state(self.client, self.admin, self.topic, 0)
+
+
+@pytest.fixture
+async def stage(scene: Scene) -> AsyncIterator[Stage]:
+    kafka = {"bootstrap.servers": scene.bootstrap}
+    made = Stage(scene, Admin(kafka), await open_client(kafka), [])
+    yield made
+    for owner in made.owners:
+        await owner.close()
+    await made.client.close()
+
+
+async def test_takeover_during_an_open_transaction_reads_what_is_committed(stage: Stage) -> None:
     """The last stable offset lies before the open transaction; the new owner ends it and reads past it."""
-    kafka = {"bootstrap.servers": scene.bootstrap}
-    admin, client = Admin(kafka), await open_client(kafka)
-    try:
-        await ensure_state_topic(admin, scene.prefix, 1, 1)
-        former, _ = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        for position in (10, 20):
-            await commit(former, mark(position))
-        await write_openly(former, mark(30))
-        heir, state = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        assert (state.cursors, state.generation) == ({PLACE: Mark(20)}, 7)
-        with pytest.raises(Fenced):
-            await former.finish(encode(mark(40)))
-        await commit(heir, mark(50))
-        assert (await read_state(client, admin, state_topic(scene.prefix), 0))[0].cursors == {PLACE: Mark(50)}
-        await former.close()
-        await heir.close()
-    finally:
-        await client.close()
+    await stage.set_up()
+    former, _ = await stage.take_over()
+    for position in (10, 20):
+        await commit(former, mark(position))
+    await write_openly(former, mark(30))
+    heir, state = await stage.take_over()
+    assert (state.cursors, state.generation) == ({PLACE: Mark(20)}, 7)
+    with pytest.raises(Fenced):
+        await former.finish(encode(mark(40)))
+    await commit(heir, mark(50))
+    assert (await stage.read())[0].cursors == {PLACE: Mark(50)}
 
 
-async def test_takeover_is_not_misled_by_somebody_else_s_open_transaction(scene: Scene) -> None:
+async def test_takeover_is_not_misled_by_somebody_else_s_open_transaction(stage: Stage) -> None:
     """Another shard's transaction, open over its own partition, hides nothing here."""
-    kafka = {"bootstrap.servers": scene.bootstrap}
-    admin, client = Admin(kafka), await open_client(kafka)
-    try:
-        await ensure_state_topic(admin, scene.prefix, 2, 1)
-        other, _ = await take_over(kafka, client, admin, scene.prefix, 1, own)
-        await write_openly(other, mark(1))
-        mine, _ = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        await commit(mine, mark(5))
-        heir, state = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        assert state.cursors == {PLACE: Mark(5)}
-        for one in (other, mine, heir):
-            await one.close()
-    finally:
-        await client.close()
+    await stage.set_up(shards=2)
+    other, _ = await stage.take_over(shard=1)
+    await write_openly(other, mark(1))
+    mine, _ = await stage.take_over()
+    await commit(mine, mark(5))
+    _, state = await stage.take_over()
+    assert state.cursors == {PLACE: Mark(5)}
 
 
-async def test_a_late_worker_leaves_without_writing(scene: Scene) -> None:
+async def test_a_late_worker_leaves_without_writing(stage: Stage) -> None:
     """It has fenced the owner by then, but the state is as it was, and the owner's successor goes on from it."""
-    kafka = {"bootstrap.servers": scene.bootstrap}
-    admin, client = Admin(kafka), await open_client(kafka)
-    topic = state_topic(scene.prefix)
-    try:
-        await ensure_state_topic(admin, scene.prefix, 1, 1)
-        owner, _ = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        await commit(owner, mark(10))
-        before = (await admin.find_bounds([(topic, 0)]))[topic, 0]
-        with pytest.raises(Fenced, match="not ours"):
-            await take_over(kafka, client, admin, scene.prefix, 0, disown)
-        assert (await admin.find_bounds([(topic, 0)]))[topic, 0] == before
-        with pytest.raises(Fenced):
-            await commit(owner, mark(20))
-        heir, state = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        assert state.cursors == {PLACE: Mark(10)}
-        await owner.close()
-        await heir.close()
-    finally:
-        await client.close()
+    await stage.set_up()
+    owner, _ = await stage.take_over()
+    await commit(owner, mark(10))
+    before = await stage.admin.find_bounds([(stage.topic, 0)])
+    with pytest.raises(Fenced, match="not ours"):
+        await stage.take_over(confirm=disown)
+    assert await stage.admin.find_bounds([(stage.topic, 0)]) == before
+    with pytest.raises(Fenced):
+        await commit(owner, mark(20))
+    _, state = await stage.take_over()
+    assert state.cursors == {PLACE: Mark(10)}
 
 
-async def test_a_checkpoint_makes_what_lies_before_it_void(scene: Scene) -> None:
-    kafka = {"bootstrap.servers": scene.bootstrap}
-    admin, client = Admin(kafka), await open_client(kafka)
-    topic = state_topic(scene.prefix)
-    try:
-        await ensure_state_topic(admin, scene.prefix, 1, 1)
-        owner, _ = await take_over(kafka, client, admin, scene.prefix, 0, own)
-        await commit(owner, Delta({("GONE", ("source", 0)): Mark(3)}))
-        await owner.begin()
-        offset = await owner.finish(encode(mark(4), checkpoint=True))
-        await commit(owner, mark(9))
-        assert (await read_state(client, admin, topic, 0))[0].cursors == {PLACE: Mark(9)}
-        await admin.delete_records(topic, 0, offset)
-        state, count = await read_state(client, admin, topic, 0)
-        assert (state.cursors, count) == ({PLACE: Mark(9)}, 2)
-        await owner.close()
-    finally:
-        await client.close()
+async def test_a_checkpoint_makes_what_lies_before_it_void(stage: Stage) -> None:
+    await stage.set_up()
+    owner, _ = await stage.take_over()
+    await commit(owner, Delta({("GONE", ("source", 0)): Mark(3)}))
+    await owner.begin()
+    offset = await owner.finish(encode(mark(4), checkpoint=True))
+    await commit(owner, mark(9))
+    assert (await stage.read())[0].cursors == {PLACE: Mark(9)}
+    await stage.admin.delete_records(stage.topic, 0, offset)
+    state, count = await stage.read()
+    assert (state.cursors, count) == ({PLACE: Mark(9)}, 2)
 
 
 def test_names_are_the_shard_s_own() -> None:

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from overlay.filter.nodes import Node, Section
 
-from .evaluation import Evaluation, Key, Program
+from .evaluation import Evaluation, Key, Program, key_of
 from .programs import compile
 
-__all__ = ["Evaluation", "Key", "Program", "compile", "evaluate", "read_columns"]
+__all__ = ["Evaluation", "Key", "Program", "compile", "evaluate", "key_of", "read_columns"]
 
 _compile_once = lru_cache(maxsize=256)(compile)
 

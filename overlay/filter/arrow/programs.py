@@ -161,7 +161,12 @@ def _(node: Affix) -> _Run:
 @_compile.register
 def _(node: Present) -> _Run:
     key = key_of(node.operand)
-    return lambda batch: is_present(batch.find(key))
+
+    def run(batch: Evaluation) -> Value:
+        flags = batch.present.get(key)
+        return is_present(batch.find(key)) if flags is None else Vector(Kind.BOOLEAN, flags)
+
+    return run
 
 
 @_compile.register

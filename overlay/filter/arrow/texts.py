@@ -40,7 +40,7 @@ def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
 
 
 def is_present(array: pa.Array | None) -> Value:
-    """Whether the field is there. A batch has one null for a field that is missing and one that is NULL: it is not."""
+    """Whether the field is there. Arrow has the same null for a field that is missing and for one that is NULL: missing."""
     if array is None:
         return False
     if isinstance(array, pa.DictionaryArray):

@@ -1,0 +1,1 @@
+"""Step 4: chunk headers, what they say, and which chunks a reader can pass over (pure)."""

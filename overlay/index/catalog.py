@@ -1,0 +1,128 @@
+"""What chunk headers know of the columns that a filter names.
+
+A column may be known in four ways, and in several at once:
+
+- it is listed under the stream's `index.terms`: Bloom filters have its values, and a term that says NULL
+- it is listed under `index.zones`: headers have its least and greatest value, and whether it is ever NULL
+- it is read from the record's timestamp (`from: "{timestamp}"`), which every header has the bounds of.
+  `p.creation_time` without a declaration is not: a header of that name comes before the timestamp, and nothing says
+  whether records have it
+- it is what subjects are made of: the header or key that holds the whole subject, or one that is a token of the
+  subject's template by itself. Escaping keeps values apart (overlay/subject/escape.py), so the token says which value
+  it was. A field of a JSON value does not: in a subject the number 5 and the text "5" are the same token
+
+`p.subject` is known by the last way when the stream's subject is the header of that name, and otherwise not: it is read
+from a header `subject` where a record has one (overlay/match/properties.py), which is not the stream's subject then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from overlay.config.stream import StreamConfig, place_property
+from overlay.errors import SubjectError
+from overlay.field import Field, FieldKind
+from overlay.filter.families import FAMILIES, Family
+from overlay.filter.nodes import Column
+from overlay.match.properties import Given, Source, find_sources
+from overlay.subject import Pattern, SubjectRule, escape_token, is_subject
+
+_BY_BYTES = (FieldKind.HEADER, FieldKind.KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What headers know of one column; nothing, unless told otherwise."""
+
+    name: str = ""
+    """As the stream's file has it under `index`."""
+    has_terms: bool = False
+    has_zone: bool = False
+    is_time: bool = False
+    is_subject: bool = False
+    """Its value is the subject."""
+    cover: Pattern | None = None
+    """The pattern of all subjects whose token at `hole` is the value."""
+    hole: int = -1
+
+    def find_subjects(self, value: bytes) -> Pattern | None:
+        """The pattern of the subjects of all records that have this value, which have it all; None where none can be told.
+
+        Only for columns that are the subject or a token. None as well for a value that no record of the stream can have.
+        """
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            return None
+        if self.is_subject:
+            return Pattern(text) if is_subject(text) else None
+        assert self.cover is not None
+        tokens = list(self.cover.tokens)
+        tokens[self.hole] = escape_token(value)
+        try:
+            return Pattern(".".join(tokens))
+        except SubjectError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The columns of some filters, and what the headers of a stream know of them."""
+
+    columns: dict[Column, Known]
+
+    def __getitem__(self, column: Column) -> Known:
+        return self.columns.get(column, _NOTHING)
+
+
+_NOTHING = Known()
+
+
+def find_known(stream: StreamConfig, columns: Iterable[Column]) -> Catalog:
+    """What the headers of a stream know of these columns, as its file stands today."""
+    sources = find_sources(columns, stream.properties)
+    terms, zones = (
+        {place_property(name): name for name in names} for names in (stream.index.terms, stream.index.zones)
+    )
+    rule = stream.subject.rule
+    found = {}
+    for column, source in sources.items():
+        place = (column.section, column.name)
+        hole = _find_token(column, source, rule)
+        found[column] = Known(
+            terms.get(place) or zones.get(place, ""),
+            place in terms,
+            place in zones,
+            is_time=not source.fields and source.given is Given.TIMESTAMP and column.type in ("timestamp", "long"),
+            is_subject=_is_subject(column, source, rule),
+            cover=rule.patterns()[0] if hole >= 0 else None,
+            hole=hole,
+        )
+    return Catalog(found)
+
+
+def _is_subject(column: Column, source: Source, rule: SubjectRule) -> bool:
+    if not rule.whole or FAMILIES[column.type] is not Family.TEXT:
+        return False
+    part = rule.template[0]
+    assert isinstance(part, Field)
+    if part.kind is FieldKind.TOPIC:
+        return not source.fields and source.given is Given.TOPIC
+    return source.fields[:1] == (part,)
+
+
+def _find_token(column: Column, source: Source, rule: SubjectRule) -> int:
+    """Which token of the template is the column's value and nothing else; -1 for none."""
+    field = source.fields[0] if source.fields else None
+    if rule.whole or field is None or field.kind not in _BY_BYTES or FAMILIES[column.type] is not Family.TEXT:
+        return -1
+    tokens: list[list[str | Field]] = [[]]
+    for part in rule.template:
+        if isinstance(part, Field):
+            tokens[-1].append(part)
+            continue
+        first, *more = part.split(".")
+        tokens[-1] += [first] if first else []
+        tokens += [[text] if text else [] for text in more]
+    return tokens.index([field]) if [field] in tokens else -1

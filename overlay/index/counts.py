@@ -1,0 +1,99 @@
+"""Records by subject of many chunks: which chunks have how many records whose subject matches.
+
+Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Past LIMIT distinct subjects a chunk
+that brings new ones goes without its counts, which readers take as not known: memory is bounded whatever the topic holds.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from overlay.subject import Matcher, SubjectRule
+from overlay.subject.dictionary import Dictionary
+
+from .encode import COUNTS_AT, TEXTS_AT, Block
+from .ragged import Ragged
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+LIMIT = 1 << 16
+
+
+class Counts:
+    """A row for each chunk, empty where nothing is known (`add` says so)."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = min(limit, LIMIT)  # codes are uint16
+        self._subjects = Dictionary(SubjectRule.from_key(), "", 0, lambda subject: True, limit=1 << 62)
+        self._codes, self._records = Ragged(np.uint16), Ragged(np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self._records.nbytes
+
+    def add(self, block: Block, rows: Ints, wanted: Flags) -> Flags:
+        """Append these rows of a block. `wanted`: those whose counts are of use. Which of them are known."""
+        known = wanted & (len(self._subjects.subjects) < self._limit)
+        sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)
+        total = int(sizes.sum())
+        at, size, records = (np.empty(total, np.int64) for _ in range(3))
+        _list_subjects(block.buf, block.at[rows], sizes, at, size, records)
+        codes = self._subjects.encode(block.buf, at[None], size[None]) if total else np.empty(0, np.int32)
+        bad = (codes < 0) | (codes >= self._limit)
+        if bad.any():
+            owners = np.repeat(np.arange(rows.size), sizes)
+            known[owners[bad]] = False
+            kept = known[owners]
+            codes, records = codes[kept], records[kept]
+            sizes = np.where(known, sizes, 0)
+        self._records.widen(int(records.max(initial=0)))
+        self._codes.extend(sizes)[:] = codes
+        self._records.extend(sizes)[:] = records
+        return known
+
+    def truncate(self, rows: int) -> None:
+        self._codes.truncate(rows)
+        self._records.truncate(rows)
+
+    def take(self, kept: Ints) -> None:
+        self._codes.take(kept)
+        self._records.take(kept)
+
+    def count(self, matcher: Matcher, first: int) -> Ints:
+        """Records of each chunk from row `first` on whose subject matches some pattern; 0 where nothing is known."""
+        subjects = self._subjects.subjects[: self._limit]
+        wanted = np.fromiter((bool(matcher.match(subject)) for subject in subjects), np.bool_, len(subjects))
+        counts = np.zeros(self._codes.rows - first, np.int64)
+        if wanted.any():
+            _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
+        return counts
+
+
+@nb.njit(cache=True, nogil=True)
+def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-untyped-def]
+    """Where the subjects of each row lie, and the records of each."""
+    put = 0
+    for row in range(sizes.size):
+        entry, text = parts[row, COUNTS_AT], parts[row, TEXTS_AT]
+        for _ in range(sizes[row]):
+            count = np.int64(0)
+            for i in range(4):
+                count |= np.int64(buf[entry + i]) << (8 * i)
+            length = np.int64(buf[entry + 4]) | (np.int64(buf[entry + 5]) << 8)
+            at[put], size[put], records[put] = text, length, count
+            put += 1
+            entry += 6
+            text += length
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-def]
+    for row in range(counts.size):
+        total = np.int64(0)
+        for i in range(starts[row], starts[row + 1]):
+            if wanted[codes[i]]:
+                total += np.int64(records[i])
+        counts[row] = total

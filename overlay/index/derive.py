@@ -1,0 +1,96 @@
+"""From what a consumer asks for to what a chunk must have: one probe each for subjects, filter values, filter and window.
+
+Rules for expressions are in expressions.py; what a probe promises is in probes.py. A probe is of the moment that it was derived
+for. Deriving again costs microseconds, and where UTC() is asked it refuses more as time passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from overlay.config.consumer import FilterConfig
+from overlay.config.stream import StreamConfig
+from overlay.filter import Filter
+from overlay.filter.nodes import Column
+from overlay.subject import Pattern, is_subject
+from overlay.subject.pattern import is_subset
+
+from .catalog import find_known
+from .expressions import MOST_TERMS, derive_expression
+from .probes import Conditions, Everything, Has, Nothing, Offsets, Probe, SubjectIs, Times, Unsure, all_of, any_of
+from .terms import UNFILTERED, value_term
+
+NO_FILTER = FilterConfig()
+
+
+def derive(
+    stream: StreamConfig,
+    patterns: Sequence[Pattern] = (),
+    config: FilterConfig = NO_FILTER,
+    filter: Filter | None = None,
+    *,
+    now: int,
+    since: int | None = None,
+    until: int | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+) -> Conditions:
+    """What a chunk must have for a consumer or a reading, by part.
+
+    `patterns`: its subject filters, any of which may match; none stands for all subjects. Of `config` the values are taken; the
+    expression is `filter`, compiled for `stream`. `now`: ms since 1970, no later than any `now` that records will be
+    tested with. since <= timestamp < until in ms, start <= offset < stop.
+    """
+    return Conditions(
+        derive_subjects(stream, patterns),
+        derive_values(stream, config.values, config.match_unfiltered),
+        Everything() if filter is None else derive_filter(stream, filter, now),
+        derive_window(since, until, start, stop),
+    )
+
+
+def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
+    """The subject matches one of the patterns, or there are none."""
+    wanted = tuple(dict.fromkeys(patterns))
+    # what the stream takes in, or what its rule can build: one of them within the patterns is enough
+    for whole in (stream.patterns, stream.subject.rule.patterns()):
+        if all(any(is_subset(each, pattern) for pattern in wanted) for each in whole):
+            return Everything()
+    return SubjectIs(wanted) if wanted else Everything()
+
+
+def derive_values(stream: StreamConfig, values: Iterable[str], match_unfiltered: bool) -> Probe:
+    """The record's filter value is one of `values`; an empty one stands for records without a value, as match_unfiltered does.
+
+    Without values everything passes, whatever match_unfiltered says (facts, section 8).
+    """
+    wanted = tuple(dict.fromkeys(values))
+    if not wanted:
+        return Everything()
+    named = [value for value in wanted if value]
+    if stream.filter_value.subject:
+        # every record has a subject, and one that cannot be one is nobody's
+        subjects = tuple(Pattern(value) for value in named if is_subject(value))
+        return SubjectIs(subjects) if subjects else Nothing()
+    terms = [value_term(value.encode("utf-8", "surrogatepass")) for value in named]
+    if match_unfiltered or len(named) < len(wanted):
+        terms.append(UNFILTERED)
+    return any_of(map(Has, terms)) if len(terms) <= MOST_TERMS else Unsure()
+
+
+def derive_filter(stream: StreamConfig, filter: Filter, now: int) -> Probe:
+    """The expression is true. A filter whose types are left to the data may be true of anything."""
+    columns = [column for column in filter.columns if isinstance(column, Column)]
+    if len(columns) < len(filter.columns):
+        return Unsure()
+    return derive_expression(filter.bound, find_known(stream, columns), now)
+
+
+def derive_window(since: int | None, until: int | None, start: int | None, stop: int | None) -> Probe:
+    """since <= timestamp < until in ms, start <= offset < stop; None is no bound."""
+    probes: list[Probe] = []
+    if start is not None or stop is not None:
+        probes.append(Offsets(start, stop))
+    if since is not None or until is not None:
+        probes.append(Times(since, until))
+    return all_of(probes)

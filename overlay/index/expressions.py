@@ -1,0 +1,344 @@
+"""From the tree of an SQL expression or a property filter to the probe of it.
+
+A probe must be sound: NO only where no record of a chunk can pass, ALL only where every record does (probes.py). So
+each rule here is of a condition that is true *exactly when* the one in the tree is, or it is marked as `implied` or
+`implying`. What has no rule is Unsure, which costs a read and never an answer. The tree is the one that batches are
+evaluated by (overlay/filter: bound, rewritten, NOT pushed down to where it is exact). What the rules rest on (facts,
+section 6):
+
+- Values have their column's type, because columns.py reads them so; what does not spell its type is NULL. Hence
+  comparisons of unlike types are decided here: `=` and orders are true of no record, `<>` of each that is not NULL.
+- Comparison, IN, LIKE and their negations are never true of NULL. A condition without a better rule still refuses
+  chunks in which one of its columns is NULL throughout.
+- `x IN (a, b)` is `x = a OR x = b` when it comes to true. `x NOT IN (a, b)` is `x <> a AND x <> b` for constants only:
+  an item that is NULL would make `<>` unknown and leaves NOT IN as it is.
+- Whole numbers are added exactly, so `x + 5 > 7` is `x > 2` for columns of whole numbers. Doubles round, and are left
+  alone.
+- LIKE over `binary` is unknown where bytes are no UTF-8, so there it never says ALL.
+- `header.priority` reads as 4 where a record has none: there NULL counts as that value.
+- `UTC()` grows between now and the time when a record is tested. `x > UTC() - 60000` is then true of fewer values, so
+  what is refused now is refused for ever, but what passes now need not pass then; `x < UTC()` is the other way round.
+  So the bound of now serves NO in the one case and ALL in the other. A clock that is set back behind `now` is the
+  caller's to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from overlay.filter import like, rows
+from overlay.filter.families import FAMILIES, Family, find_family
+from overlay.filter.message import Value
+from overlay.filter.nodes import (
+    Affix,
+    And,
+    Calculation,
+    Column,
+    Compare,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Name,
+    Node,
+    Not,
+    Now,
+    Or,
+    Present,
+    Section,
+    Sign,
+    children,
+    walk,
+)
+from overlay.filter.operators import MIRRORED
+from overlay.subject import Pattern
+
+from .algebra import find_direction, is_fixed, isolate
+from .catalog import Catalog
+from .intervals import EMPTY, Interval, Meant, begin_with, compare_with, is_like
+from .probes import (
+    Everything,
+    Has,
+    Nothing,
+    NullIn,
+    Probe,
+    SubjectIs,
+    Times,
+    Unsure,
+    ValueIn,
+    Within,
+    alike,
+    all_of,
+    any_of,
+    implied,
+    implying,
+    leaves,
+)
+from .terms import null_term, property_term
+
+MOST_TERMS = 64
+"""Beyond so many alternatives Bloom filters are not asked: at 1 % each, half of all chunks would pass by chance."""
+
+Constant = bool | int | float | bytes
+
+_GREATER = (Compare.GT, Compare.GE)
+_LESS = (Compare.LT, Compare.LE)
+
+
+def derive_expression(node: Node, catalog: Catalog, now: int) -> Probe:
+    """The probe of a bound expression: that it is true. `now`: UTC() in ms, no later than when records are tested."""
+    return _Rules(catalog, now).derive(node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    catalog: Catalog
+    now: int
+
+    def derive(self, node: Node) -> Probe:
+        match node:
+            case And(operands=operands):
+                return all_of(map(self.derive, operands))
+            case Or(operands=operands):
+                return any_of(map(self.derive, operands))
+            case Literal(value=True):
+                return Everything()
+            case Column(type="boolean"):
+                return self.have_term(node, True)
+            case Not(operand=Column(type="boolean") as column):
+                return self.have_term(column, False)
+            case IsNull(operand=operand, negated=negated):
+                return self.is_null(operand, negated)
+            case Present(operand=operand):
+                return self.is_null(operand, True)
+            case Comparison() | In() | Like() | Affix() | Not(operand=Affix()):
+                return self.fill_default(node, self.derive_predicate(node))
+            case Not(operand=operand) if find_family(operand) is Family.BOOLEAN:
+                return self.refuse_nulls(operand)
+            case Name():
+                return Unsure()
+        # what is no condition is unknown
+        return Nothing()
+
+    def derive_predicate(self, node: Node) -> Probe:
+        match node:
+            case Comparison(operator=operator, left=left, right=right):
+                found = self.derive_comparison(operator, left, right)
+            case In(operand=Column() as column, items=items, negated=negated):
+                found = self.exclude(column, items) if negated else self.include(column, items)
+            case In(operand=operand, items=items, negated=False) if is_fixed(operand):
+                found = any_of(self.derive_comparison(Compare.EQ, item, operand) for item in items)
+            case Like(operand=Column() as column, pattern=pattern, escape=escape, negated=negated):
+                found = self.match(column, like.compile(pattern, escape), negated)
+            case Affix(operand=Column() as column):
+                found = self.begin(column, node, False)
+            case Not(operand=Affix(operand=Column() as column) as affix):
+                found = self.begin(column, affix, True)
+            case _:
+                found = Unsure()
+        said = {leaf.name for leaf in leaves(found) if isinstance(leaf, Within)}
+        return alike((found, self.refuse_nulls(node, said)))
+
+    def fill_default(self, node: Node, found: Probe) -> Probe:
+        """What holds of a field of the header, which has a value where a record says none."""
+        columns = {each for each in walk(node) if isinstance(each, Column) and each.section is Section.HEADER}
+        if not columns:
+            return found
+        if len(columns) > 1 or any(isinstance(each, Now) for each in walk(node)):
+            return Unsure()
+        if rows.to_truth(rows.evaluate(node, {}, self.now)) is not True:
+            return found
+        known = self.catalog[columns.pop()]
+        is_missing: Probe = NullIn(known.name, null_term(known.name) if known.has_terms else None)
+        return any_of((found, is_missing if known.name else Unsure()))
+
+    def refuse_nulls(self, node: Node, said: Container[str] = ()) -> Probe:
+        """The node is not true where one of its columns is NULL; `said`: zones that have refused this already."""
+        names = {column: self.catalog[column].name for column in _find_strict(node) if self.catalog[column].has_zone}
+        return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
+
+    def is_there(self, column: Column) -> Probe:
+        known = self.catalog[column]
+        if known.is_subject:
+            return Everything()
+        found: list[Probe] = [Times(None, None)] if known.is_time else []
+        if known.name:
+            found.append(ValueIn(known.name, null_term(known.name) if known.has_terms else None))
+        return alike(found)
+
+    def is_null(self, operand: Node, negated: bool) -> Probe:
+        if not isinstance(operand, Column):
+            return Unsure()
+        known = self.catalog[operand]
+        if operand.section is Section.HEADER or known.is_subject:
+            return Everything() if negated else Nothing()
+        if negated:
+            return self.is_there(operand)
+        return NullIn(known.name, null_term(known.name) if known.has_terms else None) if known.name else Unsure()
+
+    def derive_comparison(self, operator: Compare, left: Node, right: Node) -> Probe:
+        if is_fixed(left):
+            left, right, operator = right, left, MIRRORED[operator]
+        if not is_fixed(right):
+            return Unsure()
+        if isinstance(left, Sign | Calculation):
+            found = isolate(operator, left, right, self.now)
+            if found is None:
+                return Unsure()
+            operator, left, right = found
+        if not isinstance(left, Column):
+            return Unsure()
+        value = rows.evaluate(right, {}, self.now)
+        if not any(isinstance(each, Now) for each in walk(right)):
+            # a constant that is unknown makes the comparison unknown
+            return Nothing() if value is None else self.compare(left, operator, value)
+        return self.compare_moving(left, operator, value, find_direction(right))
+
+    def compare_moving(self, column: Column, operator: Compare, value: Value, direction: int | None) -> Probe:
+        """Beside a constant that reads the clock. `direction`: 1 grows with time, -1 falls, 0 stands still."""
+        if value is None or direction is None or isinstance(value, bool | bytes):
+            return Unsure()
+        if direction == 0:
+            return self.compare(column, operator, value)
+        if FAMILIES[column.type] is not Family.NUMBER:
+            return Unsure() if operator is Compare.NE else Nothing()
+        sinking, rising = (_GREATER, _LESS) if direction > 0 else (_LESS, _GREATER)
+        if operator in sinking:
+            return implied(self.compare(column, operator, value))
+        if operator in rising:
+            return alike((implying(self.compare(column, operator, value)), self.refuse_nulls(column)))
+        if operator is Compare.EQ:
+            return implied(self.compare(column, sinking[1], value))
+        return Unsure()
+
+    def compare(self, column: Column, operator: Compare, value: Constant) -> Probe:
+        family = find_family(Literal(value))
+        if family is not FAMILIES[column.type]:
+            return self.is_there(column) if operator is Compare.NE else Nothing()
+        if family is Family.BOOLEAN:
+            if operator not in (Compare.EQ, Compare.NE):
+                return Nothing()
+            return self.have_term(column, value if operator is Compare.EQ else not value)
+        negated = operator is Compare.NE
+        meant = compare_with(Compare.EQ if negated else operator, value, column.type)
+        found = self.lie_within(column, meant, negated)
+        if operator is not Compare.EQ or found == Nothing():
+            return found
+        return alike((found, self.have_term(column, value), self.have_subject(column, (value,))))
+
+    def have_term(self, column: Column, value: Constant) -> Probe:
+        """`column = value`, as far as Bloom filters say."""
+        known = self.catalog[column]
+        return Has(property_term(known.name, value)) if known.has_terms else Unsure()
+
+    def have_subject(self, column: Column, values: Iterable[Constant]) -> Probe:
+        """The column equals one of the values, as far as subjects say."""
+        known = self.catalog[column]
+        if not known.is_subject and known.cover is None:
+            return Unsure()
+        patterns = [known.find_subjects(value) for value in values if isinstance(value, bytes)]
+        found = tuple(pattern for pattern in patterns if pattern is not None)
+        if len(found) < len(patterns) and not known.is_subject:
+            return Unsure()
+        return SubjectIs(found) if found else Nothing()
+
+    def lie_within(self, column: Column, meant: Meant, negated: bool = False) -> Probe:
+        """What zones and times say."""
+        if meant.possible == EMPTY:
+            return self.is_there(column) if negated else Nothing()
+        if meant.sure.is_full:
+            return Nothing() if negated else self.is_there(column)
+        known = self.catalog[column]
+        found: list[Probe] = []
+        if known.has_zone:
+            found.append(Within(known.name, column.type, meant.possible, meant.sure, negated))
+        if known.is_time:
+            found.append(_find_times(meant.possible, negated))
+        return alike(found)
+
+    def include(self, column: Column, items: tuple[Node, ...]) -> Probe:
+        values = self.take_constants(column, items)
+        others = [item for item in items if not isinstance(item, Literal)]
+        # all values at once: counting subjects for each would cost as often
+        found = [self.have_subject(column, values)] if not others else []
+        if len(items) <= MOST_TERMS:
+            each = [self.have_value(column, value) for value in values]
+            found.append(any_of((*each, *(self.derive_comparison(Compare.EQ, column, item) for item in others))))
+        elif values and not others and FAMILIES[column.type] is not Family.BOOLEAN:
+            ends = (Compare.GE, min(values)), (Compare.LE, max(values))
+            found.append(implied(all_of(self.compare(column, operator, end) for operator, end in ends)))
+        return alike(found)
+
+    def have_value(self, column: Column, value: Constant) -> Probe:
+        """`column = value`, but for what subjects say."""
+        if isinstance(value, bool):
+            return self.have_term(column, value)
+        found = self.lie_within(column, compare_with(Compare.EQ, value, column.type))
+        return found if found == Nothing() else alike((found, self.have_term(column, value)))
+
+    def exclude(self, column: Column, items: tuple[Node, ...]) -> Probe:
+        if len(items) > MOST_TERMS:
+            return Unsure()
+        values = self.take_constants(column, items)
+        found = all_of((self.is_there(column), *(self.compare(column, Compare.NE, value) for value in values)))
+        return found if all(isinstance(item, Literal) for item in items) else implied(found)
+
+    def take_constants(self, column: Column, items: tuple[Node, ...]) -> list[Constant]:
+        """The items that are constants and of the column's family; no others can be equal."""
+        return [
+            item.value for item in items if isinstance(item, Literal) and find_family(item) is FAMILIES[column.type]
+        ]
+
+    def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
+        if FAMILIES[column.type] is not Family.TEXT:
+            return Nothing()
+        found = [self.lie_within(column, is_like(pattern), negated)]
+        if not negated and pattern.shape is like.Shape.EXACT:
+            found += [self.have_term(column, pattern.head), self.have_subject(column, (pattern.head,))]
+        elif not negated:
+            found.append(self.begin_subject(column, _find_head(pattern), pattern.shape is like.Shape.PREFIX))
+        return implied(alike(found)) if column.type == "binary" else alike(found)
+
+    def begin(self, column: Column, affix: Affix, negated: bool) -> Probe:
+        if FAMILIES[column.type] is not Family.TEXT:
+            return self.is_there(column) if negated else Nothing()
+        if affix.is_suffix:
+            return Unsure()
+        found = self.lie_within(column, begin_with(affix.text), negated)
+        return found if negated else alike((found, self.begin_subject(column, affix.text, True)))
+
+    def begin_subject(self, column: Column, head: bytes, is_whole: bool) -> Probe:
+        """Subjects that begin with `head`; `is_whole`: nothing else is asked of them."""
+        if not self.catalog[column].is_subject:
+            return Unsure()
+        *tokens, rest = head.decode("utf-8", "surrogateescape").split(".")
+        if not tokens or not all(tokens) or {"*", ">"} & set(tokens):
+            return Unsure()
+        found = SubjectIs((Pattern(".".join((*tokens, ">"))),))
+        return found if is_whole and not rest else implied(found)
+
+
+def _find_strict(node: Node) -> Iterator[Column]:
+    """Columns that make the node unknown where they are NULL."""
+    match node:
+        case Column(section=section):
+            if section is not Section.HEADER:
+                yield node
+        case Comparison() | Sign() | Calculation() | Not() | Affix():
+            for child in children(node):
+                yield from _find_strict(child)
+        case In(operand=operand) | Like(operand=operand):
+            yield from _find_strict(operand)
+
+
+def _find_times(meant: Interval, negated: bool) -> Times:
+    assert not isinstance(meant.low, float) and not isinstance(meant.high, float)
+    return Times(meant.low, None if meant.high is None else meant.high + 1, negated)
+
+
+def _find_head(pattern: like.LikePattern) -> bytes:
+    """What a matching text begins with."""
+    first = pattern.runs[0]
+    return "".join(char or "" for char in (first[: first.index(None)] if None in first else first)).encode()

@@ -1,0 +1,63 @@
+"""MurmurHash3 x64_128 as a kernel: what the package mmh3 computes, for very many short texts at once.
+
+A call into mmh3 takes some 200 ns, which is nothing for a filter's few terms and too much for a column of distinct values.
+Both are in use, so both must agree; a test holds them to it. Source: Austin Appleby's MurmurHash3.cpp (public domain).
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+_C1 = np.uint64(0x87C37B91114253D5)
+_C2 = np.uint64(0x4CF5AD432745937F)
+_BYTE = np.uint64(8)
+_FIVE = np.uint64(5)
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _rotate(x, by):  # type: ignore[no-untyped-def]
+    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _finish(x):  # type: ignore[no-untyped-def]
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _word(buf, pos, size):  # type: ignore[no-untyped-def]
+    """`size` bytes from `pos`, at most 8, as a little-endian number."""
+    word = np.uint64(0)
+    for i in range(size):
+        word |= np.uint64(buf[np.uintp(pos + i)]) << np.uint64(8 * i)
+    return word
+
+
+@nb.njit(cache=True, nogil=True)
+def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
+    """The two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
+    h1, h2 = seed, seed
+    left = size
+    while left >= 16:
+        h1 ^= _rotate(_word(buf, pos, 8) * _C1, 31) * _C2
+        h1 = (_rotate(h1, 27) + h2) * _FIVE + np.uint64(0x52DCE729)
+        h2 ^= _rotate(_word(buf, pos + 8, 8) * _C2, 33) * _C1
+        h2 = (_rotate(h2, 31) + h1) * _FIVE + np.uint64(0x38495AB5)
+        pos += 16
+        left -= 16
+    if left > 8:
+        h2 ^= _rotate(_word(buf, pos + 8, left - 8) * _C2, 33) * _C1
+    if left > 0:
+        h1 ^= _rotate(_word(buf, pos, min(left, 8)) * _C1, 31) * _C2
+    h1 ^= np.uint64(size)
+    h2 ^= np.uint64(size)
+    h1 += h2
+    h2 += h1
+    h1, h2 = _finish(h1), _finish(h2)
+    h1 += h2
+    return h1, h2 + h1

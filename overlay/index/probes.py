@@ -1,0 +1,284 @@
+"""What a chunk must have for a record of it to pass: the questions that chunk headers can answer, as a tree.
+
+Every node stands for a condition on a record and is asked of a whole chunk. The answer is one of three:
+
+    NO     of no addressed record of the chunk is the condition true: the chunk need not be read
+    ALL    of each of them it is true: the condition need not be tested
+    MAYBE  anything else, and whatever the header does not say
+
+Unknown, SQL's third value, is no fourth answer here. Only true delivers a record, so false and unknown are both "not
+true": a NULL is a reason against ALL and never one against NO. This is why there is no node for NOT: from "no record is
+true" nothing follows for its opposite, since the records may be unknown. Conditions that can be turned around carry a
+flag.
+
+Answers combine by Kleene's tables with NO < MAYBE < ALL: AND is the least of them (`All`), OR the greatest (`Any`).
+Both keep the promise above, whatever the records are. `Alike` is for one condition that several parts of a header know
+something about: a property that has terms and a zone. There NO and ALL are both final, and MAYBE says nothing. Adding
+`Unsure` to one of the first two makes a condition that is only implied, or only implies, from one that is the same.
+
+A probe is a value: derive.py makes them, prune.py asks them of chunks, and `str` of one is for people.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from overlay.subject import Pattern
+
+from .intervals import Bound, Interval, show_key
+from .terms import Term
+
+
+class Answer(enum.IntEnum):
+    NO = 0
+    MAYBE = 1
+    ALL = 2
+
+
+class Part(enum.IntFlag):
+    """The parts of what a record has to pass, which are tested one by one when it is read."""
+
+    SUBJECT = 1
+    VALUES = 2
+    FILTER = 4
+    WINDOW = 8
+
+
+NO_PART = Part(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Base of all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everything(Probe):
+    """True of every record."""
+
+    def __str__(self) -> str:
+        return "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Probe):
+    """True of none."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure(Probe):
+    """Something that no header knows of: always MAYBE."""
+
+    def __str__(self) -> str:
+        return "not indexed"
+
+
+@dataclass(frozen=True, slots=True)
+class Has(Probe):
+    """A record put this term into the Bloom filter. Never ALL."""
+
+    term: Term
+
+    def __str__(self) -> str:
+        return f"bloom {self.term.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class NullIn(Probe):
+    """The property is NULL: missing, or what cannot be read."""
+
+    name: str
+    null: Term | None = None
+    """The term that stands for NULL, where the property has terms."""
+
+    def __str__(self) -> str:
+        return f"{self.name} IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueIn(Probe):
+    """The property is not NULL."""
+
+    name: str
+    null: Term | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Probe):
+    """The property has a value in an interval; negated: one outside of it. NULL is neither."""
+
+    name: str
+    type: str
+    possible: Interval
+    """Whose value is here may be meant: wider than what is meant where texts are cut off."""
+    sure: Interval
+    """Whose value is here is meant."""
+    negated: bool = False
+
+    def __str__(self) -> str:
+        low, high = (_show_bound(bound, self.type) for bound in (self.possible.low, self.possible.high))
+        return f"zone {self.name} {'not ' if self.negated else ''}in {low}..{high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Times(Probe):
+    """since <= the record's timestamp < until, ms since 1970; negated: it has a timestamp that is not. None is no bound."""
+
+    since: int | None
+    until: int | None
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"time {'not ' if self.negated else ''}{_show_range(self.since, self.until)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets(Probe):
+    """start <= offset < stop; None is no bound."""
+
+    start: int | None
+    stop: int | None
+
+    def __str__(self) -> str:
+        return f"offset {_show_range(self.start, self.stop)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectIs(Probe):
+    """The subject matches one of the patterns. Exact where a header counts subjects, by terms where it does not."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __str__(self) -> str:
+        shown = [pattern.text for pattern in self.patterns[:3]]
+        return f"subject {' or '.join(shown)}{f' or {len(self.patterns) - 3} more' if len(self.patterns) > 3 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Any(Probe):
+    """One of the conditions, or more."""
+
+    probes: tuple[Probe, ...]
+
+    def __str__(self) -> str:
+        return f"({' or '.join(map(str, self.probes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class All(Probe):
+    """Each of the conditions."""
+
+    probes: tuple[Probe, ...]
+
+    def __str__(self) -> str:
+        return f"({' and '.join(map(str, self.probes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike(Probe):
+    """One condition, asked in several ways."""
+
+    probes: tuple[Probe, ...]
+
+    def __str__(self) -> str:
+        return f"({' = '.join(map(str, self.probes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Everything that a record has to pass, by part; a record passes when it passes each."""
+
+    subject: Probe = Everything()
+    values: Probe = Everything()
+    filter: Probe = Everything()
+    window: Probe = Everything()
+
+    def parts(self) -> Iterator[tuple[Part, Probe]]:
+        """Each part, those first whose answers cost least."""
+        yield Part.WINDOW, self.window
+        yield Part.SUBJECT, self.subject
+        yield Part.FILTER, self.filter
+        yield Part.VALUES, self.values
+
+
+def all_of(probes: Iterable[Probe]) -> Probe:
+    """The AND of conditions, in its simplest words."""
+    flat = _flatten(All, probes)
+    if Nothing() in flat:
+        return Nothing()
+    flat.pop(Everything(), None)
+    return _wrap(All, flat, Everything())
+
+
+def any_of(probes: Iterable[Probe]) -> Probe:
+    """The OR of conditions, in its simplest words."""
+    flat = _flatten(Any, probes)
+    if Everything() in flat:
+        return Everything()
+    flat.pop(Nothing(), None)
+    return _wrap(Any, flat, Nothing())
+
+
+def alike(probes: Iterable[Probe]) -> Probe:
+    """One condition asked in several ways, in its simplest words; Unsure when there is none."""
+    flat = _flatten(Alike, probes)
+    for final in (Nothing(), Everything()):
+        if final in flat:
+            return final
+    flat.pop(Unsure(), None)
+    return _wrap(Alike, flat, Unsure())
+
+
+def implied(probe: Probe) -> Probe:
+    """A condition that follows from the one that is meant: it can refuse, and never says ALL."""
+    return all_of((probe, Unsure()))
+
+
+def implying(probe: Probe) -> Probe:
+    """A condition that the one that is meant follows from: it can say ALL, and never refuses."""
+    return any_of((probe, Unsure()))
+
+
+def leaves(probe: Probe) -> Iterator[Probe]:
+    """The questions of a tree, from left to right."""
+    if isinstance(probe, All | Any | Alike):
+        for each in probe.probes:
+            yield from leaves(each)
+    else:
+        yield probe
+
+
+_Branch = All | Any | Alike
+
+
+def _flatten(kind: type[_Branch], probes: Iterable[Probe]) -> dict[Probe, None]:
+    flat: dict[Probe, None] = {}
+    for probe in probes:
+        flat |= dict.fromkeys(
+            probe.probes if isinstance(probe, All | Any | Alike) and type(probe) is kind else (probe,)
+        )
+    return flat
+
+
+def _wrap(kind: type[_Branch], flat: dict[Probe, None], empty: Probe) -> Probe:
+    if not flat:
+        return empty
+    return next(iter(flat)) if len(flat) == 1 else kind(tuple(flat))
+
+
+def _show_bound(bound: Bound, type: str) -> str:
+    if bound is None:
+        return ""
+    return repr(show_key(bound)) if type == "string" and isinstance(bound, int) else str(bound)
+
+
+def _show_range(low: int | None, high: int | None) -> str:
+    return f"{'' if low is None else low}..{'' if high is None else high}"

@@ -1,0 +1,53 @@
+"""What the headers of a stream are about: the part of its config that gives their contents a meaning, as fingerprints.
+
+A config may change while the index stays. A header that was sealed when `carrier` was not listed under `index.terms` has
+no term of any carrier, which must not be taken for "no such record". So a header says what it was made from: one
+fingerprint for the subject rule, the stream's subjects and the filter value, and one for each property that it has terms or
+a zone of, by name, type and source. Whoever reads the header compares these with today's. Where the first differs, other
+records were the stream's, and nothing holds but what is said of the whole log: offsets, times, sizes, the number of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import mmh3
+
+from overlay.config.stream import FilterValue, StreamConfig, SubjectSource
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Fingerprints (uint32) of what headers hold: of subjects and filter values, and by the name of each property."""
+
+    subject: int
+    terms: Mapping[str, int] = field(default_factory=dict)
+    zones: Mapping[str, int] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The types of all these properties."""
+
+
+def find_scope(stream: StreamConfig) -> Scope:
+    """The scope of headers that are sealed under this config."""
+    about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
+    index = stream.index
+    return Scope(
+        _fingerprint(about),
+        {name: _fingerprint(("terms", *_describe(stream, name))) for name in index.terms},
+        {name: _fingerprint(("zones", *_describe(stream, name))) for name in index.zones},
+        {name: stream.properties[name].type.value for name in (*index.terms, *index.zones)},
+    )
+
+
+def _describe(stream: StreamConfig, name: str) -> tuple[str, ...]:
+    declared = stream.properties[name]
+    return name, declared.type.value, declared.from_
+
+
+def _write(source: SubjectSource | FilterValue) -> str:
+    return source.model_dump_json(exclude_none=True)
+
+
+def _fingerprint(parts: Iterable[str]) -> int:
+    return mmh3.hash("\0".join(parts).encode(), signed=False)

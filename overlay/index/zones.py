@@ -1,0 +1,78 @@
+"""Zone maps: the smallest and largest value of a property in a chunk, and whether it is NULL somewhere.
+
+Numbers are kept as they are: a long or timestamp (ms) as int64, a double as float64. Neither NaN nor infinity occurs, for
+columns hold finite numbers only (scan/columns.py).
+
+A text of any length is kept as a key of 16 bytes that has the order of the texts: its first 15 bytes, filled up with
+zeros, and then its length or 16 where it is longer. Texts up to 15 bytes have a key of their own, so for them bounds are
+exact; longer ones that begin alike share one, and equal keys decide nothing about them. A key is a number of 128 bits,
+in arrays two uint64, the high one first.
+
+NULL is everything that makes SQL unknown: a missing field, one that cannot be read as its type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEY_TEXT = 15
+"""Bytes of a text that its key holds."""
+
+TYPES = ("long", "double", "timestamp", "string")
+"""The types that have zones; their places are what headers are written with."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A property's zone in one chunk. `min` and `max` are None where no record has a value; texts are keys."""
+
+    type: str
+    min: int | float | None
+    max: int | float | None
+    has_null: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Zone:
+    """A property's zones in n chunks: min and max [n] int64 or float64, [n, 2] uint64 for texts.
+
+    Where `known` is False the rest means nothing, and where `has_value` is False min and max do.
+    """
+
+    type: str
+    min: npt.NDArray[Any]
+    max: npt.NDArray[Any]
+    has_null: Flags
+    has_value: Flags
+    known: Flags
+
+
+def text_key(text: bytes) -> int:
+    """The key of a text: keys of a <= b are <= each other, and of texts up to KEY_TEXT bytes the same only if they are."""
+    return int.from_bytes(text[:KEY_TEXT].ljust(KEY_TEXT, b"\0") + bytes([min(len(text), KEY_TEXT + 1)]), "big")
+
+
+def find_bounds(column: pa.Array, type: str) -> Bounds:
+    """The zone of some values of a property. `column`: as read by match/reading.py, not a dictionary."""
+    found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    if type == "string" and low is not None:
+        low, high = text_key(low.encode()), text_key(high.encode())
+    return Bounds(type, low, high, column.null_count > 0)
+
+
+def unite(a: Bounds, b: Bounds) -> Bounds:
+    """The zone of the values of both."""
+    if a.min is None or a.max is None:
+        return Bounds(b.type, b.min, b.max, a.has_null or b.has_null)
+    if b.min is None or b.max is None:
+        return unite(b, a)
+    return Bounds(a.type, min(a.min, b.min), max(a.max, b.max), a.has_null or b.has_null)

@@ -1,0 +1,212 @@
+"""The chunk index that a running service keeps, read back as any reader reads it and held against the source topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from overlay.admin import Admin
+from overlay.config import load
+from overlay.connection import open_client
+from overlay.index.chunks import Chunks
+from overlay.source.index import Index, index_topic
+from overlay.subject import Matcher, Pattern
+from tests.source.test_start import delete_below
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import (
+    DEADLINE_S,
+    CommittedReader,
+    Scene,
+    await_caught_up,
+    await_records,
+    check_output,
+    expect,
+    produce,
+    read_committed,
+    serve,
+)
+
+# small chunks, old after a moment, so that a test sees many
+SMALL: dict[str, object] = {"chunk_records": 40, "chunk_age": "200ms"}
+PLACES = ("a.x", "a.y", "b.x", "b.y")
+
+
+def read_index(scene: Scene, stream: str = "S") -> Index:
+    """What the stream's index topic says now."""
+
+    async def read() -> Index:
+        loaded = load(scene.folder)
+        topic, index = index_topic(scene.prefix, stream), Index(loaded.streams[stream])
+        admin, client = Admin(loaded.service.kafka), await open_client(loaded.service.kafka)
+        try:
+            if await admin.find_topics([topic], with_config=False):
+                first, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+                index.position = first
+                await index.read(client, topic, end)
+        finally:
+            await client.close()
+        return index
+
+    return asyncio.run(read())
+
+
+def await_indexed(scene: Scene, topic: str, end: int, partition: int = 0) -> Chunks:
+    """Wait until the chunks of a partition reach `end`."""
+
+    def look() -> Chunks | None:
+        chunks = read_index(scene).of((topic, partition))
+        return chunks if len(chunks) and chunks.next_offset[-1] >= end else None
+
+    found = wait_until(look, DEADLINE_S, f"{topic}-{partition} is indexed up to {end}")
+    assert found is not None
+    return found
+
+
+def check(chunks: Chunks, scene: Scene, topic: str, first: int = 0, partition: int = 0) -> None:
+    """The chunks lie one behind the other from `first` on, and count what the source topic holds."""
+    assert chunks.first_offset[0] == first
+    assert chunks.first_offset[1:].tolist() == chunks.next_offset[:-1].tolist()
+    records = [r for r in read_committed(scene.bootstrap, topic) if r.partition == partition]
+    for row, (low, high) in enumerate(zip(chunks.first_offset.tolist(), chunks.next_offset.tolist(), strict=True)):
+        held = [record for record in records if low <= record.offset < high]
+        assert chunks.records[row] == len(held)
+        assert chunks.addressed[row] == len(expect(held))
+    for pattern in ("a.*", "*.y", ">"):
+        counts, known = chunks.subject_counts(Matcher([(Pattern(pattern), 0)]))
+        assert known.all()
+        below = [record for record in expect(records, [pattern], prefix="") if record.offset < chunks.next_offset[-1]]
+        assert counts.sum() == len([record for record in below if record.offset >= first])
+
+
+def write_bursts(scene: Scene, topic: str, bursts: int, size: int = 25) -> int:
+    """Small batches, since a chunk never divides one; returns the number of records."""
+    for burst in range(bursts):
+        produce(scene.bootstrap, topic, [PLACES[(burst + i) % len(PLACES)] for i in range(size)])
+    return bursts * size
+
+
+def add_stream(scene: Scene, *topics: str, index: dict[str, object] | None = None, **more: object) -> None:
+    scene.add_stream("S", *topics, subject={"header": "to"}, index={**SMALL, **(index or {})}, **more)
+
+
+def test_an_index_is_kept_beside_deliveries(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """What was there before, what comes meanwhile, and what comes after a restart; nothing is indexed twice."""
+    topic = new_topic()
+    end = write_bursts(scene, topic, 20)
+    add_stream(scene, topic)
+    output = scene.add_consumer("S", "c", "a.*")
+    with serve(scene) as served:
+        end += write_bursts(scene, topic, 10)
+        check(await_indexed(scene, topic, end), scene, topic)
+        await_caught_up(served, "c")
+    written = len(read_committed(scene.bootstrap, index_topic(scene.prefix, "S")))
+    with serve(scene) as served:
+        end += write_bursts(scene, topic, 2)
+        chunks = await_indexed(scene, topic, end)
+        await_caught_up(served, "c")
+    check(chunks, scene, topic)
+    records = read_committed(scene.bootstrap, index_topic(scene.prefix, "S"))
+    restarted = [int((record.key or b"").split()[-1]) for record in records[written:]]
+    assert min(restarted) >= end - 150  # the last chunk goes on growing
+    check_output(
+        read_committed(scene.bootstrap, output),
+        expect(read_committed(scene.bootstrap, topic), ["a.*"], prefix=""),
+        prefix="",
+    )
+
+
+def test_a_stream_without_consumers_and_with_several_partitions(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic(partitions=3)
+    for partition in range(3):
+        produce(scene.bootstrap, topic, PLACES * 30, partition=partition)
+    add_stream(scene, topic)
+    with serve(scene, wait=False):
+        for partition in range(3):
+            check(await_indexed(scene, topic, 120, partition), scene, topic, partition=partition)
+
+
+def test_the_index_follows_its_file(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """A property that is listed anew is indexed from the start of the log, and only then pruned by."""
+    topic = new_topic()
+    end = write_bursts(scene, topic, 6)
+    add_stream(scene, topic, properties={"to": "string"})
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    add_stream(scene, topic, index={"terms": ["to"]}, properties={"to": "string"})
+    index = read_index(scene)
+    assert not index.of((topic, 0)).covers("to").any()
+    assert index.find_resume((topic, 0), 0).position == 0
+    with serve(scene, wait=False):
+        wait_until(lambda: read_index(scene).of((topic, 0)).covers("to").all(), DEADLINE_S, "all chunks have the terms")
+    check(await_indexed(scene, topic, end), scene, topic)
+
+
+def test_retention_takes_chunks_along(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    end = write_bursts(scene, topic, 8)
+    add_stream(scene, topic)
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    delete_below(scene.bootstrap, topic, 100)
+    with serve(scene, wait=False) as served:
+        end += write_bursts(scene, topic, 2)
+        await_indexed(scene, topic, end)
+        assert served.report()["reasons"] == []
+
+
+@pytest.mark.parametrize("config", [{"max.message.bytes": "100"}], ids=["takes no header"])
+def test_an_index_topic_that_refuses_holds_up_nobody(
+    scene: Scene, new_topic: NewTopicFixture, config: dict[str, str]
+) -> None:
+    client, name = AdminClient({"bootstrap.servers": scene.bootstrap}), index_topic(scene.prefix, "S")
+    client.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(30)
+    topic = new_topic()
+    add_stream(scene, topic)
+    output = scene.add_consumer("S", "c")
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        end = write_bursts(scene, topic, 4)
+        check_output(await_records(reader, end), expect(read_committed(scene.bootstrap, topic)), prefix="")
+        end += write_bursts(scene, topic, 2)
+        check_output(await_records(reader, end), expect(read_committed(scene.bootstrap, topic)), prefix="")
+
+
+def test_foreign_records_in_an_index_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """They are counted and passed over; what they were about is not indexed."""
+    topic = new_topic()
+    end = write_bursts(scene, topic, 4)
+    add_stream(scene, topic)
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    values: Sequence[bytes] = (b"", b"\x01\x01garbage", b"\x09" * 200)
+    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    for value in values:
+        producer.produce(index_topic(scene.prefix, "S"), value, b"who knows")
+    assert producer.flush(30) == 0
+    index = read_index(scene)
+    assert index.foreign == len(values)
+    check(index.of((topic, 0)), scene, topic)
+    with serve(scene, wait=False):
+        end += write_bursts(scene, topic, 3)
+        check(await_indexed(scene, topic, end), scene, topic)
+
+
+def test_which_subjects_the_chunks_have(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """By the counts of each chunk, as a client counts them."""
+    topic = new_topic()
+    end = write_bursts(scene, topic, 4)
+    add_stream(scene, topic)
+    with serve(scene, wait=False):
+        chunks = await_indexed(scene, topic, end)
+    counted: Counter[str] = Counter()
+    for place in PLACES:
+        counts, _ = chunks.subject_counts(Matcher([(Pattern(place), 0)]))
+        counted[place] = int(counts.sum())
+    seen = read_committed(scene.bootstrap, topic)
+    assert counted == Counter((record.header(b"to") or b"").decode() for record in seen)
