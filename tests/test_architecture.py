@@ -42,7 +42,7 @@ EXEMPT = {
 BEHIND = {
     "scan": {"subject", "filter", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "config"},
     "subject": {"scan", "filter", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "config"},
-    "filter": {"subject", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view"},
+    "filter": {"subject", "config", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view"},
     "match": {"deliver", "worker", "source", "client", "cli", "inspect", "view"},
     "config": {"match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "scan"},
     "source": {"deliver", "worker", "client", "cli", "inspect", "view"},

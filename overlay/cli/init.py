@@ -71,10 +71,7 @@ def init(
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
     """The Kafka settings by librdkafka's names. Raises click's UsageError or ConfigError for what no client takes."""
-    from overlay.config.document import Document
-    from overlay.config.problems import validate
-    from overlay.config.service import ServiceConfig
-    from overlay.errors import ConfigError, Place
+    from overlay.client.door import check_settings
 
     given = {"bootstrap.servers": bootstrap}
     for setting in settings:
@@ -82,14 +79,7 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
         if not equals or not name.strip():
             raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
         given[name.strip()] = value
-    place = Place("--bootstrap and -X")
-    service, problems = validate(ServiceConfig, Document(place.file, {"kafka": given}, {}, {}))
-    if service is None:
-        raise problems[0]
-    if conflict := service.kafka_properties.find_conflict():
-        name, why = conflict
-        raise ConfigError(place, why, field=name)
-    return service.kafka
+    return check_settings(given)
 
 
 def _show(proposal: Proposal) -> None:

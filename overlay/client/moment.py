@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from overlay.config.units import parse_duration, parse_time
+from overlay.units import parse_duration, parse_time
 
 Moment = str | datetime | timedelta
 """`2026-01-31T12:00:00Z`; `10m`, `2h30m` or `3d`, with or without ` ago`; a datetime with a zone; a span before now."""

@@ -23,9 +23,9 @@ from overlay.config.codes import ERRORS, ApiError
 from overlay.config.consumer import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy
 from overlay.config.document import Path, show_path
 from overlay.config.model import check_topic
-from overlay.config.units import INT64_MAX
 from overlay.errors import SubjectError
 from overlay.subject import Pattern, intersects, is_subset, overlapping
+from overlay.units import INT64_MAX
 
 MAX_NAME = 255
 MAX_DESCRIPTION = 4096

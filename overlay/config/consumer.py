@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from overlay.config.model import Model, Scalar, TopicName
-from overlay.config.units import Duration, Time
+from overlay.units import Duration, Time
 
 
 class DeliverPolicy(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
-from overlay.config.units import WIRE, format_time
+from overlay.units import WIRE, format_time
 
 _TIMES = ("opt_start_time", "pause_until")
 _ALWAYS = ("deliver_policy", "ack_policy", "replay_policy", "num_replicas")

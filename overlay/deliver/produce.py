@@ -165,10 +165,13 @@ class Produce:
         for queue in self._queues.values():
             if queue.has_next(now):
                 leader = self._client.cluster.leader_for_partition(queue.tp)
-                if leader is None or leader < 0:
-                    self._put_off(queue)
-                else:
+                if leader is not None and leader >= 0:
                     waiting.setdefault(leader, []).append(queue)
+                elif leader is None and (reason := self._give_up(queue, kafka_errors.UnknownTopicOrPartitionError())):
+                    self._fail(reason)  # the metadata has lost the partition: its topic was deleted
+                    return
+                else:
+                    self._put_off(queue)
         for node, queues in waiting.items():
             while self._busy[node] < WINDOW and (load := _load(queues, now)):
                 self._busy[node] += 1

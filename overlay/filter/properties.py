@@ -167,7 +167,7 @@ def _check_time(path: tuple[str, ...], value: object) -> object:
 def _read_time(path: tuple[str, ...], text: str) -> int:
     """Milliseconds since 1970; what is finer is cut off towards the past, as of other times."""
     # where there are files it is loaded already; filters made in Python do without, but for such texts
-    from overlay.config.units import parse_time
+    from overlay.units import parse_time
 
     try:
         return parse_time(text) // 1_000_000

@@ -111,13 +111,12 @@ class _Rules:
                 return self.have_term(column, False)
             case IsNull(operand=operand, negated=negated):
                 return self.is_null(operand, negated)
-            case Present(operand=operand):
-                return self.is_null(operand, True)
             case Comparison() | In() | Like() | Affix() | Not(operand=Affix()):
                 return self.fill_default(node, self.derive_predicate(node))
             case Not(operand=operand) if find_family(operand) is Family.BOOLEAN:
                 return self.refuse_nulls(operand)
-            case Name():
+            # present is also what cannot be read, of which headers know no more than that it is NULL
+            case Name() | Present():
                 return Unsure()
         # what is no condition is unknown
         return Nothing()

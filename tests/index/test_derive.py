@@ -196,7 +196,8 @@ def test_what_an_expression_refuses(text: str, wanted: str) -> None:
         ({"application_properties": {"tail": "&p:N1"}}, "AMNN"),
         ({"application_properties": {"tail": "&s:2"}}, "MMMN"),
         ({"application_properties": {"tail": "N1", "delay": 5}}, "ANNN"),
-        ({"application_properties": {"tail": None}}, "AAMN"),
+        # present is also what cannot be read
+        ({"application_properties": {"tail": None}}, "MMMM"),
         ({"application_properties": {"delay": "&p:N"}}, "NNNN"),
         ({"application_properties": {"carrier": "UA"}}, "NMNN"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.config.units import (
+from overlay.units import (
     INT64_MAX,
     format_duration,
     format_size,
