@@ -1,4 +1,5 @@
-"""`kill -9` of the service at random moments while records flow: every matching record once, in order, and no hole.
+"""`kill -9` of the service at random moments while records flow: every matching record once, in order, and no hole; and
+chunk indexes without a hole, that count what is there.
 
 What flows: plain producers of every codec, and a transactional one that aborts a third of its transactions, into a stream of
 one partition and into one of three. What is served: a consumer of everything, one of two patterns with three output
@@ -21,6 +22,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.oracle.push import place
+from tests.support.index import check_chunks, read_index
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import READY_S, RunningService, StartService
 from tests.support.waiting import wait_until
@@ -106,7 +108,7 @@ class Traffic:
 
 
 # a header that holds the whole subject, so that subjects have several tokens
-RULE = {"subject": {"header": "to"}}
+RULE = {"subject": {"header": "to"}, "index": {"chunk_records": 500, "chunk_age": "300ms"}}
 FILTERS: dict[str, tuple[str, ...]] = {
     "everything": (),
     "keyed": ("a.*", "*.y"),
@@ -158,6 +160,11 @@ def test_kill_at_random_moments(
         else:
             check_output(found[name], wanted[name], stream="ONE", consumer=name, prefix="")
     check_places(found["keyed"])
+    for stream, topic, partitions in (("ONE", one, 1), ("MANY", many, 3)):
+        index = read_index(scene, stream)
+        assert index.foreign == 0
+        for partition in range(partitions):
+            check_chunks(index.of((topic, partition)), scene, topic, partition=partition)
 
 
 def await_commit(service: RunningService, takeovers: int) -> None:

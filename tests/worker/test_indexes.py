@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,13 +10,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from overlay.admin import Admin
-from overlay.config import load
-from overlay.connection import open_client
 from overlay.index.chunks import Chunks
-from overlay.source.index import Index, index_topic
+from overlay.source.index import index_topic
 from overlay.subject import Matcher, Pattern
 from tests.source.test_start import delete_below
+from tests.support.index import check_chunks, read_index
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -38,25 +35,6 @@ SMALL: dict[str, object] = {"chunk_records": 40, "chunk_age": "200ms"}
 PLACES = ("a.x", "a.y", "b.x", "b.y")
 
 
-def read_index(scene: Scene, stream: str = "S") -> Index:
-    """What the stream's index topic says now."""
-
-    async def read() -> Index:
-        loaded = load(scene.folder)
-        topic, index = index_topic(scene.prefix, stream), Index(loaded.streams[stream])
-        admin, client = Admin(loaded.service.kafka), await open_client(loaded.service.kafka)
-        try:
-            if await admin.find_topics([topic], with_config=False):
-                first, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
-                index.position = first
-                await index.read(client, topic, end)
-        finally:
-            await client.close()
-        return index
-
-    return asyncio.run(read())
-
-
 def await_indexed(scene: Scene, topic: str, end: int, partition: int = 0) -> Chunks:
     """Wait until the chunks of a partition reach `end`."""
 
@@ -67,22 +45,6 @@ def await_indexed(scene: Scene, topic: str, end: int, partition: int = 0) -> Chu
     found = wait_until(look, DEADLINE_S, f"{topic}-{partition} is indexed up to {end}")
     assert found is not None
     return found
-
-
-def check(chunks: Chunks, scene: Scene, topic: str, first: int = 0, partition: int = 0) -> None:
-    """The chunks lie one behind the other from `first` on, and count what the source topic holds."""
-    assert chunks.first_offset[0] == first
-    assert chunks.first_offset[1:].tolist() == chunks.next_offset[:-1].tolist()
-    records = [r for r in read_committed(scene.bootstrap, topic) if r.partition == partition]
-    for row, (low, high) in enumerate(zip(chunks.first_offset.tolist(), chunks.next_offset.tolist(), strict=True)):
-        held = [record for record in records if low <= record.offset < high]
-        assert chunks.records[row] == len(held)
-        assert chunks.addressed[row] == len(expect(held))
-    for pattern in ("a.*", "*.y", ">"):
-        counts, known = chunks.subject_counts(Matcher([(Pattern(pattern), 0)]))
-        assert known.all()
-        below = [record for record in expect(records, [pattern], prefix="") if record.offset < chunks.next_offset[-1]]
-        assert counts.sum() == len([record for record in below if record.offset >= first])
 
 
 def write_bursts(scene: Scene, topic: str, bursts: int, size: int = 25) -> int:
@@ -104,14 +66,14 @@ def test_an_index_is_kept_beside_deliveries(scene: Scene, new_topic: NewTopicFix
     output = scene.add_consumer("S", "c", "a.*")
     with serve(scene) as served:
         end += write_bursts(scene, topic, 10)
-        check(await_indexed(scene, topic, end), scene, topic)
+        check_chunks(await_indexed(scene, topic, end), scene, topic)
         await_caught_up(served, "c")
     written = len(read_committed(scene.bootstrap, index_topic(scene.prefix, "S")))
     with serve(scene) as served:
         end += write_bursts(scene, topic, 2)
         chunks = await_indexed(scene, topic, end)
         await_caught_up(served, "c")
-    check(chunks, scene, topic)
+    check_chunks(chunks, scene, topic)
     records = read_committed(scene.bootstrap, index_topic(scene.prefix, "S"))
     restarted = [int((record.key or b"").split()[-1]) for record in records[written:]]
     assert min(restarted) >= end - 150  # the last chunk goes on growing
@@ -129,7 +91,7 @@ def test_a_stream_without_consumers_and_with_several_partitions(scene: Scene, ne
     add_stream(scene, topic)
     with serve(scene, wait=False):
         for partition in range(3):
-            check(await_indexed(scene, topic, 120, partition), scene, topic, partition=partition)
+            check_chunks(await_indexed(scene, topic, 120, partition), scene, topic, partition=partition)
 
 
 def test_the_index_follows_its_file(scene: Scene, new_topic: NewTopicFixture) -> None:
@@ -145,7 +107,7 @@ def test_the_index_follows_its_file(scene: Scene, new_topic: NewTopicFixture) ->
     assert index.find_resume((topic, 0), 0).position == 0
     with serve(scene, wait=False):
         wait_until(lambda: read_index(scene).of((topic, 0)).covers("to").all(), DEADLINE_S, "all chunks have the terms")
-    check(await_indexed(scene, topic, end), scene, topic)
+    check_chunks(await_indexed(scene, topic, end), scene, topic)
 
 
 def test_retention_takes_chunks_along(scene: Scene, new_topic: NewTopicFixture) -> None:
@@ -191,10 +153,10 @@ def test_foreign_records_in_an_index_topic(scene: Scene, new_topic: NewTopicFixt
     assert producer.flush(30) == 0
     index = read_index(scene)
     assert index.foreign == len(values)
-    check(index.of((topic, 0)), scene, topic)
+    check_chunks(index.of((topic, 0)), scene, topic)
     with serve(scene, wait=False):
         end += write_bursts(scene, topic, 3)
-        check(await_indexed(scene, topic, end), scene, topic)
+        check_chunks(await_indexed(scene, topic, end), scene, topic)
 
 
 def test_which_subjects_the_chunks_have(scene: Scene, new_topic: NewTopicFixture) -> None:

@@ -1,0 +1,48 @@
+"""A stream's chunk index as any reader reads it, held against what a client reads from the source topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+from overlay.admin import Admin
+from overlay.config import load
+from overlay.connection import open_client
+from overlay.index.chunks import Chunks
+from overlay.source.index import Index, index_topic
+from overlay.subject import Matcher, Pattern
+from tests.worker.scenes import Scene, expect, read_committed
+
+
+def read_index(scene: Scene, stream: str = "S") -> Index:
+    """What the stream's index topic says now."""
+
+    async def read() -> Index:
+        loaded = load(scene.folder)
+        topic, index = index_topic(scene.prefix, stream), Index(loaded.streams[stream])
+        admin, client = Admin(loaded.service.kafka), await open_client(loaded.service.kafka)
+        try:
+            if await admin.find_topics([topic], with_config=False):
+                first, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+                index.position = first
+                await index.read(client, topic, end)
+        finally:
+            await client.close()
+        return index
+
+    return asyncio.run(read())
+
+
+def check_chunks(chunks: Chunks, scene: Scene, topic: str, first: int = 0, partition: int = 0) -> None:
+    """The chunks lie one behind the other from `first` on, and count what the source topic holds."""
+    assert chunks.first_offset[0] == first
+    assert chunks.first_offset[1:].tolist() == chunks.next_offset[:-1].tolist()
+    records = [r for r in read_committed(scene.bootstrap, topic) if r.partition == partition]
+    for row, (low, high) in enumerate(zip(chunks.first_offset.tolist(), chunks.next_offset.tolist(), strict=True)):
+        held = [record for record in records if low <= record.offset < high]
+        assert chunks.records[row] == len(held)
+        assert chunks.addressed[row] == len(expect(held))
+    for pattern in ("a.*", "*.y", ">"):
+        counts, known = chunks.subject_counts(Matcher([(Pattern(pattern), 0)]))
+        assert known.all()
+        below = [record for record in expect(records, [pattern], prefix="") if record.offset < chunks.next_offset[-1]]
+        assert counts.sum() == len([record for record in below if record.offset >= first])
