@@ -29,7 +29,19 @@ _PASSING = (
     RdKafkaError.REQUEST_TIMED_OUT,
     RdKafkaError.NOT_CONTROLLER,
 )
-_UNLED = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVAILABLE)
+_REFUSED = (
+    RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
+    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    RdKafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+_UNLED = (
+    RdKafkaError.NOT_LEADER_FOR_PARTITION,
+    RdKafkaError.LEADER_NOT_AVAILABLE,
+    # groups live in partitions as well, and the first question for one makes their topic
+    RdKafkaError.COORDINATOR_NOT_AVAILABLE,
+    RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    RdKafkaError.NOT_COORDINATOR,
+)
 LEADER_S = 5.0
 
 
@@ -183,10 +195,7 @@ class Admin:
 
         The latest is the last stable offset, or with `committed=False` the high watermark.
         """
-        asking = AsyncRetrying(
-            retry=retry_if_exception_type(_Unled), wait=wait_fixed(0.05), stop=stop_after_delay(LEADER_S), reraise=True
-        )
-        found: dict[tuple[str, int], int] = await asking(
+        found: dict[tuple[str, int], int] = await _await_leaders()(
             asyncio.to_thread, self._find_offsets, list(sources), spec, committed
         )
         return found
@@ -216,6 +225,19 @@ class Admin:
         last = await self.find_offsets(wanted, OffsetSpec.latest(), committed=committed)
         return {source: (first[source], last[source]) for source in wanted}
 
+    async def count_members(self, group: str) -> int:
+        """How many members a consumer group has now; none when Kafka knows of no such group."""
+        return int(await _await_leaders()(asyncio.to_thread, self._count_members, group))
+
+    def _count_members(self, group: str) -> int:
+        try:
+            future = self._client.describe_consumer_groups([group], request_timeout=DEADLINE_S)[group]
+            return len(get_answer(future).members)
+        except KafkaException as error:
+            if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise _judge(f"group {group}", "Describe", error) from error
+
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""
         await asyncio.to_thread(self._delete_records, TopicPartition(topic, partition, before))
@@ -232,12 +254,18 @@ class _Unled(SourceUnavailable):
     """A partition whose leader is being chosen, as all are for a moment after their topic was created."""
 
 
+def _await_leaders() -> AsyncRetrying:
+    return AsyncRetrying(
+        retry=retry_if_exception_type(_Unled), wait=wait_fixed(0.05), stop=stop_after_delay(LEADER_S), reraise=True
+    )
+
+
 def _judge(what: str, operation: str, error: KafkaException) -> OverlayError:
     """The error to raise: one that an operator has to act on, or one that passes."""
     cause = error.args[0]
-    if cause.code() in (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED):
+    if cause.code() in _REFUSED:
         return CredentialsRefused(
             f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"
         )
     kind = _Unled if cause.code() in _UNLED else SourceUnavailable
-    return kind(f"{what}: {cause.str()}")
+    return kind(f"{what}: {cause.str() or cause.name()}")

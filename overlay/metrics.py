@@ -44,7 +44,13 @@ class Metrics:
         self.filter_nulls = counter(
             "filter_nulls", "Values that a filter names and that could not be read", "stream", "consumer", "reason"
         )
+        self.chunks = counter(
+            "chunks", "Chunks that the index let those who catch up leave out (no) or read (maybe)", "stream", "answer"
+        )
         self.chunks_sealed = counter("chunks_sealed", "Chunk headers written to a stream's index", "stream")
+        self.index_lag_records = gauge(
+            "index_lag_records", "Offsets at the end of a stream's topics that no chunk header covers yet", "stream"
+        )
         self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.fenced = counter("fenced", "Times that another worker took a shard over")

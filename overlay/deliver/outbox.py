@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,43 +55,43 @@ class Outgoing:
 
 
 class Press:
-    """Fills batches slice by slice and hands them out when they are full, or all of them at `flush`.
+    """Fills batches slice by slice and hands them all out at `flush`.
 
     Batches start small and grow, so that a thousand consumers with little to say need little memory. Not for two threads
-    at once.
+    at once. (A second thread that compresses while this one fills was tried: with the broker on the same two cores it
+    changed nothing.)
     """
 
     def __init__(self) -> None:
         self._open: dict[tuple[Outlet, int], Body] = {}
+        self._closed: list[tuple[Outlet, Outgoing]] = []
         self._spares: list[Bytes] = []
 
-    def add(
-        self, outlet: Outlet, slice_: Addressed, rows: Ints, partition: int, first_sequence: int, now: int
-    ) -> Iterator[tuple[Outlet, Outgoing]]:
-        """Add the deliveries of `rows`; yields the batches that became full, in order within each output partition.
+    def add(self, outlet: Outlet, slice_: Addressed, rows: Ints, partition: int, first_sequence: int, now: int) -> None:
+        """Add the deliveries of `rows`.
 
         `partition`: of the source; `first_sequence`: the consumer sequence of the first row; `now`: ms.
         """
         source, codes, texts = slice_.records, slice_.codes, slice_.dictionary.texts
         sequences = np.arange(first_sequence, first_sequence + rows.size)
         if outlet.partitions == 1:
-            yield from self._fill(outlet, slice_, rows, sequences, 0, now)
+            self._fill(outlet, slice_, rows, sequences, 0, now)
             return
         places = place(outlet.partition_by, outlet.partitions, partition, source, rows, codes, texts)
         for target in np.unique(places).tolist():
             mine = places == target
-            yield from self._fill(outlet, slice_, rows[mine], sequences[mine], target, now)
+            self._fill(outlet, slice_, rows[mine], sequences[mine], target, now)
 
-    def flush(self) -> Iterator[tuple[Outlet, Outgoing]]:
-        """Everything that is still open."""
+    def flush(self) -> list[tuple[Outlet, Outgoing]]:
+        """The batches of everything added since the last time, in order within each output partition."""
         for (outlet, target), body in self._open.items():
             if body.count:
-                yield outlet, self._finish(outlet, target, body)
+                self._close(outlet, target, body)
         self._open.clear()
+        finished, self._closed = self._closed, []
+        return finished
 
-    def _fill(
-        self, outlet: Outlet, slice_: Addressed, rows: Ints, sequences: Ints, target: int, now: int
-    ) -> Iterator[tuple[Outlet, Outgoing]]:
+    def _fill(self, outlet: Outlet, slice_: Addressed, rows: Ints, sequences: Ints, target: int, now: int) -> None:
         stream_sequences = slice_.records.offset[rows] + 1 if outlet.sequenced else np.zeros(rows.size, np.int64)
         done, key = 0, (outlet, target)
         body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, outlet.body_limit)))
@@ -109,7 +108,7 @@ class Press:
                 # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
                 body.out = np.empty(_room_alone(outlet, slice_, int(rows[done])), np.uint8)
                 continue
-            yield outlet, self._finish(outlet, target, body)
+            self._close(outlet, target, body)
             body = Body(self._room(outlet.body_limit))  # one that was full is followed by another
         self._open[key] = body
 
@@ -129,13 +128,13 @@ class Press:
                 return self._spares.pop(i)
         return np.empty(size, np.uint8)
 
-    def _finish(self, outlet: Outlet, target: int, body: Body) -> Outgoing:
-        """Close a batch. One that is too large holds a single record: batches of more always fit."""
+    def _close(self, outlet: Outlet, target: int, body: Body) -> None:
+        """Finish a batch. One that is too large holds a single record: batches of more always fit."""
         batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
         if body.out.size == outlet.body_limit and len(self._spares) < _SPARES:
             self._spares.append(body.out)
         fits = batch.size <= outlet.max_message_bytes
-        return Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)
+        self._closed.append((outlet, Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)))
 
 
 def _room_alone(outlet: Outlet, slice_: Addressed, row: int) -> int:

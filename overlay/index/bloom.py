@@ -169,6 +169,22 @@ def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
                 break
 
 
+@nb.njit(cache=True, nogil=True)
+def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
+    """The false positives of filters `rows`, from the bits that are set; those without bits are left alone."""
+    for i in range(rows.size):
+        first, last = starts[rows[i]], starts[rows[i] + 1]
+        if first == last:
+            continue
+        count = 0
+        for j in range(first, last):
+            bits = data[j]
+            while bits:
+                bits &= bits - np.uint8(1)
+                count += 1
+        answer[i] = (count / (8 * (last - first))) ** ks[rows[i]]
+
+
 def fold_all(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> int:
     """Fold the filters of `size` bytes where they lie, the others moving up. Returns the bytes in use afterwards."""
     return int(_fold_all(data, starts, size))

@@ -134,6 +134,17 @@ class Chunks:
         return self._column("current")
 
     @property
+    def made(self) -> Flags:
+        """Whether a chunk was made from all of the config of today; of others something has to be made anew."""
+        made = self.current.copy()
+        for name in self._scope.terms:
+            made &= self.covers(name)
+        for name in self._scope.zones:
+            zone = self.zone(name)
+            made &= zone.known if zone is not None else False
+        return made
+
+    @property
     def nbytes(self) -> int:
         """Bytes in memory, the table of subjects aside."""
         return sum(column.nbytes for column in self._columns.values()) + self._blooms.nbytes + self._counts.nbytes
@@ -158,6 +169,13 @@ class Chunks:
             hashes = as_hashes(*(term for term in terms if term.property == property))
             bloom.test(self._blooms.data, self._blooms.starts[self._first :], self._column("hashes"), hashes, tested)
             answer &= tested | ~known
+        return answer
+
+    def false_positives(self, among: Flags) -> npt.NDArray[np.float64]:
+        """The share of absent terms that each filter lets through, of the chunks `among`; 1 where there is no filter."""
+        answer = np.ones(int(np.count_nonzero(among)))
+        rows = np.flatnonzero(among)
+        bloom.measure(self._blooms.data, self._blooms.starts[self._first :], self._column("hashes"), rows, answer)
         return answer
 
     def zone(self, name: str) -> Zone | None:

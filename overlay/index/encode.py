@@ -6,8 +6,8 @@ a record of its own can be replaced by its key when the chunk grows or merges.
 Key: text for people, `chunk TOPIC PARTITION FIRST_OFFSET`. Value, little-endian:
 
     at  0  uint8   version = 1
-    at  1  uint8   kind: 1 a chunk header; 2 is kept for runs of the ledger
-    at  2  uint32  CRC-32C of everything from `flags` on
+    at  1  uint8   kind: 1 a chunk header; 2 runs of the ledger (runs.py)
+    at  2  uint32  CRC-32C of everything after it
     at  6  uint8   flags: 1 exact, 2 has counts by subject
     at  7  uint8   hashes of the Bloom filter
     at  8  int64   first offset
@@ -37,6 +37,8 @@ Whatever is no such value comes back as `Foreign` with the reason: another kind 
 do not add up, figures that contradict each other. Nothing raises, and nothing is read past the value's end.
 
 Values are read many at a time by a kernel (`parse`): a million of them make an index.
+
+Version, kind and CRC stand at the same place in records of all kinds. `wrap` writes them, `look` and `check` read them.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from .zones import TYPES, Bounds
 Ints = npt.NDArray[np.int64]
 
 VERSION = 1
-CHUNK = 1
+CHUNK, RUNS = 1, 2
 _CRC_FROM = 6
 _EXACT, _COUNTED = 1, 2
 _NULL, _VALUE = 1, 2
@@ -102,7 +104,7 @@ _KEY = re.compile(r"chunk (\S+) (\d{1,10}) (\d{1,19})", re.ASCII)
 
 
 class Flaw(enum.IntEnum):
-    """Why a value is no chunk header that can be read. Kernels return the number."""
+    """Why a value is no record of the kind that was asked for, or none that can be read. Kernels return the number."""
 
     NONE = 0
     EMPTY = 1
@@ -115,10 +117,10 @@ class Flaw(enum.IntEnum):
 
 
 _REASONS = {
-    Flaw.EMPTY: "no value: the header was deleted",
+    Flaw.EMPTY: "no value: it was deleted",
     Flaw.VERSION: "another version of the format",
-    Flaw.KIND: "no chunk header",
-    Flaw.SHORT: "too short for a chunk header",
+    Flaw.KIND: "another kind of record",
+    Flaw.SHORT: "too short for its kind",
     Flaw.CRC: "the CRC does not match",
     Flaw.SIZES: "its parts do not fill it",
     Flaw.FIGURES: "its figures contradict each other",
@@ -127,9 +129,13 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value that is no chunk header, or none that this version reads."""
+    """A value that is no record of the kind that was asked for, or none that this version reads."""
 
     reason: str
+
+    @classmethod
+    def of(cls, flaw: int) -> Foreign:
+        return cls(_REASONS[Flaw(flaw)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +174,6 @@ def encode(header: Header) -> tuple[bytes, bytes]:
     head = np.zeros(1, HEAD)
     for name in _FIGURES:
         head[name] = getattr(header, name)
-    head["version"], head["kind"] = VERSION, CHUNK
     head["flags"] = _EXACT * header.exact | _COUNTED * (subjects is not None)
     head["hashes"], head["bloom"] = header.bloom.hashes, len(header.bloom.bits)
     head["partition"], head["scope"], head["topic"] = header.partition, header.scope, len(topic)
@@ -184,8 +189,12 @@ def encode(header: Header) -> tuple[bytes, bytes]:
             header.bloom.bits,
         ]
     )
-    value = bytes([VERSION, CHUNK]) + crc32c(payload).to_bytes(4, "little") + payload
-    return encode_key(header.topic, header.partition, header.first_offset), value
+    return encode_key(header.topic, header.partition, header.first_offset), wrap(CHUNK, payload)
+
+
+def wrap(kind: int, payload: bytes) -> bytes:
+    """The value of a record of this kind: what stands before the payload in all of them, and the payload."""
+    return bytes([VERSION, kind]) + crc32c(payload).to_bytes(4, "little") + payload
 
 
 def _encode_zone(property: int, bounds: Bounds) -> bytes:
@@ -206,14 +215,19 @@ def _encode_bound(bound: int | float, type: str) -> np.void:
 def decode(value: bytes | None) -> Header | Foreign:
     """The header that a value holds."""
     block = parse_values([value])
-    return Foreign(_REASONS[Flaw(int(block.flaws[0]))]) if block.flaws[0] else read_header(block, 0)
+    return Foreign.of(block.flaws[0]) if block.flaws[0] else read_header(block, 0)
 
 
 def parse_values(values: Sequence[bytes | None]) -> Block:
     """As `parse`, for values that are Python's."""
+    return parse(*lay_out(values))
+
+
+def lay_out(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
+    """Values end to end: the bytes, where each begins, its size, -1 for none."""
     size = np.array([-1 if value is None else len(value) for value in values], np.int64)
     at = np.cumsum(size.clip(0)) - size.clip(0)
-    return parse(np.frombuffer(b"".join(value or b"" for value in values), np.uint8), at, size)
+    return np.frombuffer(b"".join(value or b"" for value in values), np.uint8), at, size
 
 
 def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
@@ -221,13 +235,18 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
     heads = np.zeros(at.size, HEAD)
     parts = np.zeros((at.size, 5), np.int64)
     flaws = np.zeros(at.size, np.uint8)
-    _look(buf, at, size, heads.view(np.uint8).reshape(at.size, _HEAD), flaws)
-    crcs, ends = heads["crc_of_value"].tolist(), (at + size).tolist()
-    for i, first in enumerate(at.tolist()):
-        if not flaws[i] and crc32c(buf[first + _CRC_FROM : ends[i]]) != crcs[i]:
-            flaws[i] = Flaw.CRC
+    look(buf, at, size, CHUNK, heads.view(np.uint8).reshape(at.size, _HEAD), flaws)
+    check(buf, at, size, heads["crc_of_value"], flaws)
     _place(buf, at, size, heads, parts, flaws)
     return Block(buf, heads, parts, flaws)
+
+
+def check(buf: Bytes, at: Ints, size: Ints, crcs: npt.NDArray[np.uint32], flaws: npt.NDArray[np.uint8]) -> None:
+    """Give values whose CRC is another one their flaw."""
+    wanted, ends = crcs.tolist(), (at + size).tolist()
+    for i, first in enumerate(at.tolist()):
+        if not flaws[i] and crc32c(buf[first + _CRC_FROM : ends[i]]) != wanted[i]:
+            flaws[i] = Flaw.CRC
 
 
 def read_header(block: Block, row: int) -> Header:
@@ -289,19 +308,19 @@ def _cut(block: Block, row: int, part: int, size: int) -> npt.NDArray[Any]:
 
 
 @nb.njit(cache=True, nogil=True)
-def _look(buf, at, size, heads, flaws):  # type: ignore[no-untyped-def]
-    """Copy out the fixed part of each value that is long enough and of our kind."""
+def look(buf, at, size, kind, heads, flaws):  # type: ignore[no-untyped-def]
+    """Copy out the fixed part, as long as rows of `heads` are, of each value that is long enough and of this kind."""
     for i in range(at.size):
         if size[i] <= 0:
             flaws[i] = 1
         elif buf[at[i]] != VERSION:
             flaws[i] = 2
-        elif size[i] < 2 or buf[at[i] + 1] != CHUNK:
+        elif size[i] < 2 or buf[at[i] + 1] != kind:
             flaws[i] = 3
-        elif size[i] < _HEAD:
+        elif size[i] < heads.shape[1]:
             flaws[i] = 4
         else:
-            for j in range(_HEAD):
+            for j in range(heads.shape[1]):
                 heads[i, j] = buf[at[i] + j]
 
 

@@ -4,6 +4,10 @@ A feed serves lanes. A lane reads one partition from a position on; two lanes ma
 places (the tail, and a consumer that is catching up). Each broker gets one fetch at a time, for every lane it leads that has
 nothing waiting, so one response is decoded while the next one travels and no more than one response a lane is held.
 
+That is right for those who read on and on, and for the tail, where a fetch that waits for records would hold up the one
+behind it: brokers answer the requests of a connection one after the other. Whoever reads many small parts of a log, which
+are all there, spends his time waiting for answers; such a feed has several `requests` under way.
+
 Fetches are raw: aiokafka's client keeps metadata, TLS and SASL and hands back the record batches as bytes. Isolation is
 read committed: the response ends at the last stable offset and lists the aborted transactions within it.
 """
@@ -95,8 +99,12 @@ class Denied:
 class Lane:
     """One reading position. `take` what is `ready`; the feed fetches on by itself."""
 
-    def __init__(self, feed: Feed, topic: str, partition: int, position: int, stop: int) -> None:
+    def __init__(
+        self, feed: Feed, topic: str, partition: int, position: int, stop: int, size: int | None = None
+    ) -> None:
         self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
+        self.size = size
+        """Bytes from `position` to `stop`, where that is known."""
         self.stable_end = -1
         """Last known, -1 before the first response."""
         self.ready: Fetched | Lost | Denied | None = None
@@ -136,19 +144,21 @@ def mark_after(batches: Batches, position: int) -> Mark:
 class Feed:
     """Fetches for its lanes until it is closed. `changed` is set whenever a lane has something ready."""
 
-    def __init__(self, client: AIOKafkaClient, *, partition_bytes: int = PARTITION_BYTES) -> None:
+    def __init__(self, client: AIOKafkaClient, *, partition_bytes: int = PARTITION_BYTES, requests: int = 1) -> None:
+        """`requests`: that may be under way to a broker; more than one for lanes that never wait for what is not there yet."""
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
         self._client = client
         self._partition_bytes = partition_bytes
         self._lanes: list[Lane] = []
-        self._nodes: dict[int, asyncio.Task[None]] = {}
+        self._requests = requests
+        self._nodes: dict[int, set[asyncio.Task[None]]] = {}
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="feed")
 
     async def close(self) -> None:
         """Stop fetching. The client belongs to whoever gave it."""
-        tasks = [self._dispatcher, *self._nodes.values()]
+        tasks = [self._dispatcher, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
         for task in tasks:
@@ -158,10 +168,15 @@ class Feed:
     def wake(self) -> None:
         self._idle.set()
 
-    async def open(self, topic: str, partition: int, position: int, stop: int = NO_STOP) -> Lane:
-        """Start reading a partition. At `stop` the fetches end, rather than wait for more."""
+    async def open(
+        self, topic: str, partition: int, position: int, stop: int = NO_STOP, size: int | None = None
+    ) -> Lane:
+        """Start reading a partition. At `stop` the fetches end, rather than wait for more.
+
+        `size`: the bytes between, where they are known: no more than these are asked for.
+        """
         await self._client.add_topic(topic)
-        lane = Lane(self, topic, partition, position, stop)
+        lane = Lane(self, topic, partition, position, stop, size)
         self._lanes.append(lane)
         self.wake()
         return lane
@@ -171,18 +186,13 @@ class Feed:
         self._lanes.remove(lane)
 
     async def _dispatch(self) -> None:
-        """Keep one fetch going on each broker that leads a lane with nothing waiting."""
+        """Keep fetches going on each broker that leads a lane with nothing waiting."""
         pause = BACKOFF_S[0]
         while True:
             self._idle.clear()
-            leaderless = False
-            for node, lanes in self._group_idle().items():
-                if node is None or node < 0:
-                    leaderless = True
-                elif node not in self._nodes:
-                    self._nodes[node] = asyncio.create_task(self._fetch(node, lanes), name=f"fetch-{node}")
-                    self._nodes[node].add_done_callback(functools.partial(self._finish, node))
-            if leaderless:
+            while self._send(groups := self._group_idle()):
+                pass
+            if any(node is None or node < 0 for node in groups):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._idle.wait(), pause)
                 pause = min(pause * 2, BACKOFF_S[1])
@@ -191,8 +201,22 @@ class Feed:
                 pause = BACKOFF_S[0]
                 await self._idle.wait()
 
+    def _send(self, groups: dict[int | None, list[Lane]]) -> bool:
+        """Ask each broker that may be asked for its lanes; whether there was one."""
+        sent = False
+        for node, lanes in groups.items():
+            if node is None or node < 0 or len(under_way := self._nodes.setdefault(node, set())) >= self._requests:
+                continue
+            for lane in lanes:
+                lane.in_flight = True
+            task = asyncio.create_task(self._fetch(node, lanes), name=f"fetch-{node}")
+            under_way.add(task)
+            task.add_done_callback(functools.partial(self._finish, node))
+            sent = True
+        return sent
+
     def _finish(self, node: int, task: asyncio.Task[None]) -> None:
-        del self._nodes[node]
+        self._nodes[node].discard(task)
         if not task.cancelled() and task.exception():
             log.error("fetch failed", broker=node, error=str(task.exception()))
         self.wake()
@@ -214,8 +238,6 @@ class Feed:
         request = self._request(lanes, SHORT_WAIT_MS if waiting else LONG_WAIT_MS)
         asked = {lane.tp: (lane, lane.position) for lane in lanes}
         asked_lanes = set(lanes)
-        for lane in lanes:
-            lane.in_flight = True
         try:
             response = await fetch(self._client, node, request)
             stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
@@ -234,7 +256,8 @@ class Feed:
     def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
         topics: dict[str, list[tuple[int, int, int]]] = {}
         for lane in lanes:
-            topics.setdefault(lane.topic, []).append((lane.partition, lane.position, self._partition_bytes))
+            most = min(self._partition_bytes, lane.size or self._partition_bytes)
+            topics.setdefault(lane.topic, []).append((lane.partition, lane.position, most))
         return FetchRequest(wait_ms, 1, RESPONSE_BYTES, READ_COMMITTED, list(topics.items()))
 
     async def _refresh(self) -> None:
@@ -272,5 +295,7 @@ class Feed:
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
         lane.ready = Fetched(position, buf, batches, pairs, stable_end, log_start, mark)
         lane.position = mark.position
+        if lane.size is not None:
+            lane.size = max(0, lane.size - buf.size)
         self.bytes_fetched += buf.size
         self.changed.set()

@@ -12,7 +12,7 @@ import numpy as np
 from aiokafka.client import AIOKafkaClient
 
 from overlay.config.stream import StreamConfig
-from overlay.index.chunks import Chunks, Flags
+from overlay.index.chunks import Chunks
 from overlay.index.encode import Block, parse
 from overlay.index.scope import find_scope
 from overlay.logs import get_logger
@@ -44,6 +44,8 @@ class Index:
         """How far its index topic has been read."""
         self.foreign = 0
         """Records that were passed over."""
+        self.bytes = 0
+        """Bytes of record batches that have been read of it."""
 
     def of(self, source: Source) -> Chunks:
         """The chunks of a partition, none at first."""
@@ -58,7 +60,7 @@ class Index:
         stream's file, and a property that is listed there for the first time is indexed from the start of the log.
         """
         chunks = self.of(source)
-        made = self._find_made(chunks)
+        made = chunks.made
         row = len(chunks) if made.all() else int(np.argmin(made))
         if row == len(chunks) > 0 and not self._is_full(chunks, row - 1):
             row -= 1
@@ -68,15 +70,9 @@ class Index:
             return Mark(int(chunks.first_offset[row]))  # between them is what cannot be read
         return Mark(int(chunks.next_offset[row - 1]), int(chunks.epoch[row - 1]), int(chunks.crc[row - 1]))
 
-    def _find_made(self, chunks: Chunks) -> Flags:
-        """Which chunks were made from the config of today."""
-        made = chunks.current.copy()
-        for name in self.scope.terms:
-            made &= chunks.covers(name)
-        for name in self.scope.zones:
-            zone = chunks.zone(name)
-            made &= zone.known if zone is not None else False
-        return made
+    def count_made(self, source: Source, position: int) -> int:
+        """How many chunks of a partition lie below `position`, where indexing goes on."""
+        return int(np.searchsorted(self.of(source).next_offset, position, side="right"))
 
     def _is_full(self, chunks: Chunks, row: int) -> bool:
         index = self.stream.index
@@ -85,6 +81,7 @@ class Index:
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
         """Read on to `end`, at or below the last stable offset. Raises SourceChanged, SourceUnavailable."""
         async for fetched in read_span(client, topic, 0, self.position, end):
+            self.bytes += fetched.data.size
             for piece in _DECODER.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
                 if isinstance(piece, Malformed):
                     self._pass_over(topic, piece.base_offset, piece.fault.text)

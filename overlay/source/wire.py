@@ -44,6 +44,13 @@ async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest) -> Any
     return await client.send(node, request, group=GROUP)
 
 
+def hang_up(client: AIOKafkaClient) -> None:
+    """Close the connections on which answers are awaited that nobody wants any more: they would delay those to come."""
+    for (_, group), connection in list(client._conns.items()):
+        if group == GROUP and connection._requests:
+            connection.close()
+
+
 class Frames(asyncio.BufferedProtocol):
     """The receiving side of one connection: frames of a size and a body, each an answer to the oldest request."""
 

@@ -6,22 +6,20 @@ its stream without an index, and says so, while consumers are served as if there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config import ServiceConfig, StreamConfig
 from overlay.deliver.outlets import find_fault
-from overlay.errors import SourceChanged
-from overlay.index.chunks import Chunks
 from overlay.logs import get_logger
+from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Mark, Source
 
 from .positions import Place
 from .roster import Roster
-from .sources import check_mark
 
 log = get_logger(__name__)
 
@@ -43,34 +41,39 @@ async def open_indexes(
 ) -> dict[Place, Mark]:
     """Where indexing goes on in each partition of the streams `keeps`, whose values say why one is left out for now.
 
-    Fills the roster's `index_topics`, `indexes` and `unindexed`. Raises SourceUnavailable.
+    Fills the roster's `index_topics` and `unindexed` for these, and `indexes` for all streams that have one: who is catching
+    up reads by it, whoever keeps it. Raises SourceUnavailable.
     """
-    wanted = {name: index_topic(service.topics.prefix, name) for name in keeps if name in roster.sources}
-    roster.unindexed = {name: why for name, why in keeps.items() if why and name in wanted}
-    refused = await _ensure_topics(admin, service, wanted, roster)
+    topics = {name: index_topic(service.topics.prefix, name) for name in roster.sources}
+    roster.unindexed = {name: why for name, why in keeps.items() if why and name in topics}
+    refused = await _ensure_topics(admin, service, topics, keeps, roster)
     resumes: dict[Place, Mark] = {}
-    for name, topic in wanted.items():
-        if name not in roster.unindexed and topic in refused:
-            roster.unindexed[name] = refused[topic]
-            log.error("the stream has no index", stream=name, reason=refused[topic])
-        if name not in roster.unindexed:
-            index, marks = await _open(client, admin, topic, roster.streams[name], roster)
-            roster.index_topics[name], roster.indexes[name] = topic, index
+    for name, topic in topics.items():
+        if topic in refused:
+            if name in keeps and name not in roster.unindexed:
+                roster.unindexed[name] = refused[topic]
+                log.error("the stream has no index", stream=name, reason=refused[topic])
+            continue
+        roster.indexes[name], marks = await _open(client, admin, topic, roster.streams[name], roster)
+        if name in keeps and name not in roster.unindexed:
+            roster.index_topics[name] = topic
             resumes |= {(name, source): mark for source, mark in marks.items()}
     return resumes
 
 
 async def _ensure_topics(
-    admin: Admin, service: ServiceConfig, wanted: Mapping[str, str], roster: Roster
+    admin: Admin, service: ServiceConfig, topics: Mapping[str, str], keeps: Container[str], roster: Roster
 ) -> dict[str, str]:
-    """Create the index topics that are missing; why for each that cannot be written to."""
+    """Create the index topics that are missing and ours to keep; why for each that is not there or takes nothing."""
     refused: dict[str, str] = {}
-    present = await admin.find_topics(wanted.values(), denied=refused)
+    present = await admin.find_topics(topics.values(), denied=refused)
+    absent = {name: topic for name, topic in topics.items() if topic not in present and topic not in refused}
     missing = {
         topic: index_config(found for t in roster.streams[name].topic_names if (found := roster.topics.get(t)))
-        for name, topic in wanted.items()
-        if topic not in present and topic not in refused
+        for name, topic in absent.items()
+        if name in keeps
     }
+    refused |= {topic: f"topic {topic} is not there yet" for name, topic in absent.items() if name not in keeps}
     refused |= await admin.create_topics(
         new_topic(topic, 1, service.topics.replication, config) for topic, config in missing.items()
     )
@@ -93,42 +96,10 @@ async def _open(
         chunks.drop(bounds[source][0])
         facts = roster.topics.get(source[0])
         compacted = facts is not None and "compact" in facts.config.get("cleanup.policy", "")
-        await _void(client, stream.name, source, chunks, bounds[source], compacted=compacted)
+        await void(client, stream.name, source, chunks, bounds[source], compacted=compacted)
         resumes[source] = index.find_resume(source, bounds[source][0])
     held = sum(len(chunks) for chunks in index.chunks.values())
     log.info(
         "index read", stream=stream.name, chunks=held, resumes={f"{t}-{p}": m.position for (t, p), m in resumes.items()}
     )
     return index, resumes
-
-
-async def _void(
-    client: AIOKafkaClient, stream: str, source: Source, chunks: Chunks, bounds: tuple[int, int], *, compacted: bool
-) -> None:
-    """Drop the chunks of a log that is not there any more: above the last one whose last batch is still the same.
-
-    A log is cut at one place, so what holds is a beginning of the chunks, and its end is found by bisection.
-    """
-
-    async def holds(row: int) -> bool:
-        mark = Mark(int(chunks.next_offset[row]), int(chunks.epoch[row]), int(chunks.crc[row]))
-        try:
-            await check_mark(client, stream, source, mark, bounds, compacted=compacted)
-        except SourceChanged:
-            return False
-        return True
-
-    if not len(chunks) or await holds(len(chunks) - 1):
-        return
-    low, high = 0, len(chunks) - 1  # rows below `low` hold, `high` does not
-    while low < high:
-        middle = (low + high) // 2
-        if await holds(middle):
-            low = middle + 1
-        else:
-            high = middle
-    voided = len(chunks) - low
-    chunks.truncate(int(chunks.next_offset[low - 1]) if low else 0)
-    log.warning(
-        "chunks voided: the log is not the one they were made from", stream=stream, partition=source, chunks=voided
-    )

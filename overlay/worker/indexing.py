@@ -8,9 +8,9 @@ index stands is nowhere but in the index topic: after a restart it goes on behin
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from overlay.config.stream import StreamConfig
 from overlay.deliver.batch import encode_records
@@ -27,6 +27,29 @@ from overlay.source.mark import Source
 
 BATCH_BYTES = 512 << 10
 """Headers are put together up to here; a single one is smaller than any topic's max.message.bytes by default."""
+
+
+class Sealed(NamedTuple):
+    """A chunk whose header is written; a chunk that has grown is written anew with the same first offset."""
+
+    stream: str
+    source: Source
+    first_offset: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class Reach:
+    """How far the index of a partition reaches: so many chunks, up to `position`."""
+
+    chunks: int
+    position: int
+    _first_offset: int = -1
+
+    def add(self, sealed: Sealed) -> None:
+        """Another header; those of a partition come in order."""
+        self.chunks += sealed.first_offset != self._first_offset
+        self._first_offset, self.position = sealed.first_offset, sealed.next_offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,15 +86,23 @@ class Indexing:
             sealer = self._sealers[key] = Sealer(contents, *source, position)
         return Seal(sealer, batches, contents.fields, self._headers[stream])
 
-    def finish(self, now: int) -> tuple[Counter[str], list[Outgoing]]:
-        """The headers that are due, by number and as batches for the index topics. `now`: ms since 1970."""
+    def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[Outgoing]]:
+        """The headers that are due, and the same as batches for the index topics. `now`: ms since 1970.
+
+        `last`: nothing comes any more, so chunks that are still growing are due as well.
+        """
         for (stream, _), sealer in self._sealers.items():
-            self._headers[stream].extend(sealer.age(now))
-        counts = Counter({stream: len(headers) for stream, headers in self._headers.items() if headers})
-        batches = [batch for stream in counts for batch in _pack(self._topics[stream], self._headers[stream], now)]
-        for stream in counts:
-            self._headers[stream].clear()
-        return counts, batches
+            self._headers[stream].extend(sealer.flush() if last else sealer.age(now))
+        due = {stream: headers for stream, headers in self._headers.items() if headers}
+        sealed = [
+            Sealed(stream, (each.topic, each.partition), each.first_offset, each.next_offset)
+            for stream, headers in due.items()
+            for each in headers
+        ]
+        batches = [batch for stream, headers in due.items() for batch in _pack(self._topics[stream], headers, now)]
+        for headers in due.values():
+            headers.clear()
+        return sealed, batches
 
 
 def _pack(topic: str, headers: list[Header], now: int) -> list[Outgoing]:

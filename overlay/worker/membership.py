@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500
 POLL_S = 1.0
+LEAVE_S = 5.0
 
 
 Take = Callable[[set[int]], Awaitable[None]]
@@ -77,7 +78,15 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
                 await _wait(stop, POLL_S)
         finally:
             await self.on_partitions_revoked([])
-            await self._consumer.stop()
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Tell the group. A coordinator that does not answer must not hold up the end: it will miss us by itself."""
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._consumer.stop()
+        except TimeoutError:
+            log.warning("the group of workers does not answer; left without its leave", seconds=LEAVE_S)
 
     async def _poll(self) -> None:
         try:

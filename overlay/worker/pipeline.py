@@ -26,7 +26,7 @@ from overlay.source.feed import Fetched
 from overlay.source.mark import Mark, Source
 from overlay.subject import Pattern
 
-from .indexing import Indexing
+from .indexing import Indexing, Sealed
 
 Ints = npt.NDArray[np.int64]
 
@@ -104,8 +104,10 @@ class Outcome:
     """Whether much more is waiting to be read."""
     index: list[Outgoing] = field(default_factory=list)
     """Chunk headers, as batches for the index topics."""
-    chunks: Counter[str] = field(default_factory=Counter)
-    """How many of them, by stream."""
+    sealed: list[Sealed] = field(default_factory=list)
+    """What these headers are about."""
+    indexed: Counter[str] = field(default_factory=Counter)
+    """Records that went into chunks, by stream."""
 
     @property
     def size(self) -> int:
@@ -149,68 +151,81 @@ class Pipeline:
     def run(self, tasks: Sequence[Task], now: int) -> Outcome:
         """Work through one round; one without tasks seals what is old enough. `now`: ms since 1970, also on output records."""
         outcome = Outcome()
-        owners: dict[Outlet, ConsumerId] = {}
         for task in tasks:
-            owners |= {reader.outlet: reader.id for reader in task.readers}
-            for outlet, outgoing in self._run_task(task, now, outcome):
-                outcome.batches.append((owners[outlet], outgoing))
-        for outlet, outgoing in self._press.flush():
-            outcome.batches.append((owners[outlet], outgoing))
-        outcome.chunks, outcome.index = self._indexing.finish(now)
+            self._run_task(task, now, outcome)
+        owners = {reader.outlet: reader.id for task in tasks for reader in task.readers}
+        outcome.batches = [(owners[outlet], outgoing) for outlet, outgoing in self._press.flush()]
+        outcome.sealed, outcome.index = self._indexing.finish(now)
         outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
         return outcome
 
-    def _run_task(self, task: Task, now: int, outcome: Outcome) -> list[tuple[Outlet, Outgoing]]:
+    def close(self, now: int) -> Outcome:
+        """The end: seal what has come, however little. A later pipeline goes on with chunks that are not full."""
+        outcome = Outcome()
+        outcome.sealed, outcome.index = self._indexing.finish(now, last=True)
+        return outcome
+
+    def _run_task(self, task: Task, now: int, outcome: Outcome) -> None:
         topic, partition = task.source
         screen = self._screen(task)
         progress = Progress(task, Mark(task.position))
-        full: list[tuple[Outlet, Outgoing]] = []
-        seal = (
-            self._indexing.open(task.stream, task.source, task.position, task.fetched.batches) if task.indexed else None
-        )
+        seal, fields = None, screen.masks.fields
+        if task.indexed:
+            seal = self._indexing.open(task.stream, task.source, task.position, task.fetched.batches)
+            fields = _unite(fields, seal.fields)
         pieces = self._addressing[task.stream].read(
-            topic, partition, task.fetched.data, task.position,
-            more=_unite(screen.masks.fields, seal.fields if seal else ()), stop=task.stop, aborted=task.fetched.aborted,
-        )  # fmt: skip
+            topic,
+            partition,
+            task.fetched.data,
+            task.position,
+            more=fields,
+            stop=task.stop,
+            aborted=task.fetched.aborted,
+        )
         for piece in pieces:
             if isinstance(piece, Malformed):
-                progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
-                outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
+                self._pass_over(piece, progress, outcome)
                 if progress.stopped:
-                    progress.mark = Mark(max(progress.mark.position, piece.base_offset))
                     break
+            else:
+                progress.mark = Mark(piece.records.next_offset)
+                self._deal(task, piece, screen, now, outcome)
             if seal is not None:
                 seal.add(piece, now)
-            if isinstance(piece, Malformed):
-                progress.mark = Mark(piece.next_offset)
-                continue
-            progress.mark = Mark(piece.records.next_offset)
-            outcome.decoded[task.stream] += len(piece.records)
-            for reason, count in piece.count_unaddressed().items():
-                outcome.unaddressed[task.stream, reason] += count
-            full.extend(self._deal(task, piece, screen, now, outcome))
         if progress.mark.position == task.fetched.next_offset:
             progress.mark = task.fetched.mark
         outcome.progress.append(progress)
-        return full
 
-    def _deal(
-        self, task: Task, piece: Addressed, screen: _Screen, now: int, outcome: Outcome
-    ) -> list[tuple[Outlet, Outgoing]]:
-        """Add a slice's records to the batches of those who want them; returns the batches that became full."""
-        full: list[tuple[Outlet, Outgoing]] = []
+    def _pass_over(self, piece: Malformed, progress: Progress, outcome: Outcome) -> None:
+        """A batch that cannot be read: stop at it, or go on behind it."""
+        task = progress.task
+        progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
+        outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
+        at = max(progress.mark.position, piece.base_offset) if progress.stopped else piece.next_offset
+        progress.mark = Mark(at)
+
+    def _deal(self, task: Task, piece: Addressed, screen: _Screen, now: int, outcome: Outcome) -> None:
+        """Add a slice's records to the batches of those who want them."""
+        self._count(task, piece, outcome)
         sifted = screen.masks.sift(piece, _narrow(task, piece, screen.audience.select(piece.codes)), now)
         for i, tally in sifted.tallies.items():
             outcome.note(task.readers[i].id, tally)
         for i, rows in sifted.rows.items():
             reader = task.readers[i]
             first = self._sequences.get(reader.id, 0) + 1
-            full.extend(self._press.add(reader.outlet, piece, rows, task.source[1], first, now))
+            self._press.add(reader.outlet, piece, rows, task.source[1], first, now)
             self._sequences[reader.id] = first + rows.size - 1
             outcome.delivered[reader.id] += rows.size
             outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
             outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
-        return full
+
+    @staticmethod
+    def _count(task: Task, piece: Addressed, outcome: Outcome) -> None:
+        outcome.decoded[task.stream] += len(piece.records)
+        if task.indexed:
+            outcome.indexed[task.stream] += len(piece.records)
+        for reason, count in piece.count_unaddressed().items():
+            outcome.unaddressed[task.stream, reason] += count
 
     def _screen(self, task: Task) -> _Screen:
         """The screen for exactly these readers."""

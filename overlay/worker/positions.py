@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta
+from overlay.scan.decode import NO_STOP
 from overlay.source.mark import Mark, Source
 
 from .tracks import Track, find_tail, join
@@ -54,6 +55,13 @@ class Positions:
         for place, tracks in self.tracks.items():
             for track in tracks:
                 yield place, track
+
+    def find_ahead(self, place: Place, track: Track) -> int:
+        """Where the next track stands that this one can join; NO_STOP when there is none."""
+        if track.is_alone:
+            return NO_STOP
+        others = (t.position for t in self.tracks[place] if not t.is_alone and t.position > track.position)
+        return min(others, default=NO_STOP)
 
     def floors_at(self, track: Track, source: Source) -> dict[ConsumerId, int]:
         """The floors of a track's members that lie ahead of it."""

@@ -30,13 +30,13 @@ class Rates:
     decoded: Counter[str] = field(default_factory=Counter)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     began: int = field(default_factory=now_ms)
-    _recent: deque[tuple[int, Counter[ConsumerId], Counter[str]]] = field(default_factory=deque)
+    _recent: deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]] = field(default_factory=deque)
 
     def note(self, outcome: Outcome, now: int) -> None:
         self.delivered.update(outcome.delivered)
         self.decoded.update(outcome.decoded)
         self.newest.update(outcome.newest)
-        self._recent.append((now, outcome.delivered, outcome.decoded))
+        self._recent.append((now, outcome.delivered, outcome.decoded, outcome.indexed))
         self._forget(now)
 
     def _forget(self, now: int) -> None:
@@ -45,10 +45,14 @@ class Rates:
 
     def of_consumer(self, consumer: ConsumerId, now: int) -> float:
         """Records a second."""
-        return self._per_second(sum(delivered[consumer] for _, delivered, _ in self._recent), now)
+        return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recent), now)
 
     def of_stream(self, stream: str, now: int) -> float:
-        return self._per_second(sum(decoded[stream] for _, _, decoded in self._recent), now)
+        return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recent), now)
+
+    def of_index(self, stream: str, now: int) -> float:
+        """Records a second that go into chunks."""
+        return self._per_second(sum(indexed[stream] for *_, indexed in self._recent), now)
 
     def _per_second(self, records: int, now: int) -> float:
         """Over the window, or the time since the start while that is shorter."""
@@ -146,15 +150,20 @@ def _stream(
         "rate": rates.of_stream(name, now_ms()),
         "consumers": sorted(consumer for _, consumer in readers),
         "partitions": {},
+        "index": None,
     }
     for session in sessions:
+        if (index := report_index(session, name)) is not None:
+            found["index"] = index | {"rate": rates.of_index(name, now_ms())}
         if name in session.roster.stopped:
             found |= {"state": "stopped", "reason": session.roster.stopped[name]}
         for place, tracks in session.positions.tracks.items():
-            if place[0] == name:
+            # where there are consumers, a track that only the index reads says nothing of them
+            reading = [track for track in tracks if track.members or not readers]
+            if place[0] == name and reading:
                 topic, partition = place[1]
-                ends = [lane.stable_end for t in tracks if (lane := session.lanes.get(t))]
-                entry = {"end": max(ends, default=-1), "position": max(t.position for t in tracks)}
+                ends = [lane.stable_end for t in reading if (lane := session.lanes.get(t))]
+                entry = {"end": max(ends, default=-1), "position": max(t.position for t in reading)}
                 found["partitions"][f"{topic}-{partition}"] = entry
                 found["state"] = "running"
         halted = [why for (stream_name, _), why in session.halted.items() if stream_name == name]
@@ -163,6 +172,26 @@ def _stream(
         if name in session.roster.sources and session.roster.sources[name].unread:
             found["reason"] = f"not read until `overlay stream extend`: {session.roster.sources[name].unread}"
     return found
+
+
+def report_index(session: Session, stream: str) -> dict[str, Any] | None:
+    """The chunk index of a stream, None when this session does not keep it.
+
+    By partition: `chunks` that were made from today's config (retention may have taken some since), up to `position`, and
+    the `end` of the log, -1 until that is known. `reason`: why it is not kept for now.
+    """
+    if stream in session.roster.unindexed:
+        return {"reason": session.roster.unindexed[stream], "partitions": {}}
+    if stream not in session.roster.indexes:
+        return None
+    partitions = {}
+    for (name, (topic, partition)), reach in session.reaches.items():
+        if name == stream:
+            tracks = [t for t in session.positions.tracks[name, (topic, partition)] if t.indexed]
+            ends = [lane.stable_end for t in tracks if (lane := session.lanes.get(t))]
+            entry = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
+            partitions[f"{topic}-{partition}"] = entry
+    return {"reason": "", "partitions": partitions}
 
 
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
@@ -174,3 +203,7 @@ def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list
         metrics.consumer_stalled.labels(*labels).set(found["state"] == "stalled")
     for found in streams:
         metrics.stream_stopped.labels(found["name"]).set(found["state"] == "stopped")
+        if found["index"] is not None:
+            known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
+            behind = sum(max(0, part["end"] - part["position"]) for part in known)
+            metrics.index_lag_records.labels(found["name"]).set(behind)

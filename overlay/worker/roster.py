@@ -14,12 +14,13 @@ from overlay.config.filters import compile_filter
 from overlay.deliver.outlets import ensure_topics, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
+from overlay.source.check import check_mark
 from overlay.source.index import Index
 from overlay.source.mark import Mark, Source
 from overlay.source.start import find_start, patterns
 
 from .pipeline import Reader
-from .sources import Sources, check_mark, list_sources
+from .sources import Sources, list_sources
 
 log = structlog.get_logger(__name__)
 

@@ -30,9 +30,11 @@ from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Mark
 
 from .commits import Commits, Round
+from .indexing import Reach
 from .pipeline import Outcome, Pipeline, Task
 from .positions import Place, Positions
 from .roster import Roster
+from .routes import Detour, plan_detour, plan_visits
 from .tracks import Track, plan_round
 
 log = get_logger(__name__)
@@ -58,17 +60,29 @@ class Session:
     halted: dict[Place, str] = field(default_factory=dict)
     """Partitions with a corrupt batch in the way."""
     lanes: dict[Track, Lane] = field(default_factory=dict)
+    detours: dict[Track, Detour] = field(default_factory=dict)
+    """What tracks leave out that are catching up."""
+    reaches: dict[Place, Reach] = field(init=False)
+    """How far the indexes reach that are kept here, with what is on its way to their topics."""
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _turn: int = 0
     _told: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.reaches = {
+            place: Reach(self.roster.indexes[place[0]].count_made(place[1], track.position), track.position)
+            for place, track in self.positions.all()
+            if track.indexed
+        }
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
         await self.commits.open(self.positions.everything())
         feed = Feed(self.client)
         try:
-            for (_, source), track in self.positions.all():
-                self.lanes[track] = await feed.open(*source, track.position)
+            for place, track in self.positions.all():
+                self._plan_detour(place, track)
+                self.lanes[track] = await feed.open(*place[1], track.position, size=self._find_size(track))
             reading = asyncio.create_task(self._read(feed, stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
             await _run_both(reading, committing)
@@ -76,7 +90,6 @@ class Session:
             await feed.close()
 
     async def _read(self, feed: Feed, stop: asyncio.Event) -> None:
-        pipeline = Pipeline(self.roster.streams, self.positions.sequences, self.roster.index_topics)
         patience = SEAL_S if self.roster.index_topics else None
         loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
@@ -84,6 +97,7 @@ class Session:
         sending: asyncio.Task[None] | None = None
         try:
             with ThreadPoolExecutor(1, "pipeline") as thread:
+                pipeline = Pipeline(self.roster.streams, self.positions.sequences, self.roster.index_topics)
                 while not stop.is_set():
                     feed.changed.clear()
                     if moved := await self._recover():
@@ -102,6 +116,10 @@ class Session:
                     await self.commits.put(done)
                     if previous is not None:
                         await previous  # one round under way at a time: what comes meanwhile makes a larger one
+                rest = await loop.run_in_executor(thread, pipeline.close, now_ms())
+                if rest.index:
+                    self._count(rest)
+                    await self.commits.put(Round(rest, self.positions.delta((), ())))
                 self.commits.end()
         finally:
             stopping.cancel()
@@ -121,8 +139,7 @@ class Session:
                 if isinstance(ready, Fetched) and not track.halted:
                     fetched_to[track] = ready.next_offset
             for turn in plan_round(tracks, fetched_to) if size < ROUND_BYTES else ():
-                fetched = self.lanes[turn.track].take()
-                assert isinstance(fetched, Fetched)
+                fetched = self._take(place, turn.track)
                 readers = tuple(self.roster.readers[consumer] for consumer in sorted(turn.track.members))
                 stream, source = place
                 floors = self.positions.floors_at(turn.track, source)
@@ -136,6 +153,51 @@ class Session:
                 size += fetched.data.size
                 self.metrics.records_fetched.labels(stream).inc(fetched.records)
         return tasks, owners
+
+    def _take(self, place: Place, track: Track) -> Fetched:
+        """What has come for a track. Its lane goes on where the track will, before the next fetch is sent."""
+        lane = self.lanes[track]
+        fetched = lane.take()
+        assert isinstance(fetched, Fetched)
+        if detour := self.detours.get(track):
+            lane.position = detour.find_next(lane.position, self.positions.find_ahead(place, track))
+            lane.size = detour.find_size(lane.position)
+        return fetched
+
+    def _find_size(self, track: Track) -> int | None:
+        detour = self.detours.get(track)
+        return detour.find_size(track.position) if detour else None
+
+    def _leave_out(self, place: Place, track: Track) -> None:
+        """Move a track over what none of its members wants, to the next track at the farthest."""
+        detour = self.detours.get(track)
+        if detour is None:
+            return
+        reached = detour.find_next(track.position, self.positions.find_ahead(place, track))
+        if reached > track.position:
+            track.mark = detour.find_mark(reached)
+        lane = self.lanes.get(track)
+        if lane is not None and lane.position != reached:
+            lane.seek(reached)
+            lane.size = detour.find_size(reached)
+
+    def _plan_detour(self, place: Place, track: Track) -> None:
+        """Find out what a track may leave out: one that is catching up by itself, and nothing is indexed from."""
+        stream, source = place
+        self.detours.pop(track, None)
+        index = self.roster.indexes.get(stream)
+        if track.only is not None:
+            detour: Detour | None = plan_visits(track.only, track.snapshot_end)
+        elif index is None or track.indexed:
+            return
+        else:
+            readers = [self.roster.readers[consumer] for consumer in sorted(track.members)]
+            detour = plan_detour(readers, self.roster.streams[stream], index.of(source), track.position, now_ms())
+        if detour is not None:
+            self.detours[track] = detour
+            self.metrics.chunks.labels(stream, "no").inc(detour.route.saving.skipped_chunks)
+            self.metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
+            self._leave_out(place, track)
 
     async def _recover(self) -> set[Place]:
         """Have tracks go on whose position the log does not have; the partitions of those that retention has passed."""
@@ -193,6 +255,8 @@ class Session:
                 self._halt(place, outcome)
             elif progress.mark.position != progress.task.fetched.next_offset:
                 lane.seek(progress.mark.position)
+            else:
+                self._leave_out(place, track)
             behind = lane.stable_end - lane.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
         for place in {place for place, _ in owners}:
@@ -233,8 +297,12 @@ class Session:
         """Join tracks that have met; the consumers whose position is written differently from now on."""
         tracks = self.positions.tracks[place]
         changed = {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
-        for spent in self.positions.settle(place):
-            feed.shut(self.lanes.pop(spent))
+        spent = self.positions.settle(place)
+        for track in spent:
+            feed.shut(self.lanes.pop(track))
+            self.detours.pop(track, None)
+        for track in tracks if spent else ():
+            self._plan_detour(place, track)
         return changed
 
     def _halt(self, place: Place, outcome: Outcome) -> None:
@@ -250,8 +318,9 @@ class Session:
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in outcome.unaddressed.items():
             self.metrics.records_unaddressed.labels(stream, reason).inc(records)
-        for stream, chunks in outcome.chunks.items():
-            self.metrics.chunks_sealed.labels(stream).inc(chunks)
+        for sealed in outcome.sealed:
+            self.metrics.chunks_sealed.labels(sealed.stream).inc()
+            self.reaches[sealed.stream, sealed.source].add(sealed)
         for (consumer, result), records in outcome.results.items():
             self.metrics.records_evaluated.labels(*consumer).inc(records)
             self.metrics.filter_results.labels(*consumer, result).inc(records)

@@ -117,13 +117,10 @@ FILTERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def test_kill_at_random_moments(
-    scene: Scene, running_service: StartService, new_topic: NewTopicFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kill_at_random_moments(scene: Scene, running_service: StartService, new_topic: NewTopicFixture) -> None:
     seed = int(os.environ.get("OVERLAY_SEED", random.SystemRandom().randrange(1 << 32)))
     rng = random.Random(seed)
-    with capsys.disabled():
-        print(f"\nchaos: OVERLAY_SEED={seed} OVERLAY_KILLS={KILLS}")  # noqa: T201 - repeats the run
+    print(f"chaos: OVERLAY_SEED={seed} OVERLAY_KILLS={KILLS}")  # noqa: T201 - a failure shows it
     one, many = new_topic(), new_topic(partitions=3)
     scene.add_stream("ONE", one, **RULE)
     scene.add_stream("MANY", many, **RULE)

@@ -51,16 +51,16 @@ class Settings:
 
 def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, first: int = 1) -> list[Outgoing]:
     """All addressed records of some fetch buffers, in one round."""
-    outlet, maker, sent = settings.make_outlet(), Press(), list[Outgoing]()
+    outlet, maker = settings.make_outlet(), Press()
     addressing = Addressing(RULE, [Pattern.parse(">")])
     for data in sources:
         for piece in addressing.read("source", partition, np.frombuffer(data, np.uint8), 0):
             assert isinstance(piece, Addressed), piece
             rows = np.flatnonzero(piece.codes >= 0)
             if rows.size:
-                sent += [out for _, out in maker.add(outlet, piece, rows, partition, first, NOW)]
+                maker.add(outlet, piece, rows, partition, first, NOW)
                 first += rows.size
-    return sent + [out for _, out in maker.flush()]
+    return [out for _, out in maker.flush()]
 
 
 def decode(outgoing: Outgoing, state: tuple[int, int, int] = (5, 1, 40)) -> Batch:

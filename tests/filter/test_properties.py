@@ -115,7 +115,20 @@ def test_refused_fields(key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [[1], {"a": 1}, (), float("nan"), float("inf"), object(), "&", "&P:x", "&Hello", "\ud800"], ids=repr
+    "value",
+    [
+        [1],
+        {"a": 1},
+        (),
+        float("nan"),
+        float("inf"),
+        pytest.param(object(), id="object"),
+        "&",
+        "&P:x",
+        "&Hello",
+        "\ud800",
+    ],
+    ids=repr,
 )
 def test_refused_application_properties(value: object) -> None:
     assert refuse({"application_properties": {"x": value}}).path == ("application_properties", "x")

@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index import bloom
-from overlay.index.bloom import Bloom
+from overlay.index.bloom import NONE, Bloom
 from overlay.index.chunk import Header
 from overlay.index.chunks import Chunks
 from overlay.index.counts import Counts
 from overlay.index.encode import encode, parse_values
-from overlay.index.scope import Scope
+from overlay.index.scope import Scope, find_scope
 from overlay.index.terms import Term, as_hashes, property_term, value_term
 from overlay.subject import Matcher, Pattern
-from tests.index.headers import any_bounds, subjects
+from tests.index import partitions
+from tests.index.headers import any_blooms, any_bounds, subjects
 
 SCOPE = Scope(
     99,
@@ -237,3 +238,34 @@ def test_a_million_headers() -> None:
     assert seconds < 10, seconds
     assert megabytes < 400, megabytes
     assert held < 400
+
+
+def test_what_was_made_from_the_config_of_today() -> None:
+    """All that headers are about has to be that of today; other properties, and sizes, are nothing to them."""
+    config = partitions.stream(properties={"a": "long", "b": "string"}, index={"terms": ["b"], "zones": ["a"]})
+    records = [partitions.Record(at, "x", message=partitions.say(a=at, b="v")) for at in range(10)]
+    header = partitions.seal(config, records, 0, 10)
+    old = [
+        header,
+        *(
+            replace(partitions.forget(header, what), first_offset=at, next_offset=at + 1)
+            for at, what in ((10, "terms"), (11, "zones"), (12, "counts"), (13, "bloom"))
+        ),
+    ]
+    old.append(replace(header, first_offset=14, next_offset=15, scope=header.scope ^ 1))
+    assert partitions.load(config, old).made.tolist() == [True, False, False, True, True, False]
+    assert partitions.load(partitions.stream(index={"chunk_records": 7}), old).made.tolist() == [True] * 5 + [False]
+    assert Chunks(find_scope(config)).made.tolist() == []
+
+
+@given(st.lists(any_blooms() | st.just(NONE), max_size=6), st.data())
+def test_false_positives_are_those_of_each_filter(blooms: list[Bloom], data: st.DataObject) -> None:
+    config = partitions.stream()
+    chunks = partitions.load(
+        config, [replace(partitions.seal(config, [], at, at + 1), bloom=one) for at, one in enumerate(blooms)]
+    )
+    drop = data.draw(st.integers(0, len(blooms)))
+    chunks.drop(drop)
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks))), np.bool_)
+    wanted = [one.false_positives for one, asked in zip(blooms[drop:], among, strict=True) if asked]
+    assert chunks.false_positives(among) == pytest.approx(wanted)

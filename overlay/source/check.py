@@ -1,0 +1,131 @@
+"""Whether a log is still the one that was read: batches that somebody remembers, held against those that are there.
+
+What is remembered is a mark: a position, with the epoch and the CRC of the batch before it. A log that was truncated after an
+unclean election, or a topic that was created again, has another batch there, or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.structs import TopicPartition
+
+from overlay.errors import SourceChanged
+from overlay.index.chunks import Chunks
+from overlay.logs import get_logger
+from overlay.scan.header import split
+
+from .feed import READ_COMMITTED, mark_after
+from .mark import Mark, Source
+from .span import read_span
+from .wire import fetch
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What one small fetch says of a partition: its bounds, as committed, and the batch that holds an offset."""
+
+    first: int
+    end: int
+    mark: Mark
+    """Behind that batch; `position` alone where there is none."""
+
+
+async def glimpse(client: AIOKafkaClient, source: Source, offset: int) -> Glimpse:
+    """Fetch no more than the batch that holds an offset, and wait for nothing. The client has to know the topic.
+
+    Raises KafkaError, OffsetOutOfRangeError when the log does not hold the offset, nor ends there.
+    """
+    node = client.cluster.leader_for_partition(TopicPartition(*source))
+    if node is None or node < 0:
+        raise kafka_errors.LeaderNotAvailableError(f"{source[0]}-{source[1]} has no leader")
+    topic, partition = source
+    # brokers send the first batch whole, however little is asked for
+    request = FetchRequest(0, 0, 1, READ_COMMITTED, [(topic, [(partition, offset, 1)])])
+    response = await fetch(client, node, request)
+    ((_, ((_, code, _, end, first, _, *_, data),)),) = response.topics
+    error = kafka_errors.for_code(code)
+    if error is not kafka_errors.NoError:
+        raise error(f"{topic}-{partition}@{offset}")
+    return Glimpse(first, end, mark_after(split(np.frombuffer(data or b"", np.uint8)).batches[:1], offset))
+
+
+async def check_mark(
+    client: AIOKafkaClient, stream: str, source: Source, mark: Mark, bounds: tuple[int, int], *, compacted: bool
+) -> None:
+    """Read the batch before a mark again and compare. Raises SourceChanged when the log is not the one that was read.
+
+    `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, so of a compacted topic
+    only the epoch is compared, if the batch is still there. A batch that retention has removed cannot be compared.
+    """
+    first, end = bounds
+    if mark.position > end:
+        raise SourceChanged(
+            f"{source[0]}-{source[1]}: the log ends at {end}, below the position {mark.position}: it was truncated. Run"
+            f" `overlay stream reset {stream}` to start anew"
+        )
+    if mark.crc < 0 or mark.position <= first:
+        return
+    found = await _batch_before(client, source, mark.position)
+    if found is None or (compacted and found.position != mark.position):
+        return
+    same_crc = compacted or found.crc == mark.crc
+    if found.position != mark.position or found.epoch != mark.epoch or not same_crc:
+        raise SourceChanged(
+            f"{source[0]}-{source[1]}@{mark.position - 1}: the batch before the position is not the one that was read"
+            f" (epoch {found.epoch}, was {mark.epoch}): the log was truncated. Run `overlay stream reset {stream}` to start"
+            " anew"
+        )
+
+
+async def _batch_before(client: AIOKafkaClient, source: Source, position: int) -> Mark | None:
+    try:
+        async for fetched in read_span(client, *source, position - 1, position):
+            batches = split(fetched.data).batches
+            covering = batches[batches["last_offset"] >= position - 1][:1]
+            return mark_after(covering, position - 1)
+    except SourceChanged:
+        return None
+    return None
+
+
+async def void(
+    client: AIOKafkaClient, stream: str, source: Source, chunks: Chunks, bounds: tuple[int, int], *, compacted: bool
+) -> None:
+    """Drop the chunks of a log that is not there any more: above the last one whose last batch is still the same.
+
+    A log is cut at one place, so what holds is a beginning of the chunks, and its end is found by bisection.
+    """
+
+    async def holds(row: int) -> bool:
+        try:
+            await check_mark(client, stream, source, mark_of(chunks, row), bounds, compacted=compacted)
+        except SourceChanged:
+            return False
+        return True
+
+    if not len(chunks) or await holds(len(chunks) - 1):
+        return
+    low, high = 0, len(chunks) - 1  # rows below `low` hold, `high` does not
+    while low < high:
+        middle = (low + high) // 2
+        if await holds(middle):
+            low = middle + 1
+        else:
+            high = middle
+    voided = len(chunks) - low
+    chunks.truncate(int(chunks.next_offset[low - 1]) if low else 0)
+    log.warning(
+        "chunks voided: the log is not the one they were made from", stream=stream, partition=source, chunks=voided
+    )
+
+
+def mark_of(chunks: Chunks, row: int) -> Mark:
+    """The mark behind a chunk."""
+    return Mark(int(chunks.next_offset[row]), int(chunks.epoch[row]), int(chunks.crc[row]))

@@ -1,0 +1,84 @@
+"""Which parts of the log those may leave out who catch up, by the stream's chunk index. No IO.
+
+A track that is behind the tail reads its partition by itself, so it need not read what none of its members wants. The
+chunks are asked for each member once, when the track begins or others join it; a chunk that any of them may want is
+read. What the index does not reach is read in any case, and so the tail is never left out.
+
+A track of last messages knows the offsets that it wants, and needs no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.config.stream import StreamConfig
+from overlay.index.chunks import Chunks
+from overlay.index.derive import derive
+from overlay.index.plan import OPEN_END, Route, Saving, plan
+from overlay.index.probes import NO_PART
+from overlay.index.prune import Answers, evaluate
+from overlay.source.mark import Mark
+
+from .pipeline import Reader
+
+Ints = npt.NDArray[np.int64]
+
+NEAR = 2_000
+"""Offsets between two last messages that are rather read than left out with another fetch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detour:
+    """A route, and the chunks whose ends it may come to."""
+
+    route: Route
+    chunks: Chunks | None = None
+
+    def find_next(self, position: int, end: int) -> int:
+        """Where to go on from `position`, `end` at the latest."""
+        return max(position, min(self.route.next_needed(position), end))
+
+    def find_size(self, position: int) -> int | None:
+        """The bytes from `position` to where the next part begins that is left out; None when that is not known."""
+        span = self.route.next(position)
+        if self.chunks is None or span is None or span.next_offset == OPEN_END:
+            return None
+        rows = np.searchsorted(self.chunks.next_offset, (position, span.next_offset - 1), side="right")
+        return int(self.chunks.bytes[rows[0] : rows[1] + 1].sum())
+
+    def find_mark(self, position: int) -> Mark:
+        """The mark at a position that has been come to without reading."""
+        if self.chunks is not None:
+            row = int(np.searchsorted(self.chunks.next_offset, position))
+            if row < len(self.chunks) and self.chunks.next_offset[row] == position:
+                return Mark(position, int(self.chunks.epoch[row]), int(self.chunks.crc[row]))
+        return Mark(position)
+
+
+def plan_detour(
+    readers: Sequence[Reader], stream: StreamConfig, chunks: Chunks, position: int, now: int
+) -> Detour | None:
+    """What some consumers may leave out from `position` on; None where that is nothing, or too little. `now`: ms, UTC()."""
+    if not readers or not len(chunks):
+        return None
+    answers = [
+        evaluate(derive(stream, reader.subjects, filter=reader.filter, now=now, start=position), chunks)
+        for reader in readers
+    ]
+    levels = np.maximum.reduce([answer.levels for answer in answers])
+    # no residuals: the pipeline tests everything anyway, since its tracks come and go
+    route = plan(Answers(levels, np.zeros(levels.size, np.uint8), NO_PART), chunks, position)
+    return Detour(route, chunks) if route.skips and route.saving.skipped_chunks else None
+
+
+def plan_visits(offsets: Ints, end: int) -> Detour:
+    """To some offsets, ascending, and on from `end`."""
+    wanted = np.append(offsets[offsets < end], end)
+    first = np.flatnonzero(np.diff(wanted, prepend=-NEAR - 1) > NEAR)
+    last = np.append(first[1:], wanted.size) - 1
+    after = np.where(last == wanted.size - 1, OPEN_END, wanted[last] + 1)
+    return Detour(Route(wanted[first], after, np.zeros(first.size, np.uint8), Saving(0, 0, 0, 0, first.size - 1), True))

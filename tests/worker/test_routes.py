@@ -1,0 +1,96 @@
+"""What consumers that catch up leave out: by the chunks of a partition, and through a running service."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from overlay.scan.decode import NO_STOP
+from overlay.worker.routes import NEAR, plan_visits
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import (
+    Scene,
+    await_caught_up,
+    check_output,
+    expect,
+    read_committed,
+    serve,
+)
+from tests.worker.test_indexes import await_indexed
+
+PLACES = tuple(f"{letter}.x" for letter in "abcdefghij")
+RUN = 4_000
+"""Records of one place in a row: with their padding a few megabytes, so that leaving them out is worth a fetch."""
+
+
+def read_sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    return registry.get_sample_value(name, labels) or 0.0
+
+
+def write_runs(scene: Scene, topic: str, places: list[str]) -> int:
+    """Runs of records that do not compress."""
+    rng = random.Random(7)
+    producer = Producer({"bootstrap.servers": scene.bootstrap, "linger.ms": 20})
+    for place in places:
+        for _ in range(RUN):
+            producer.produce(topic, rng.randbytes(300), headers=[("to", place)], partition=0)
+        assert producer.flush(30) == 0
+    return len(places) * RUN
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"filter": {"sql": "place = 'wanted.x'"}}, {"deliver_policy": "last_per_subject"}],
+    ids=["subjects", "SQL", "last messages"],
+)
+def test_a_consumer_that_comes_later_reads_what_it_wants(
+    scene: Scene, new_topic: NewTopicFixture, more: dict[str, object]
+) -> None:
+    """Two of ten runs hold what it wants; it reads these and what it cannot know, and delivers the same."""
+    topic = new_topic()
+    places = [*PLACES[:4], "wanted.x", *PLACES[4:7], "wanted.x", *PLACES[7:]]
+    end = write_runs(scene, topic, places)
+    scene.add_stream(
+        "S",
+        topic,
+        subject={"header": "to"},
+        index={"chunk_records": 500, "chunk_age": "200ms", "terms": ["place"]},
+        properties={"place": {"type": "string", "from": "{header:to}"}},
+    )
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    filters = {} if "filter" in more else {"filters": "wanted.*"}
+    output = scene.add_consumer("S", "c", *filters.values(), **more)
+    with serve(scene) as served:
+        await_caught_up(served, "c")
+        registry = served.service.metrics.registry
+        fetched = read_sample(registry, "overlay_bytes_fetched_total")
+    seen = read_committed(scene.bootstrap, topic)
+    wanted = expect(seen, ["wanted.*"], prefix="")
+    wanted = wanted[-1:] if "deliver_policy" in more else wanted
+    check_output(read_committed(scene.bootstrap, output), wanted, prefix="")
+    whole = sum(len(record.value or b"") for record in seen)
+    if "deliver_policy" not in more:  # to find the last messages takes a scan of everything
+        assert fetched < whole / 2
+        assert read_sample(registry, "overlay_chunks_total", stream="S", answer="no") > 15
+
+
+@given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))
+def test_visits_come_to_every_offset_and_to_the_end(offsets: list[int], end: int) -> None:
+    wanted = sorted(offsets)
+    detour = plan_visits(np.array(wanted, np.int64), end)
+    read: list[int] = []
+    position = detour.find_next(0, NO_STOP)
+    while position < end:
+        read.append(position)
+        position = detour.find_next(position + 1, NO_STOP)
+    assert position == end
+    assert {offset for offset in wanted if offset < end} <= set(read)
+    assert all(any(at - offset >= 0 or offset - at <= NEAR for offset in wanted) for at in read)
+    assert detour.find_next(end + 5, NO_STOP) == end + 5
