@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,14 +26,8 @@ STOP_S = 30.0
 
 
 def write_config(folder: Path, work: Work, out_topic: str, delivery: str) -> str:
-    """Write a config folder; returns the URL that its service will answer at. YAML takes JSON as it is."""
-    port = find_free(HOST, 1)[0]
+    """Write a config folder; returns the URL that its service will answer at."""
     files: dict[str, object] = {
-        "overlay.yaml": {
-            "kafka": {"bootstrap.servers": work.bootstrap},
-            "topics": {"prefix": f"bench-{uuid.uuid4().hex[:8]}"},
-            "http": {"listen": f"{HOST}:{port}"},
-        },
         "streams/flights.yaml": {
             "name": STREAM,
             "topics": [work.topic],
@@ -49,7 +43,18 @@ def write_config(folder: Path, work: Work, out_topic: str, delivery: str) -> str
             "delivery": delivery,
         },
     }
-    for name, content in files.items():
+    return write_files(folder, work.bootstrap, files)
+
+
+def write_files(folder: Path, bootstrap: str, files: Mapping[str, object]) -> str:
+    """Write these files and that of a service; returns the URL that it will answer at. YAML takes JSON as it is."""
+    port = find_free(HOST, 1)[0]
+    service = {
+        "kafka": {"bootstrap.servers": bootstrap},
+        "topics": {"prefix": f"bench-{uuid.uuid4().hex[:8]}"},
+        "http": {"listen": f"{HOST}:{port}"},
+    }
+    for name, content in {"overlay.yaml": service, **files}.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content, indent=1))

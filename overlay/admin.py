@@ -37,6 +37,8 @@ _REFUSED = (
 _UNLED = (
     RdKafkaError.NOT_LEADER_FOR_PARTITION,
     RdKafkaError.LEADER_NOT_AVAILABLE,
+    # the client has heard of the last election, and the broker that it asks has not
+    RdKafkaError.UNKNOWN_LEADER_EPOCH,
     # groups live in partitions as well, and the first question for one makes their topic
     RdKafkaError.COORDINATOR_NOT_AVAILABLE,
     RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -37,6 +37,8 @@ COMMANDS = {
     "run": Entry("overlay.cli.run:run", "Run the service of a config folder."),
     "read": Entry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
     "filter": Entry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
+    "explain": Entry("overlay.cli.explain:explain", "Say what a filter skips of the log, and why."),
+    "index": Entry("overlay.cli.index:index", "Show how far the chunk indexes are, and make one."),
     "stream": Entry("overlay.cli.stream:stream", "List streams and show how they are."),
     "consumer": Entry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
     "schema": Entry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),

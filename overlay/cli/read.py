@@ -49,6 +49,7 @@ INTERRUPTED = 130
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "raw", "arrow-ipc"]), default="table", show_default=True
 )
+@click.option("--index/--no-index", default=True, help="Whether the stream's chunk index may say what need not be read.")
 @click.option("--count", "counting", is_flag=True, help="Print how many records pass, and nothing else.")
 def read(
     stream: str,
@@ -72,7 +73,7 @@ def read(
         raise click.UsageError("standard output is closed. Send it somewhere")
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
         raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
-    with _end_quietly():
+    with end_quietly():
         from overlay.view.printer import open_printer
 
         client = _open(topic, folder, bootstrap, settings)
@@ -82,7 +83,7 @@ def read(
             stack.callback(_tell, reading.progress)
             stack.enter_context(reading)
             try:
-                with _show_gauge(reading.progress, counting):
+                with show_gauge(reading.progress, counting):
                     for batch in reading:
                         printer.print(batch)
             except KeyboardInterrupt:
@@ -92,7 +93,7 @@ def read(
 
 
 @contextlib.contextmanager
-def _end_quietly() -> Iterator[None]:
+def end_quietly() -> Iterator[None]:
     """Ctrl-C and a reader that has read enough are ways to end, not errors. An output that is full is one."""
     try:
         yield
@@ -163,7 +164,7 @@ def _parse_property(text: str) -> tuple[str, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
+def show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
     """A bar on stderr, where that is a terminal and the records go elsewhere."""
     if sys.stderr is None or not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
         yield

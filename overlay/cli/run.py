@@ -47,10 +47,11 @@ async def serve(loaded: Loaded) -> None:
     try:
         await Service(loaded).run(stop)
     except* OverlayError as group:
-        raise next(_leaves(group)) from None
+        raise next(list_errors(group)) from None
     log.info("stopped")
 
 
-def _leaves(group: BaseExceptionGroup[OverlayError]) -> Iterator[OverlayError]:
+def list_errors(group: BaseExceptionGroup[OverlayError]) -> Iterator[OverlayError]:
+    """The errors themselves, however deep."""
     for error in group.exceptions:
-        yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
+        yield from list_errors(error) if isinstance(error, BaseExceptionGroup) else (error,)

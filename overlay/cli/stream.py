@@ -40,17 +40,26 @@ def list_all(folder: Path, as_json: bool) -> None:
 @click.argument("name")
 @look_options
 def info(name: str, folder: Path, as_json: bool) -> None:
-    """Show one stream: partitions, positions, ends, rate."""
+    """Show one stream: partitions, positions, ends, rate, and how far its chunk index is."""
+    import asyncio
+    from dataclasses import replace
+
+    from overlay.view.indexed import describe_index, read_indexes
     from overlay.view.table import make_console, print_stream
     from overlay.view.wire import describe_stream
 
-    facts = look_around(open_folder(folder))
+    loaded = open_folder(folder)
+    facts = look_around(loaded)
     if name not in facts.streams:
         raise refuse_unknown("stream", name, facts.streams, folder)
+    found = facts.streams[name]
+    if found.index is None and name in loaded.streams:
+        stored = asyncio.run(read_indexes(loaded, [name]))
+        found = replace(found, index=describe_index(stored[name]))
     if as_json:
-        print_facts(facts, stream=describe_stream(facts.streams[name]))
+        print_facts(facts, stream=describe_stream(found))
     else:
-        print_stream(make_console(), facts, facts.streams[name])
+        print_stream(make_console(), facts, found)
 
 
 @stream.command()

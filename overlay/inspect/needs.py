@@ -18,6 +18,7 @@ class Kind(Enum):
 
     SOURCE = "source topic"
     OUTPUT = "output topic"
+    INDEX = "index topic"
     STATE = "state topic"
     TRANSACTION = "transactional id"
     GROUP = "group"
@@ -25,7 +26,7 @@ class Kind(Enum):
 
     @property
     def is_topic(self) -> bool:
-        return self in (Kind.SOURCE, Kind.OUTPUT, Kind.STATE)
+        return self in (Kind.SOURCE, Kind.OUTPUT, Kind.INDEX, Kind.STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
     return (
         *_need_sources(loaded.streams.values()),
         *_need_outputs(loaded.consumers.values()),
+        *_need_indexes(loaded),
         *_need_service(loaded.service),
     )
 
@@ -71,6 +73,11 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
         from overlay.worker.takeover import STATE_CONFIG
 
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
+    if need.kind is Kind.INDEX:
+        from overlay.worker.indexes import index_config
+
+        # with the retention of its sources, which nobody has asked for yet
+        return NewTopicPlan(1, replication, index_config(()))
     if need.kind is Kind.OUTPUT:
         from overlay.deliver.outlets import topic_config
 
@@ -101,6 +108,13 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     for topic, who in writers.items():
         users = tuple(f"consumer {name} of {stream}" for stream, name in (consumer.id for consumer in who))
         yield Need(Kind.OUTPUT, topic, operations, users, consumers=tuple(who))
+
+
+def _need_indexes(loaded: Loaded) -> Iterator[Need]:
+    # spelled as overlay/source/index.py does, which brings a Kafka client with it; a test compares the two
+    operations = ("Describe", "DescribeConfigs", "Read", "Write", "Create")
+    for name in loaded.streams:
+        yield Need(Kind.INDEX, f"{loaded.service.topics.prefix}.{name}.index", operations, (f"stream {name}",))
 
 
 def _need_service(service: ServiceConfig) -> Iterator[Need]:

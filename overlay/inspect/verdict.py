@@ -16,6 +16,7 @@ from overlay.inspect.needs import Kind, Need
 if TYPE_CHECKING:
     from overlay.admin import TopicFacts
 
+NO_INDEX = "without it the service runs, and the stream is read in full by whoever filters it"
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -53,7 +54,8 @@ def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[st
     if need.kind.is_topic:
         topic = answers.topics[need.name]
         if topic.exists is None:
-            why = "it is not there, or this user may not describe it. Grant the operations, or name another topic"
+            why = "it is not there, or this user may not describe it. Grant the operations"
+            why += "" if need.kind in (Kind.INDEX, Kind.STATE) else ", or name another topic"
             return Finding(need, State.MISSING, _without_create(need), (why,))
         if topic.exists:
             return _judge_topic(need, topic)
@@ -84,6 +86,8 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
         remarks += _remark_replicas(topic)
     if need.kind is Kind.OUTPUT:
         remarks += _remark_output(need, topic)
+    if need.kind is Kind.INDEX:
+        remarks += _remark_index(topic, state)
     if need.kind is Kind.STATE and topic.partitions != len(need.partitions):
         remarks.append(f"`shards` says {len(need.partitions)}, but its partitions decide: there are {topic.partitions}")
     return Finding(need, state, missing, tuple(remarks))
@@ -100,7 +104,8 @@ def _judge_absent(
         return Finding(need, State.MISSING, remarks=(why,))
     if topic.creation_denied:
         why = "there is no such topic, and this user may not create it. Grant Create on it, or create it yourself"
-        return Finding(need, State.MISSING, ("Create",), (why,))
+        remarks = (why, NO_INDEX) if need.kind is Kind.INDEX else (why,)
+        return Finding(need, State.MISSING, ("Create",), remarks)
     if service.topics.replication > answers.brokers:
         brokers = f"{answers.brokers} broker{'' if answers.brokers == 1 else 's'}"
         wanted = f"topics.replication is {service.topics.replication}"
@@ -158,6 +163,17 @@ def _remark_replicas(topic: TopicAnswer) -> list[str]:
         f"its min.insync.replicas is {wanted}, and it has {has}: Kafka 4.3 makes do with those, another version may take no"
         " record. Lower it, or add replicas"
     ]
+
+
+def _remark_index(topic: TopicAnswer, state: State) -> list[str]:
+    remarks = []
+    if state is State.MISSING:
+        remarks.append(NO_INDEX)
+    if topic.config is not None and "compact" not in topic.config.get("cleanup.policy", ""):
+        remarks.append(
+            "it is not compacted: headers that were written anew are kept as well, until its retention passes"
+        )
+    return remarks
 
 
 def _state_facts(need: Need, topic: TopicAnswer) -> TopicFacts:

@@ -25,6 +25,55 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexPartFacts:
+    """The chunks of a partition, up to `position`; `end` is that of the log. What only a look into the index topic tells is
+    None without one: where the chunks begin, how many offsets none covers, and how many chunks an older config made."""
+
+    chunks: int
+    position: int
+    end: int | None = None
+    start: int | None = None
+    unindexed: int | None = None
+    outdated: int | None = None
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that no chunk covers; without a look into the index topic those at the end of the log."""
+        if self.unindexed is not None or self.end is None:
+            return self.unindexed
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """The chunk index of a stream. `reason`: why there is none, or why it is not kept. `rate` (records a second that go into
+    chunks) comes from a running service only, topic, bytes and `foreign` (records passed over) from the index topic."""
+
+    reason: str = ""
+    partitions: Mapping[str, IndexPartFacts] = field(default_factory=dict)
+    """By `topic-partition`."""
+    rate: float | None = None
+    topic: str = ""
+    bytes: int | None = None
+    foreign: int | None = None
+
+    @property
+    def chunks(self) -> int:
+        return sum(part.chunks for part in self.partitions.values())
+
+    @property
+    def behind(self) -> int | None:
+        """Over all partitions of which it is known."""
+        known = [part.behind for part in self.partitions.values() if part.behind is not None]
+        return sum(known) if known else None
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Until the end of the log is reached at the present rate; None while nothing moves."""
+        return self.behind / self.rate if self.behind is not None and self.rate else None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFacts:
     """`decoded` (records since the service started) and `rate` (records a second) come from a running service only."""
 
@@ -38,6 +87,8 @@ class StreamFacts:
     """By `topic-partition`."""
     decoded: int | None = None
     rate: float | None = None
+    index: IndexFacts | None = None
+    """None where nobody has said."""
 
     @property
     def behind(self) -> int | None:

@@ -26,10 +26,22 @@ def _short(number: float) -> str:
     return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
 
 
+def show_bytes(size: int | None) -> str:
+    """`0 B`, `12 kB`, `1.2 MB`."""
+    if size is None:
+        return UNKNOWN
+    for step, letter in _STEPS:
+        if size >= step:
+            return f"{_short(size / step)} {letter}B"
+    return f"{size} B"
+
+
 def show_seconds(seconds: float | None) -> str:
-    """`0 s`, `1.5 s`, `42 s`, `3 min`, `2 h`, `5 d`."""
+    """`0 s`, `3 ms`, `1.5 s`, `42 s`, `3 min`, `2 h`, `5 d`."""
     if seconds is None:
         return UNKNOWN
+    if 0 < seconds < 0.1:
+        return f"{_short(seconds * 1000)} ms"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -17,8 +17,9 @@ Numbers = Callable[[], tuple[int, int | None, int, int]]
 class Gauge(Progress):
     """A bar that asks for the numbers whenever it is drawn, so that a reading without matches moves it too."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers, self._began, self._bar = numbers, time.monotonic(), TaskID(0)
+    def __init__(self, numbers: Numbers, word: str = "found") -> None:
+        """`word`: what has become of the records that passed."""
+        self._numbers, self._word, self._began, self._bar = numbers, word, time.monotonic(), TaskID(0)
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         super().__init__(*columns, console=Console(stderr=True), transient=True)
         self._bar = self.add_task("", total=None)
@@ -29,5 +30,7 @@ class Gauge(Progress):
         rate = show_rate(scanned / elapsed if elapsed > 0 else None)
         left = "" if total is None else f", {show_count(max(0, total - done))} left"
         if self.task_ids:
-            self.update(self._bar, completed=done, total=total, description=f"{show_count(passed)} found, {rate}{left}")
+            self.update(
+                self._bar, completed=done, total=total, description=f"{show_count(passed)} {self._word}, {rate}{left}"
+            )
         yield from super().get_renderables()

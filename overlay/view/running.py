@@ -11,7 +11,7 @@ import aiohttp
 from overlay.config import HttpConfig
 from overlay.errors import OverlayError
 
-from .facts import ConsumerFacts, Facts, PartitionFacts, ServiceFacts, StreamFacts
+from .facts import ConsumerFacts, Facts, IndexFacts, IndexPartFacts, PartitionFacts, ServiceFacts, StreamFacts
 
 DEADLINE_S = 3.0
 
@@ -73,7 +73,16 @@ def _read_stream(found: dict[str, Any]) -> StreamFacts:
         name: PartitionFacts(entry["position"], entry["end"] if entry["end"] >= 0 else None)
         for name, entry in found["partitions"].items()
     }
-    return StreamFacts(**_known(StreamFacts, found) | {"partitions": partitions})
+    index = None if found.get("index") is None else _read_index(found["index"])
+    return StreamFacts(**_known(StreamFacts, found) | {"partitions": partitions, "index": index})
+
+
+def _read_index(found: dict[str, Any]) -> IndexFacts:
+    partitions = {
+        name: IndexPartFacts(entry["chunks"], entry["position"], entry["end"] if entry["end"] >= 0 else None)
+        for name, entry in found["partitions"].items()
+    }
+    return IndexFacts(**_known(IndexFacts, found) | {"partitions": partitions})
 
 
 def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:

@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .facts import ConsumerFacts, Facts, StreamFacts
-from .figures import UNKNOWN, show_count, show_rate, show_seconds
+from .facts import ConsumerFacts, Facts, IndexFacts, PartitionFacts, StreamFacts
+from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 
 PIPED_WIDTH = 10_000
 """Columns when nobody looks: wide enough that no line is broken."""
@@ -31,7 +31,7 @@ def make_console() -> Console:
 
 def print_streams(console: Console, facts: Facts) -> None:
     """`overlay stream ls`."""
-    table = _table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
+    table = make_table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
     for found in facts.streams.values():
         table.add_row(
             Text(found.name),
@@ -47,7 +47,9 @@ def print_streams(console: Console, facts: Facts) -> None:
 
 def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFacts]) -> None:
     """`overlay consumer ls`."""
-    table = _table(console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time"))
+    table = make_table(
+        console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time")
+    )
     for found in shown:
         table.add_row(
             Text(found.stream),
@@ -64,7 +66,7 @@ def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFact
 
 def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
     """`overlay stream info`."""
-    sheet = _sheet(
+    sheet = make_sheet(
         ("stream", found.name),
         ("state", found.state),
         ("reason", found.reason),
@@ -73,16 +75,25 @@ def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
         ("consumers", ", ".join(found.consumers)),
         ("records/s", show_rate(found.rate)),
         ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
+        ("index", show_index(found.index) if found.index else ""),
     )
-    table = _table(console, "partition", right=("position", "end", "behind"))
-    for name, part in sorted(found.partitions.items()):
-        table.add_row(Text(name), show_count(part.position), show_count(part.end), show_count(part.behind))
-    _print(console, Group(sheet, Text(), table) if found.partitions else sheet, facts, [])
+    index = found.index or IndexFacts()
+    right = ("position", "end", "behind", *(("chunks", "indexed to", "not indexed") if index.partitions else ()))
+    table = make_table(console, "partition", right=right)
+    for name in sorted({*found.partitions, *index.partitions}):
+        part = found.partitions.get(name, PartitionFacts())
+        cells = [part.position, part.end, part.behind]
+        if index.partitions:
+            kept = index.partitions.get(name)
+            cells += [kept.chunks, kept.position, kept.behind] if kept else [None] * 3
+        table.add_row(Text(name), *map(show_count, cells))
+    has_rows = bool(found.partitions or index.partitions)
+    _print(console, Group(sheet, Text(), table) if has_rows else sheet, facts, [])
 
 
 def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None:
     """`overlay consumer info`."""
-    sheet = _sheet(
+    sheet = make_sheet(
         ("consumer", f"{found.stream}/{found.name}"),
         ("state", found.state),
         ("reason", found.reason),
@@ -98,14 +109,43 @@ def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None
         ("lag time", show_seconds(found.lag_seconds)),
     )
     stream = facts.streams.get(found.stream)
-    table = _table(console, "partition", right=("position", "end"))
+    table = make_table(console, "partition", right=("position", "end"))
     for name, position in sorted(found.positions.items()):
         part = stream.partitions.get(name) if stream else None
         table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
     _print(console, Group(sheet, Text(), table) if found.positions else sheet, facts, [])
 
 
-def _table(console: Console, *left: str, right: Iterable[str]) -> Table:
+def show_index(found: IndexFacts) -> str:
+    """`1,234 chunks, 12 k/s, 3 min left`, or why there is none."""
+    if found.reason:
+        return found.reason
+    parts = [f"{show_count(found.chunks)} chunk{'' if found.chunks == 1 else 's'}"]
+    parts += [show_rate(found.rate)] if found.rate is not None else []
+    parts += [f"{show_seconds(found.remaining_seconds)} left"] if found.remaining_seconds else []
+    return ", ".join(parts)
+
+
+def print_index(console: Console, name: str, found: IndexFacts) -> None:
+    """`overlay index status`, of one stream."""
+    size = f"{found.topic}, {show_bytes(found.bytes)}" if found.bytes else ""
+    outdated = sum(part.outdated or 0 for part in found.partitions.values())
+    sheet = make_sheet(
+        ("stream", name),
+        ("index", show_index(found)),
+        ("topic", size),
+        ("passed over", f"{show_count(found.foreign)} records that are no chunk headers" if found.foreign else ""),
+        ("older config", f"{show_count(outdated)} chunks, which are made anew" if outdated else ""),
+    )
+    table = make_table(console, "partition", right=("chunks", "from", "to", "end", "not indexed", "older config"))
+    for part_name, part in sorted(found.partitions.items()):
+        cells = (part.chunks, part.start, part.position, part.end, part.behind, part.outdated)
+        table.add_row(Text(part_name), *map(show_count, cells))
+    console.print(Group(sheet, Text(), table) if found.partitions else sheet)
+
+
+def make_table(console: Console, *left: str, right: Iterable[str]) -> Table:
+    """A table without rows; columns `right` hold numbers."""
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, header_style="bold")
     for name in left:
         table.add_column(name, overflow="fold")
@@ -114,7 +154,7 @@ def _table(console: Console, *left: str, right: Iterable[str]) -> Table:
     return table
 
 
-def _sheet(*rows: tuple[str, str]) -> Table:
+def make_sheet(*rows: tuple[str, str]) -> Table:
     """Names and values below each other; empty values are left out."""
     sheet = Table.grid(padding=(0, 2))
     for name, value in rows:
@@ -136,7 +176,7 @@ def _print(console: Console, body: RenderableType, facts: Facts, reasons: Iterab
 
 def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int]]) -> Table:
     """Consumers and their positions in a partition, before and after."""
-    table = _table(console, "consumer", "partition", right=("now", "then"))
+    table = make_table(console, "consumer", "partition", right=("now", "then"))
     for consumer, partition, now, then in moves:
         table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from .facts import ConsumerFacts, ServiceFacts, StreamFacts
+from .facts import ConsumerFacts, IndexFacts, ServiceFacts, StreamFacts
 
 
 def describe_worker(found: ServiceFacts | None) -> dict[str, Any]:
@@ -15,7 +15,15 @@ def describe_worker(found: ServiceFacts | None) -> dict[str, Any]:
 
 def describe_stream(found: StreamFacts) -> dict[str, Any]:
     """With `behind`, the sum over the partitions, beside the fields of StreamFacts."""
-    return asdict(found) | {"behind": found.behind}
+    index = None if found.index is None else describe_index(found.index)
+    return asdict(found) | {"behind": found.behind, "index": index}
+
+
+def describe_index(found: IndexFacts) -> dict[str, Any]:
+    """With `chunks`, `behind` and `remaining_seconds` of all partitions, and `behind` of each."""
+    whole = {"chunks": found.chunks, "behind": found.behind, "remaining_seconds": found.remaining_seconds}
+    parts = {name: asdict(part) | {"behind": part.behind} for name, part in found.partitions.items()}
+    return asdict(found) | whole | {"partitions": parts}
 
 
 def describe_consumer(found: ConsumerFacts) -> dict[str, Any]:

@@ -40,13 +40,15 @@ class Build:
 
     loaded: Loaded
     stream: str
-    records: int = 0
-    """That have gone into chunks."""
     done: int = 0
     """Offsets that have been read, of `total`, those of earlier builds included."""
+    fresh: int = 0
+    """Those of them that this one has read."""
     total: int | None = None
     """None until Kafka has said where the log ends."""
     _bounds: dict[Source, tuple[int, int]] = field(default_factory=dict)
+    _found: int | None = None
+    """What was done before."""
     _shard: Shard | None = None
     _serving: asyncio.Task[None] | None = None
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
@@ -86,9 +88,7 @@ class Build:
                 if number not in numbers:
                     self._end("another worker has joined the group and keeps the index itself")
                 elif self._serving is None:
-                    self._shard = Shard(
-                        self.loaded, number, {}, (self.stream,), admin, metrics, membership, self._count
-                    )
+                    self._shard = Shard(self.loaded, number, {}, (self.stream,), admin, metrics, membership, _ignore)
                     self._serving = group.create_task(self._shard.run(self._enough), name=f"shard-{number}")
 
             watching = group.create_task(self._watch(admin, stop), name="watch")
@@ -112,9 +112,6 @@ class Build:
         self._fault = self._fault or fault
         self._leave.set()
 
-    def _count(self, outcome: Outcome) -> None:
-        self.records += outcome.indexed[self.stream]
-
     async def _watch(self, admin: Admin, stop: asyncio.Event) -> None:
         """Look at how far it is until there is a reason to leave."""
         while not self._leave.is_set():
@@ -136,10 +133,16 @@ class Build:
         }
         self.total = sum(end - first for first, end in self._bounds.values())
         self.done = sum(min(positions[s], end) - min(first, end) for s, (first, end) in self._bounds.items())
+        self._found = self.done if self._found is None else self._found
+        self.fresh = self.done - self._found
         halted = {source: why for (_, source), why in session.halted.items()}
         if all(positions[source] >= end or source in halted for source, (_, end) in self._bounds.items()):
             self._reached = not halted
             self._end("; ".join(halted.values()))
+
+
+def _ignore(outcome: Outcome) -> None:
+    """Nobody asks what was committed: positions tell how far it is."""
 
 
 async def refuse_company(admin: Admin, prefix: str) -> None:

@@ -40,6 +40,8 @@ GRANTS = (
     (ResourceType.TOPIC, "late", "DESCRIBE"),
     (ResourceType.TOPIC, "late", "DESCRIBE_CONFIGS"),
     (ResourceType.TOPIC, "late", "WRITE"),
+    (ResourceType.TOPIC, "ov.ORDERS.index", "CREATE"),
+    (ResourceType.TOPIC, "ov.ORDERS.index", "DESCRIBE"),
     (ResourceType.TOPIC, "ov.state", "CREATE"),
     (ResourceType.TOPIC, "ov.state", "DESCRIBE"),
     (ResourceType.GROUP, "ov.workers", "READ"),
@@ -78,6 +80,7 @@ def test_a_config_that_can_run(bootstrap: str, new_topic: NewTopicFixture, tmp_p
     assert answers == {
         topic: "ok",
         f"{topic}-out": "will be created",
+        "ov.ORDERS.index": "will be created",
         "ov.state": "will be created",
         "ov.shard.0": "ok",
         "ov.workers": "ok",
@@ -93,7 +96,7 @@ def test_people_get_a_table(bootstrap: str, new_topic: NewTopicFixture, tmp_path
     assert f"source topic {topic} (stream ORDERS): it is compacted" in result.output
     assert "it has 3 partitions, output.partitions says 1; it is used as it is" in result.output
     assert "its min.insync.replicas is 2, and it has 1 replica: Kafka 4.3 makes do" in result.output
-    assert result.output.endswith("6 needs, 0 missing; nothing was created\n")
+    assert result.output.endswith("7 needs, 0 missing; nothing was created\n")
 
 
 def test_what_is_missing_is_an_error(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
@@ -143,6 +146,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 RESOURCES = {
     Kind.SOURCE: ResourceType.TOPIC,
     Kind.OUTPUT: ResourceType.TOPIC,
+    Kind.INDEX: ResourceType.TOPIC,
     Kind.STATE: ResourceType.TOPIC,
     Kind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
     Kind.GROUP: ResourceType.GROUP,
@@ -164,6 +168,7 @@ def test_a_user_who_may_not_read_the_source(guarded: Guarded, tmp_path: Path) ->
     assert {name: (need["answer"], need["missing_operations"]) for name, need in needs.items()} == {
         "orders": ("missing", ["Read"]),
         "late": ("ok", []),
+        "ov.ORDERS.index": ("will be created", []),
         "ov.state": ("will be created", []),
         "ov.shard.0": ("cannot be asked", []),
         "ov.workers": ("cannot be asked", []),
@@ -250,6 +255,7 @@ def test_what_is_listed_is_enough_to_run(guarded: Guarded, tmp_path: Path) -> No
         hidden = served.stream("HIDDEN")
         assert hidden["state"] == "stopped"
         assert hidden["reason"].startswith("topic hidden: Kafka does not allow Describe. Grant it")
+        assert served.stream("ORDERS")["index"]["reason"] == ""
     finally:
         served.stop()
     assert [seen.value for seen in read_committed(guarded.broker.bootstrap, "enough-out")] == [b"1", b"2", b"3"]

@@ -11,12 +11,14 @@ from overlay.admin import Replicas
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
+from overlay.source.index import index_topic
 from overlay.worker.takeover import state_topic, transactional_id
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
 
 ALL = frozenset({"Describe", "DescribeConfigs", "Read", "Write", "Create", "Delete", "Alter"})
 FULL = TopicAnswer(True, 3, "id", ALL, {"cleanup.policy": "delete", "retention.ms": "604800000"})
 ABSENT = TopicAnswer(False)
+INDEX = "overlay.FLIGHTS.index"
 
 
 def judge(
@@ -34,7 +36,7 @@ def judge(
     }
     loaded = load_files(folder, {"overlay.yaml": files.get("service", SERVICE), **texts})
     assert loaded.problems == ()
-    found = {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT, **topics}
+    found = {"flights": FULL, "late": ABSENT, INDEX: ABSENT, "overlay.state": ABSENT, **topics}
     answers = Answers(1, operations, found, groups or {"overlay.workers": ALL}, ("flights", "late"))
     return {finding.need.name: finding for finding in judge_all(find_needs(loaded), answers, loaded.service)}
 
@@ -45,6 +47,7 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     assert needs == {
         (Kind.SOURCE, "flights"): "Describe DescribeConfigs Read",
         (Kind.OUTPUT, "late"): "Describe DescribeConfigs Write Create",
+        (Kind.INDEX, INDEX): "Describe DescribeConfigs Read Write Create",
         (Kind.STATE, "overlay.state"): "Describe Read Write Delete Create",
         (Kind.TRANSACTION, "overlay.shard.0"): "Describe Write",
         (Kind.TRANSACTION, "overlay.shard.1"): "Describe Write",
@@ -52,7 +55,10 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
         (Kind.CLUSTER, "kafka-cluster"): "IdempotentWrite",
     }
     plans = {need.name: plan_topic(need, loaded.service) for need in find_needs(loaded)}
-    assert [name for name, plan in plans.items() if plan] == ["late", "overlay.state"]
+    assert [name for name, plan in plans.items() if plan] == ["late", INDEX, "overlay.state"]
+    assert index_topic("overlay", "FLIGHTS") == INDEX
+    plan = plans[INDEX]
+    assert plan is not None and (plan.partitions, plan.config["cleanup.policy"]) == (1, "compact")
     state = plans["overlay.state"]
     assert state is not None
     assert (state.partitions, state.replication, state.config["cleanup.policy"]) == (2, 1, "delete")
@@ -69,6 +75,7 @@ def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
     assert {name: finding.state for name, finding in found.items()} == {
         "flights": State.OK,
         "late": State.CREATED,
+        INDEX: State.CREATED,
         "overlay.state": State.CREATED,
         "overlay.shard.0": State.UNKNOWN,
         "overlay.workers": State.OK,
@@ -121,7 +128,8 @@ def test_a_missing_source_has_a_did_you_mean(tmp_path: Path) -> None:
 def test_a_source_that_a_consumer_fills_will_be_there(tmp_path: Path) -> None:
     other = "name: LATE\ntopics: [late]\n"
     loaded = load_files(tmp_path, {"streams/late.yaml": other, "consumers/late.yaml": CONSUMER})
-    answers = Answers(1, ALL, {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT}, {}, ())
+    topics = {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT, INDEX: ABSENT, "overlay.LATE.index": ABSENT}
+    answers = Answers(1, ALL, topics, {}, ())
     found = judge_all(find_needs(loaded), answers, loaded.service)
     assert [finding.state for finding in found if finding.need.name == "late"] == [State.CREATED, State.CREATED]
 
@@ -191,3 +199,16 @@ def test_a_kafka_that_does_not_tell_permissions(tmp_path: Path) -> None:
     assert "it needs Describe, DescribeConfigs and Read" in found["flights"].remarks[0]
     assert found["overlay.workers"].state is State.UNKNOWN
     assert count_missing(found.values()) == 0
+
+
+def test_an_index_that_may_not_be_kept(tmp_path: Path) -> None:
+    """It is missing, and yet no reason not to start."""
+    found = judge(tmp_path, {INDEX: TopicAnswer(False, creation_denied=True)})[INDEX]
+    assert (found.state, found.missing) == (State.MISSING, ("Create",))
+    assert found.remarks[1].startswith("without it the service runs")
+    (_, missing) = judge(tmp_path, {INDEX: TopicAnswer(True, 1, "", ALL - {"Write"}, {"cleanup.policy": "compact"})})[
+        INDEX
+    ].remarks
+    assert missing.startswith("without it the service runs")
+    (remark,) = judge(tmp_path, {INDEX: TopicAnswer(True, 1, "", ALL, {"cleanup.policy": "delete"})})[INDEX].remarks
+    assert remark.startswith("it is not compacted")

@@ -31,3 +31,7 @@ def test_the_numbers_of_this_moment() -> None:
     assert "1 found" in draw(gauge)
     passed = 2
     assert "2 found" in draw(gauge)
+
+
+def test_what_becomes_of_records_has_its_word() -> None:
+    assert "7 indexed" in draw(Gauge(lambda: (250, 1_000, 7, 7), "indexed"))

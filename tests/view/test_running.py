@@ -34,7 +34,16 @@ async def serving(pages: dict[str, Any]) -> AsyncIterator[HttpConfig]:
 
 
 async def test_a_service_that_says_more_than_we_know() -> None:
-    stream = {"name": "S", "topics": ["t"], "partitions": {"t-0": {"position": 3, "end": -1}}, "rate": 2.0, "new": 1}
+    stream: dict[str, Any] = {
+        "name": "S",
+        "topics": ["t"],
+        "partitions": {"t-0": {"position": 3, "end": -1}},
+        "rate": 2.0,
+        "new": 1,
+    }
+    part = {"chunks": 4, "position": 300, "end": 500, "new": 1}
+    unknown = {"chunks": 0, "position": 0, "end": -1}
+    stream["index"] = {"reason": "", "rate": 50.0, "new": 1, "partitions": {"t-0": part, "t-1": unknown}}
     consumer = {"stream": "S", "name": "c", "filters": ["a.>"], "state": "running", "lag_seconds": 0.0, "new": 1}
     service = {"prefix": "ov", "shards": [0, 2], "shard_count": 3, "new": 1}
     async with serving({"/service": service, "/streams": [stream], "/consumers": [consumer]}) as http:
@@ -43,6 +52,9 @@ async def test_a_service_that_says_more_than_we_know() -> None:
     assert facts.service == ServiceFacts(facts.url, prefix="ov", shards=(0, 2), shard_count=3)
     assert facts.streams["S"].topics == ("t",)
     assert facts.streams["S"].partitions == {"t-0": PartitionFacts(3, None)}
+    index = facts.streams["S"].index
+    assert index is not None and (index.chunks, index.behind, index.remaining_seconds) == (4, 200, 4.0)
+    assert index.partitions["t-1"].behind is None
     assert facts.consumers["S", "c"].filters == ("a.>",)
     assert facts.consumers["S", "c"].lag_records is None
 

@@ -1,0 +1,174 @@
+"""`overlay explain`: what a filter would skip, read and cost, and why; with --analyze, what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from overlay.errors import OverlayError
+
+from .folder import look_options, open_folder, print_json, refuse_unknown
+
+if TYPE_CHECKING:
+    from overlay.config import ConsumerConfig, Loaded
+    from overlay.view.analysis import Matches, Observed
+    from overlay.view.explanation import Explanation, Wanted
+
+STRIP_WIDTH = 64
+
+
+@click.command()
+@click.argument("consumer", required=False, default="")
+@click.option("--stream", metavar="STREAM", default="", help="A stream, in place of a consumer.")
+@click.option(
+    "--subject", "subjects", multiple=True, metavar="PATTERN", help="With --stream: subjects; may be repeated."
+)
+@click.option("--sql", metavar="EXPRESSION", help="With --stream: a filter.")
+@click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
+@click.option("--until", metavar="TIME", help="Before this time.")
+@click.option("--analyze", is_flag=True, help="Read it, and compare what was found with what was predicted.")
+@look_options
+def explain(
+    consumer: str,
+    stream: str,
+    subjects: tuple[str, ...],
+    sql: str | None,
+    since: str | None,
+    until: str | None,
+    analyze: bool,
+    folder: Path,
+    as_json: bool,
+) -> None:
+    """Explain what CONSUMER's filter skips in the log, or what a filter on a stream would.
+
+    CONSUMER is a consumer's name, or STREAM/NAME where several streams have one of that name. Only chunk headers are
+    looked at; nothing of the topics is read, unless --analyze, and nothing is changed. The whole log is looked at,
+    wherever the consumer stands.
+    """
+    if bool(consumer) == bool(stream):
+        raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
+    if consumer and (subjects or sql is not None):
+        raise click.UsageError("--subject and --sql go with --stream; a consumer has its own")
+    loaded = open_folder(folder)
+    config = find_consumer(loaded, consumer, folder) if consumer else None
+    wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
+    wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
+    explanation = _explain(loaded, wanted)
+    observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)
+    _show(loaded, explanation, observed, matches, as_json)
+
+
+def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
+    """A consumer by its name or STREAM/NAME. Raises OverlayError, with a suggestion, for others."""
+    found = [config for id, config in loaded.consumers.items() if name in (id[1], "/".join(id))]
+    if not found:
+        raise refuse_unknown("consumer", name, ("/".join(id) for id in loaded.consumers), folder)
+    if len(found) > 1:
+        names = ", ".join("/".join(config.id) for config in found)
+        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
+    return found[0]
+
+
+def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
+    from overlay.config.filters import compile_filter
+    from overlay.source.start import patterns
+    from overlay.view.explanation import Wanted
+
+    stream = loaded.streams[config.stream]
+    return Wanted(stream, patterns(config), compile_filter(config.filter, stream), config.filter)
+
+
+def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> Wanted:
+    from overlay.filter import compile_sql
+    from overlay.subject import Pattern
+    from overlay.view.explanation import Wanted
+
+    if name not in loaded.streams:
+        raise refuse_unknown("stream", name, loaded.streams, folder)
+    stream = loaded.streams[name]
+    filter = None if sql is None else compile_sql(sql, stream.properties)
+    return Wanted(stream, tuple(Pattern.parse(text) for text in subjects), filter)
+
+
+def _read_moment(option: str, text: str | None) -> int | None:
+    """Ms since 1970."""
+    if text is None:
+        return None
+    from overlay.client.moment import parse_moment
+    from overlay.clock import now_ms
+
+    try:
+        return parse_moment(text, now_ms())
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from None
+
+
+def _explain(loaded: Loaded, wanted: Wanted) -> Explanation:
+    from overlay.clock import now_ms
+    from overlay.view.explanation import explain as make
+    from overlay.view.indexed import read_indexes
+
+    name = wanted.stream.name
+    stored = asyncio.run(read_indexes(loaded, [name]))[name]
+    parts = [(source, stored.index.of(source), *bounds) for source, bounds in stored.bounds.items()]
+    return make(wanted, parts, now_ms(), stored.reason)
+
+
+def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig | None) -> tuple[Observed, Matches]:
+    """Read what the explanation is about, by the client."""
+    from overlay.client import open_client
+    from overlay.view.analysis import COLUMNS, Matches, Observed
+
+    from .read import end_quietly, show_gauge
+
+    wanted = explanation.wanted
+    question: dict[str, Any] = {"columns": COLUMNS}
+    if wanted.patterns:
+        question["subjects"] = [pattern.text for pattern in wanted.patterns]
+    if consumer is not None and consumer.filter.properties is not None:
+        question["properties"] = consumer.filter.properties
+    elif wanted.filter is not None:
+        question["sql"] = wanted.filter.text
+    for name, moment in (("since", wanted.since), ("until", wanted.until)):
+        if moment is not None:
+            question[name] = _as_moment(moment)
+    matches = Matches(explanation.parts, STRIP_WIDTH)
+    began = time.monotonic()
+    with end_quietly():
+        reading = open_client(loaded).read(wanted.stream.name, **question)
+        with reading, show_gauge(reading.progress, counting=True):
+            for batch in reading:
+                matches.add(batch)
+    seconds = time.monotonic() - began
+    return Observed(reading.progress.scanned, matches.matched, matches.count_in_vain(), seconds), matches
+
+
+def _as_moment(ms: int) -> Any:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def _show(
+    loaded: Loaded,
+    explanation: Explanation,
+    observed: Observed | None,
+    matches: Matches | None,
+    as_json: bool,
+) -> None:
+    from overlay.view.account import describe_explanation, print_explanation
+    from overlay.view.stored import name_source
+    from overlay.view.table import make_console
+
+    canvases = {} if matches is None else matches.canvases
+    strips = [part.draw(name_source(part.source), STRIP_WIDTH, canvases.get(part.source)) for part in explanation.parts]
+    if as_json:
+        print_json(describe_explanation(explanation, strips, observed))
+        return
+    print_explanation(make_console(), explanation, strips, loaded.files[explanation.wanted.stream.name].file, observed)

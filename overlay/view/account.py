@@ -1,0 +1,220 @@
+"""An explanation as people read it: a sheet, the rules, the strips of the log, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from overlay.index.probes import Answer
+
+from .analysis import Observed
+from .explanation import Explanation
+from .figures import show_bytes, show_count, show_seconds
+from .strip import MARKS, PLAIN_MARKS, STYLES, WORDS, Strip, find_kinds
+from .table import make_sheet, make_table
+
+MOST_STRIPS = 16
+_WEAK = 0.05
+"""False positives from which filters are called too small; `auto` aims at a fifth of it."""
+_FEW = 0.05
+"""Skipping less than this part of the bytes is next to nothing."""
+_LATE = 0.05
+"""More than this part of the log without headers is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A sentence, and lines of YAML for the stream's file where that is what to change."""
+
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+def list_advice(found: Explanation) -> Iterator[Advice]:
+    """What would make it better, or says why nothing will."""
+    name, missing = found.wanted.stream.name, found.missing
+    if not found.chunks:
+        yield Advice(found.reason or f"no chunk is indexed yet. A service does that, or `overlay index build {name}`")
+    elif found.unindexed > _LATE * sum(part.end - part.first for part in found.parts):
+        yield Advice(
+            f"{show_count(found.unindexed)} offsets have no header yet and are read in any case; see `overlay index status"
+            f" {name}`"
+        )
+    if found.outdated:
+        yield Advice(
+            f"{show_count(found.outdated)} of {show_count(found.chunks)} chunks were made under an older config and say less."
+            f" A service makes them anew when it starts, and so does `overlay index build {name}`"
+        )
+    if missing.terms or missing.zones:
+        named = ", ".join(dict.fromkeys((*missing.terms, *missing.zones)))
+        yield Advice(
+            f"headers would say more about {named} with these lines in the stream's file; then restart the service, which"
+            " makes the index anew. It pays for values that are rare, come in clusters, or grow with time",
+            tuple(missing.write(found.wanted.stream)),
+        )
+    elif not found.can_refuse:
+        yield Advice("headers can tell nothing of what is asked, so nothing is skipped (docs/skipping.md)")
+    yield from _judge_chunks(found)
+
+
+def _judge_chunks(found: Explanation) -> Iterator[Advice]:
+    refused, total = found.shares[Answer.NO], sum(share.bytes for share in found.shares.values())
+    if found.can_refuse and found.chunks and refused.bytes < _FEW * total and not found.outdated:
+        yield Advice(
+            "nearly every chunk may hold what is asked for. An index helps where values come in clusters: order or partition"
+            " the records by them"
+        )
+    elif refused.chunks and not found.skips:
+        yield Advice("skipping would save too little: everything is read in a row, as without an index")
+    if found.weakness > _WEAK and found.shares[Answer.MAYBE].chunks:
+        yield Advice(
+            f"the Bloom filters of the chunks that were not refused let {found.weakness:.0%} of what they do not hold through:"
+            " there is more in a chunk than they have room for. Raise index.bloom_bytes, or lower index.chunk_records"
+        )
+
+
+def print_explanation(
+    console: Console, found: Explanation, strips: Sequence[Strip], file: str, observed: Observed | None = None
+) -> None:
+    """`overlay explain`. `file`: of the stream; `observed`: what --analyze came to."""
+    console.print(make_sheet(*_describe_question(found)))
+    console.print()
+    table = make_table(console, "answer", right=("chunks", "bytes"))
+    for answer, share in found.shares.items():
+        table.add_row(Text(answer.name), show_count(share.chunks), show_bytes(share.bytes))
+    console.print(table)
+    if found.rules:
+        console.print()
+        table = make_table(console, "rule", right=("asked", "refused", "let through", "by chance"))
+        for rule in found.rules:
+            counts = map(show_count, (rule.asked, rule.refused, rule.passed))
+            table.add_row(Text(rule.text), *counts, _show_few(rule.false_positives))
+        console.print(table)
+    console.print()
+    console.print(make_sheet(*_describe_plan(found, observed)))
+    print_strips(console, strips)
+    for advice in list_advice(found):
+        console.print()
+        console.print(Text(advice.text), soft_wrap=True)
+        if advice.lines:
+            console.print(Text("\n".join(("", f"  # {file}", *(f"  {line}" for line in advice.lines)))), soft_wrap=True)
+
+
+def _describe_question(found: Explanation) -> Iterator[tuple[str, str]]:
+    wanted = found.wanted
+    offsets = sum(part.end - part.first for part in found.parts)
+    count = len(found.parts)
+    yield (
+        "stream",
+        f"{wanted.stream.name}, {show_count(offsets)} offsets in {count} partition{'s' if count != 1 else ''}",
+    )
+    yield "subjects", ", ".join(pattern.text for pattern in wanted.patterns)
+    yield "filter", wanted.filter.text if wanted.filter else ""
+    yield "since", _show_time(wanted.since)
+    yield "until", _show_time(wanted.until)
+
+
+def _describe_plan(found: Explanation, observed: Observed | None) -> Iterator[tuple[str, str]]:
+    total = sum(share.bytes for share in found.shares.values())
+    requests = (
+        f" in {show_count(found.requests)} request{'' if found.requests == 1 else 's'}" if found.skips else " in a row"
+    )
+    reading = found.reading
+    yield (
+        "reads",
+        f"{show_count(reading.chunks)} of {show_count(found.chunks)} chunks, {show_bytes(reading.bytes)} of"
+        f" {show_bytes(total)},{requests}",
+    )
+    yield "not indexed", f"{show_count(found.unindexed)} offsets, read" if found.unindexed else ""
+    yield (
+        "by chance",
+        f"{_show_few(found.false_positives)} chunks, as far as the chance of Bloom filters can be predicted",
+    )
+    if found.seconds is not None:
+        yield "time", f"about {show_seconds(found.seconds)}; all of it about {show_seconds(found.scan_seconds)}"
+    if observed is not None:
+        yield "found", f"{show_count(observed.matched)} records, of {show_count(observed.scanned)} read"
+        yield "in vain", f"{show_count(observed.in_vain)} chunks whose header said MAYBE and that held nothing"
+        yield "took", show_seconds(observed.seconds)
+
+
+def _show_few(number: float) -> str:
+    """`0`, `0.02`, `12`."""
+    return f"{number:.0f}" if number == 0 or number >= 10 else f"{number:.2g}"
+
+
+def _show_time(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def print_strips(console: Console, strips: Sequence[Strip]) -> None:
+    """A line for each, and what the letters mean."""
+    shown = [strip for strip in strips[:MOST_STRIPS] if strip.cells.size]
+    if not shown:
+        return
+    marks = MARKS if console.encoding.lower().startswith("utf") else PLAIN_MARKS
+    width = max(len(strip.name) for strip in shown)
+    console.print()
+    for strip in shown:
+        line = Text(f"{strip.name:<{width}}  ")
+        for mark, kind in zip(strip.write(marks), strip.cells.tolist(), strict=True):
+            line.append(mark, STYLES[kind])
+        console.print(line, soft_wrap=True)
+    legend = Text(" " * (width + 2))
+    for kind in find_kinds(shown):
+        legend.append(marks[kind], STYLES[kind]).append(f" {WORDS[kind]}   ")
+    console.print(legend, soft_wrap=True)
+    if len(strips) > MOST_STRIPS:
+        console.print(Text(f"and {len(strips) - MOST_STRIPS} more partitions"), soft_wrap=True)
+
+
+def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: Observed | None) -> dict[str, Any]:
+    """As a JSON object."""
+    wanted = found.wanted
+    return {
+        "stream": wanted.stream.name,
+        "subjects": [pattern.text for pattern in wanted.patterns],
+        "filter": wanted.filter.text if wanted.filter else None,
+        "since": wanted.since,
+        "until": wanted.until,
+        "answers": {
+            answer.name: {"chunks": share.chunks, "bytes": share.bytes} for answer, share in found.shares.items()
+        },
+        "rules": [
+            {
+                "rule": rule.text,
+                "asked": rule.asked,
+                "refused": rule.refused,
+                "passed": rule.passed,
+                "false_positives": rule.false_positives,
+            }
+            for rule in found.rules
+        ],
+        "reads": {"chunks": found.reading.chunks, "bytes": found.reading.bytes, "requests": found.requests},
+        "skips": found.skips,
+        "unindexed": found.unindexed,
+        "outdated": found.outdated,
+        "false_positives": found.false_positives,
+        "seconds": found.seconds,
+        "scan_seconds": found.scan_seconds,
+        "missing": {
+            "terms": list(found.missing.terms),
+            "zones": list(found.missing.zones),
+            "properties": dict(found.missing.declare),
+        },
+        "advice": [advice.text for advice in list_advice(found)],
+        "strips": {strip.name: strip.write(PLAIN_MARKS) for strip in strips},
+        "observed": None
+        if observed is None
+        else {
+            "scanned": observed.scanned,
+            "matched": observed.matched,
+            "in_vain": observed.in_vain,
+            "seconds": observed.seconds,
+        },
+    }

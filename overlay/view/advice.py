@@ -1,0 +1,138 @@
+"""What to write into a stream's file so that a filter skips more.
+
+Found by trying. Whatever the filter compares is listed as if the file had it, and the filter derived anew. What then asks
+headers something that they were not asked before is worth listing, provided that all of it together can refuse a chunk:
+one side of an OR that no header knows of makes the other side useless. So nothing here repeats a rule of the planner.
+
+Which of the two is wished for depends on how a property is compared: by its values (terms) or by where they lie (zones).
+Whether it pays depends on the data, which nobody has looked at: values that are in every chunk refuse none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeGuard
+
+from overlay.config.stream import Property, StreamConfig, place_property
+from overlay.filter import Filter
+from overlay.filter.nodes import Affix, Column, Compare, Comparison, In, IsNull, Like, Node, Not, Section, walk
+from overlay.index.catalog import find_known
+from overlay.index.derive import derive_filter
+from overlay.index.probes import Alike, All, Any, Everything, Has, NullIn, Probe, Unsure, ValueIn, Within, leaves
+from overlay.index.zones import TYPES
+
+_PREFIXES = {Section.HEADER: "h.", Section.PROPERTIES: "p.", Section.APPLICATION: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Properties to list in addition, and those of them that have to be declared first, with their types."""
+
+    terms: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    declare: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, stream: StreamConfig) -> list[str]:
+        """Lines of YAML: what the stream's file should say under these keys, what is there already included."""
+        index = stream.index
+        lines = [f"  {name}: {type}" for name, type in self.declare.items()]
+        lines = ["properties:", *lines] if lines else []
+        lists = (("terms", index.terms, self.terms), ("zones", index.zones, self.zones))
+        return [*lines, "index:", *(f"  {key}: [{', '.join((*old, *new))}]" for key, old, new in lists if new)]
+
+
+NOTHING = Missing()
+
+
+def can_refuse(probe: Probe) -> bool:
+    """Whether some header could say NO."""
+    match probe:
+        case All(probes=probes):
+            return any(map(can_refuse, probes))
+        case Any(probes=probes):
+            return all(map(can_refuse, probes))
+        case Alike(probes=probes):
+            return any(map(can_refuse, probes))
+    return not isinstance(probe, Unsure | Everything)
+
+
+def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
+    """What could be listed for a filter that was compiled for the stream. `now`: ms since 1970."""
+    before = set(leaves(derive_filter(stream, filter, now)))
+    wishes = _list_wishes(stream, filter)
+    after = derive_filter(extend(stream, wishes), filter, now)
+    added = set(leaves(after)) - before
+    terms = {leaf.term.property for leaf in added if isinstance(leaf, Has)}
+    is_null = any(isinstance(each, IsNull) for each in walk(filter.bound))
+    zones = {leaf.name for leaf in added if _is_worth_a_zone(leaf, is_null)}
+    kept = Missing(tuple(n for n in wishes.terms if n in terms), tuple(n for n in wishes.zones if n in zones))
+    named = {*kept.terms, *kept.zones}
+    kept = replace(kept, declare={name: type for name, type in wishes.declare.items() if name in named})
+    return kept if can_refuse(derive_filter(extend(stream, kept), filter, now)) else NOTHING
+
+
+def _is_worth_a_zone(leaf: Probe, is_null: bool) -> TypeGuard[Within | NullIn | ValueIn]:
+    """That a value is there at all is part of every comparison, and refuses next to nothing; `is_null`: it is asked for."""
+    if isinstance(leaf, Within):
+        return leaf.negated or not leaf.possible.is_full
+    return isinstance(leaf, NullIn | ValueIn) and is_null
+
+
+def extend(stream: StreamConfig, more: Missing) -> StreamConfig:
+    """The stream with these properties declared and listed."""
+    declared = {name: _declare(name, type) for name, type in more.declare.items()}
+    index = stream.index.model_copy(
+        update={"terms": (*stream.index.terms, *more.terms), "zones": (*stream.index.zones, *more.zones)}
+    )
+    return stream.model_copy(update={"properties": {**stream.properties, **declared}, "index": index})
+
+
+def _declare(name: str, type: str) -> Property:
+    source = {"from": f"{{header:{name}}}"} if place_property(name)[0] is Section.APPLICATION else {}
+    return Property.model_validate({"type": type, **source})
+
+
+def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
+    """Everything that is compared and neither listed nor known without."""
+    names = {place_property(name): name for name in stream.properties}
+    columns = [column for column in filter.columns if isinstance(column, Column)]
+    known = find_known(stream, columns)
+    terms: dict[str, None] = {}
+    zones: dict[str, None] = {}
+    declare: dict[str, str] = {}
+    for column, by_value in _find_uses(filter.bound):
+        own = known[column]
+        if own.is_time or own.is_subject or own.cover is not None:
+            continue
+        name = names.get((column.section, column.name), _PREFIXES[column.section] + column.name)
+        if by_value and not own.has_terms:
+            terms[name] = None
+        elif not by_value and not own.has_zone and column.type in TYPES:
+            zones[name] = None
+        else:
+            continue
+        if name not in stream.properties:
+            declare[name] = column.type
+    return Missing(tuple(terms), tuple(zones), declare)
+
+
+def _find_uses(node: Node) -> Iterator[tuple[Column, bool]]:
+    """Each column, and whether it is compared by its value; else by where that lies."""
+    conditions = (each for each in walk(node) if isinstance(each, Comparison | In | Like | Affix | IsNull))
+    for each in conditions:
+        match each:
+            case Comparison(operator=operator):
+                by_value = operator is Compare.EQ
+            case In(negated=negated):
+                by_value = not negated
+            case _:
+                by_value = False
+        yield from ((column, by_value) for column in _columns(walk(each)))
+    # truth values are compared with nothing
+    bare = (each.operand if isinstance(each, Not) else each for each in walk(node))
+    yield from ((column, True) for column in _columns(bare) if column.type == "boolean")
+
+
+def _columns(nodes: Iterable[Node]) -> Iterator[Column]:
+    return (node for node in nodes if isinstance(node, Column))

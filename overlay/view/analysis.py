@@ -1,0 +1,68 @@
+"""What a reading found beside what was predicted of it: `overlay explain --analyze`. No IO: batches come in.
+
+A chunk is read in vain when its header said MAYBE and nothing in it passed. Some of these are false positives of a Bloom
+filter; others hold every term, each in another record, or values between a zone's bounds that are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.index.probes import Answer
+from overlay.source.mark import Source
+
+from .explanation import Ints, PartPlan
+from .strip import MATCHED, Canvas
+
+COLUMNS = ("topic", "partition", "offset")
+"""What batches have to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """`scanned`: records that were decoded. `in_vain`: chunks whose headers said MAYBE and in which nothing passed."""
+
+    scanned: int
+    matched: int
+    in_vain: int
+    seconds: float
+
+
+class Matches:
+    """Where records pass, chunk by chunk and for a strip of `width` cells."""
+
+    def __init__(self, parts: Sequence[PartPlan], width: int) -> None:
+        self._parts: Mapping[Source, PartPlan] = {part.source: part for part in parts}
+        self.canvases = {part.source: Canvas(part.first, part.end, width) for part in parts}
+        self._found = {part.source: np.zeros(len(part.chunks), np.bool_) for part in parts}
+        self.matched = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch that has COLUMNS."""
+        self.matched += batch.num_rows
+        for source, offsets in _split(batch):
+            part = self._parts.get(source)
+            if part is None:
+                continue  # added after the plan was made
+            chunks = part.chunks
+            rows = np.searchsorted(chunks.first_offset, offsets, side="right") - 1
+            rows, inside = rows[rows >= 0], offsets[rows >= 0]
+            self._found[source][rows[inside < chunks.next_offset[rows]]] = True
+            self.canvases[source].paint(MATCHED, offsets, offsets + 1)
+
+    def count_in_vain(self) -> int:
+        levels = ((part.answers.levels == Answer.MAYBE, self._found[source]) for source, part in self._parts.items())
+        return sum(int(np.count_nonzero(maybe & ~found)) for maybe, found in levels)
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[tuple[Source, Ints]]:
+    topics = batch["topic"].dictionary_encode()
+    codes, partitions = topics.indices.to_numpy(), batch["partition"].to_numpy()
+    offsets = batch["offset"].to_numpy()
+    keys = codes.astype(np.int64) << 32 | partitions
+    for key in np.unique(keys).tolist():
+        yield (topics.dictionary[key >> 32].as_py(), key & 0xFFFFFFFF), offsets[keys == key]

@@ -1,0 +1,90 @@
+"""A stream's chunk index as its topic holds it, held against the ends of the log: read from Kafka, without a service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin
+from overlay.config import Loaded, StreamConfig
+from overlay.connection import check_reachable, open_client
+from overlay.index.chunks import Chunks
+from overlay.source.check import void
+from overlay.source.index import Index, index_topic
+from overlay.source.mark import Source
+
+from .facts import IndexFacts, IndexPartFacts
+from .stored import DEADLINE_S, find_partitions, name_source
+
+ABSENT = "there is no index topic yet. A service makes it, or `overlay index build {}`"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredIndex:
+    """`bounds`: log start and committed end of each partition of the stream that is there. `reason`: why there is no index."""
+
+    stream: StreamConfig
+    topic: str
+    index: Index
+    bounds: Mapping[Source, tuple[int, int]]
+    reason: str = ""
+
+    def chunks_of(self, source: Source) -> Chunks:
+        return self.index.of(source)
+
+
+async def read_indexes(loaded: Loaded, names: Iterable[str]) -> dict[str, StoredIndex]:
+    """The indexes of some streams, without what lies outside of the log. Raises SourceUnavailable, CredentialsRefused."""
+    kafka = loaded.service.kafka
+    await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
+    admin, client = Admin(kafka), await open_client(kafka)
+    try:
+        prefix = loaded.service.topics.prefix
+        return {name: await _read(admin, client, loaded.streams[name], index_topic(prefix, name)) for name in names}
+    finally:
+        await client.close()
+
+
+async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topic: str) -> StoredIndex:
+    denied: dict[str, str] = {}
+    topics = await admin.find_topics([*stream.topic_names, topic], denied=denied)
+    index = Index(stream)
+    if topic in topics:
+        index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+        await index.read(client, topic, end)
+    # after the headers, so that none of them can be of records that were not there yet
+    sources = find_partitions(stream, topics)
+    bounds, written = await admin.find_bounds(sources), await admin.find_bounds(sources, committed=False)
+    for source in sources:
+        chunks = index.of(source)
+        chunks.drop(bounds[source][0])
+        compacted = "compact" in topics[source[0]].config.get("cleanup.policy", "")
+        await void(client, stream.name, source, chunks, written[source], compacted=compacted)
+    reason = denied.get(topic, "" if topic in topics else ABSENT.format(stream.name))
+    return StoredIndex(stream, topic, index, bounds, reason)
+
+
+def describe_index(found: StoredIndex, running: IndexFacts | None = None) -> IndexFacts:
+    """Facts for people; `running`: what the service says, which alone knows a rate and why it leaves an index alone."""
+    partitions = {
+        name_source(source): _describe_part(found.chunks_of(source), *bounds) for source, bounds in found.bounds.items()
+    }
+    reason = running.reason if running is not None and running.reason else found.reason
+    rate = None if running is None else running.rate
+    return IndexFacts(reason, partitions, rate, found.topic, found.index.bytes, found.index.foreign)
+
+
+def _describe_part(chunks: Chunks, first: int, end: int) -> IndexPartFacts:
+    held = int((chunks.next_offset - np.maximum(chunks.first_offset, first)).sum())
+    return IndexPartFacts(
+        len(chunks),
+        int(chunks.next_offset[-1]) if len(chunks) else first,
+        end,
+        start=max(int(chunks.first_offset[0]), first) if len(chunks) else first,
+        unindexed=end - first - held,
+        outdated=int(np.count_nonzero(~chunks.made)),
+    )

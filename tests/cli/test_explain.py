@@ -1,0 +1,92 @@
+"""`overlay explain` against a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import NewTopicFixture
+
+from .trips import Trips
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
+    """Ten chunks of a hundred records, of which the fourth and the fifth go to rome; `n` counts."""
+    trips = Trips(tmp_path / "config", bootstrap, new_topic())
+    with (trips.folder / "streams" / "trips.yaml").open("a") as file:
+        file.write("properties: {n: long}\nindex: {chunk_records: 100, zones: [n]}\n")
+    trips.add_consumer("rome")
+    trips.add_consumer("late", to="*", filter="{sql: \"n >= 350 AND carrier = 'AA'\"}")
+    for run in range(10):
+        producer = Producer({"bootstrap.servers": trips.bootstrap})
+        for number in range(run * 100, run * 100 + 100):
+            to, carrier = ("rome" if run in (3, 4) else "oslo"), ("AA" if number % 10 == 0 else "UA")
+            headers = [("to", to), ("n", str(number)), ("carrier", carrier)]
+            producer.produce(trips.topic, b"x" * 300, headers=headers)
+        assert producer.flush(30) == 0
+    return trips
+
+
+def test_a_consumer_before_and_with_an_index(trips: Trips) -> None:
+    before = trips.run_json("explain", "rome")
+    assert (before["unindexed"], before["seconds"]) == (1_000, None)
+    assert "overlay index build TRIPS" in before["advice"][0]
+    assert set(before["strips"][f"{trips.topic}-0"]) == {"?"}
+
+    trips.run("index", "build", "TRIPS")
+    found = trips.run_json("explain", "TRIPS/rome")
+    assert {name: share["chunks"] for name, share in found["answers"].items()} == {"NO": 8, "MAYBE": 0, "ALL": 2}
+    (rule,) = found["rules"]
+    assert (rule["rule"], rule["asked"], rule["refused"], rule["passed"]) == ("subject trips.rome", 10, 8, 2)
+    assert (found["unindexed"], found["outdated"], found["observed"]) == (0, 0, None)
+    strip = found["strips"][f"{trips.topic}-0"]
+    assert len(strip) == 64 and strip.strip(".") == "#" * 13
+
+
+def test_what_is_read_and_what_to_index(trips: Trips) -> None:
+    trips.run("index", "build", "TRIPS")
+    found = trips.run_json("explain", "late", "--analyze")
+    assert {name: share["chunks"] for name, share in found["answers"].items()} == {"NO": 3, "MAYBE": 7, "ALL": 0}
+    assert found["missing"] == {"terms": ["carrier"], "zones": [], "properties": {"carrier": "string"}}
+    seen = found["observed"]
+    assert (seen["matched"], seen["in_vain"]) == (65, 0)
+    assert 650 <= seen["scanned"] <= 1_000 and seen["seconds"] > 0
+
+    said = trips.run("explain", "late", "--analyze")
+    lines = said.splitlines()
+    assert f"  # {trips.folder / 'streams' / 'trips.yaml'}" in lines
+    at = lines.index("  properties:")
+    assert lines[at : at + 4] == ["  properties:", "    carrier: string", "  index:", "    terms: [carrier]"]
+    assert "skipped" in said and "matched" in said and "65 records, of" in said
+    (strip,) = (line for line in lines if line.startswith(f"{trips.topic}-0"))
+    assert set(strip.split()[1]) == set("·░█") or set(strip.split()[1]) == set("·█")
+
+
+def test_a_stream_and_a_question(trips: Trips) -> None:
+    trips.run("index", "build", "TRIPS")
+    question = ["--stream", "TRIPS", "--subject", "trips.oslo", "--sql", "n < 250"]
+    found = trips.run_json("explain", *question)
+    assert {name: share["chunks"] for name, share in found["answers"].items()} == {"NO": 7, "MAYBE": 1, "ALL": 2}
+    assert [rule["rule"] for rule in found["rules"]] == ["subject trips.oslo", "zone n in ..249"]
+    assert trips.run_json("explain", *question, "--until", "2001-01-01T00:00:00Z")["answers"]["NO"]["chunks"] == 10
+    assert trips.run_json("explain", *question, "--since", "1h")["answers"]["NO"]["chunks"] == 7
+
+
+def test_names_and_calls(trips: Trips) -> None:
+    assert "Did you mean TRIPS/rome?" in trips.run("explain", "TRIPS/rom", code=1)
+    assert "Did you mean TRIPS?" in trips.run("explain", "--stream", "TRIPZ", code=1)
+    assert "name a CONSUMER or a --stream" in trips.run("explain", code=2)
+    assert "not both" in trips.run("explain", "rome", "--stream", "TRIPS", code=2)
+    assert "a consumer has its own" in trips.run("explain", "rome", "--sql", "n > 1", code=2)
+    assert "--since: 'soon' is no point in time" in trips.run("explain", "rome", "--since", "soon", code=2)
+    assert "== is no operator" in trips.run("explain", "--stream", "TRIPS", "--sql", "n == 1", code=1)
+    (trips.folder / "streams" / "more.yaml").write_text(f"name: MORE\ntopics: [{trips.topic}]\n")
+    (trips.folder / "consumers" / "more.yaml").write_text(
+        f"stream: MORE\ndurable_name: rome\ndeliver_subject: {trips.output('more')}\nack_policy: none\n"
+    )
+    assert "Name one of MORE/rome, TRIPS/rome" in trips.run("explain", "rome", code=1)
