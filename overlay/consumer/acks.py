@@ -1,0 +1,182 @@
+"""What acks say: tokens and bodies (facts/jetstream d, interfaces "Records"), read into values.
+
+A token is the reply subject that travels with a delivery. Nine parts are version 1; eleven or more are version 2 with a
+domain and an account hash in front, whose further parts count for nothing; ten are never valid. Four parts are the head
+of a range ack, which names deliveries by their consumer sequences in its body.
+
+Nothing here raises: what cannot be read comes back as `Garbage` with its reason, for the caller to count. A delay that
+cannot be read is no garbage to a server, which takes a plain nak for it; such an `Ack` has `is_flawed` set, and the
+reader of an ack topic, which has to leave everything as it was, can tell it by that.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlay.units import INT64_MAX, parse_duration
+
+_HEAD = ("$JS", "ACK")
+
+
+class Verb(enum.Enum):
+    ACK = b"+ACK"
+    NAK = b"-NAK"
+    PROGRESS = b"+WPI"
+    TERM = b"+TERM"
+    NEXT = b"+NXT"
+
+
+class Flaw(enum.Enum):
+    """Why an ack counts for nothing; the label of `acks_refused_total`."""
+
+    TOKEN = "token"
+    PAYLOAD = "payload"
+    RANGES = "ranges"
+    FUTURE = "future"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The delivery that an ack is for. `time`: ns since 1970 when the message was stored."""
+
+    stream: str
+    consumer: str
+    deliveries: int
+    stream_seq: int
+    consumer_seq: int
+    time: int = 0
+    num_pending: int = 0
+
+    def __str__(self) -> str:
+        head = f"$JS.ACK.{self.stream}.{self.consumer}.{self.deliveries}"
+        return f"{head}.{self.stream_seq}.{self.consumer_seq}.{self.time}.{self.num_pending}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One ack. `delay`: ns, of a nak that names one. `text`: the reason of a term, the pull request of a next."""
+
+    token: Token
+    verb: Verb
+    delay: int | None = None
+    text: str = ""
+    is_flawed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAck:
+    """Acks of all deliveries whose consumer sequence lies in one of the ranges; both ends belong to them."""
+
+    stream: str
+    consumer: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Not an ack. `token`: where it was one; servers answer an unknown payload all the same."""
+
+    flaw: Flaw
+    token: Token | None = None
+
+
+def parse_token(text: str) -> Token | None:
+    """The token in either version, None for anything else."""
+    parts = text.split(".")
+    if tuple(parts[:2]) != _HEAD or len(parts) < 9 or len(parts) == 10:
+        return None
+    at = 2 if len(parts) == 9 else 4
+    stream, consumer = parts[at : at + 2]
+    numbers = [_read_number(part) for part in parts[at + 2 : at + 7]]
+    if not stream or not consumer or any(number is None for number in numbers):
+        return None
+    deliveries, stream_seq, consumer_seq, time, num_pending = (number or 0 for number in numbers)
+    if not deliveries or not stream_seq or not consumer_seq:
+        return None
+    return Token(stream, consumer, deliveries, stream_seq, consumer_seq, time, num_pending)
+
+
+def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
+    """An ack as it stands in a record or a NATS message. `token`: the header or key, or the subject."""
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        return Garbage(Flaw.TOKEN)
+    parts = text.split(".")
+    if len(parts) == 4 and tuple(parts[:2]) == _HEAD and parts[2] and parts[3]:
+        return _parse_ranges(parts[2], parts[3], body)
+    found = parse_token(text)
+    return Garbage(Flaw.TOKEN) if found is None else _parse_body(found, body)
+
+
+def _parse_body(token: Token, body: bytes) -> Ack | Garbage:
+    if body in (b"", b"+ACK", b"+OK"):
+        return Ack(token, Verb.ACK)
+    if body == Verb.PROGRESS.value:
+        return Ack(token, Verb.PROGRESS)
+    if body.startswith(Verb.NEXT.value):
+        return Ack(token, Verb.NEXT, text=_read_text(body, Verb.NEXT))
+    if body.startswith(Verb.TERM.value):
+        return Ack(token, Verb.TERM, text=_read_text(body, Verb.TERM))
+    if body.startswith(Verb.NAK.value):
+        return _parse_nak(token, _read_text(body, Verb.NAK))
+    return Garbage(Flaw.PAYLOAD, token)
+
+
+def _parse_nak(token: Token, text: str) -> Ack:
+    if not text:
+        return Ack(token, Verb.NAK)
+    try:
+        delay = _read_delay(text)
+    except (ValueError, RecursionError):
+        return Ack(token, Verb.NAK, is_flawed=True)
+    return Ack(token, Verb.NAK, delay)
+
+
+def _read_delay(text: str) -> int:
+    if not text.startswith("{"):
+        return parse_duration(text)
+    delay = json.loads(text).get("delay", 0)
+    if type(delay) is not int or abs(delay) > INT64_MAX:
+        raise ValueError("a delay is an integer of nanoseconds")
+    return int(delay)
+
+
+def _parse_ranges(stream: str, consumer: str, body: bytes) -> RangeAck | Garbage:
+    if not body.startswith(b"+ACK"):
+        return Garbage(Flaw.RANGES)
+    try:
+        found = json.loads(body[4:])
+    except (ValueError, RecursionError):
+        return Garbage(Flaw.RANGES)
+    ranges = found.get("consumer_seq") if isinstance(found, dict) else None
+    if not isinstance(ranges, list) or not ranges or not all(_is_range(pair) for pair in ranges):
+        return Garbage(Flaw.RANGES)
+    return RangeAck(stream, consumer, tuple((first, last) for first, last in ranges))
+
+
+def write_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The body of a range ack."""
+    return b"+ACK " + json.dumps({"consumer_seq": [list(pair) for pair in ranges]}, separators=(",", ":")).encode()
+
+
+def _is_range(pair: object) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(end) is int for end in pair):
+        return False
+    first, last = pair
+    return bool(0 < first <= last <= INT64_MAX)
+
+
+def _read_text(body: bytes, verb: Verb) -> str:
+    return body[len(verb.value) :].decode(errors="replace").strip()
+
+
+def _read_number(text: str) -> int | None:
+    # no more digits than an int64 has: a megabyte of them is not worth the time it takes to be refused
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        return None
+    return number if (number := int(text)) <= INT64_MAX else None

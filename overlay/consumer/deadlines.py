@@ -1,0 +1,107 @@
+"""The one heap of deadlines: pairs of time and stream sequence in two arrays.
+
+Entries are never changed. A deadline that moves gets a second entry, and the first is known to be stale when it comes up,
+because the pending row says another time; `rebuild` leaves the stale ones out once they are the larger part. Deadlines
+of equal waits come in order, and for them a push costs one comparison.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from overlay.index.ragged import Ints
+
+NEVER = (1 << 63) - 1
+"""A deadline that does not come: ns."""
+
+
+class Deadlines:
+    """A binary heap, earliest first. Times are ns, sequences stream sequences."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._times = np.empty(64, np.int64)
+        self._sequences = np.empty(64, np.int64)
+
+    @property
+    def first(self) -> int:
+        """The earliest time; NEVER without entries. It may be a stale one."""
+        return int(self._times[0]) if self.size else NEVER
+
+    @property
+    def nbytes(self) -> int:
+        return self._times.nbytes + self._sequences.nbytes
+
+    def push(self, times: Ints, sequences: Ints) -> None:
+        """Add entries."""
+        needed = self.size + times.size
+        if needed > self._times.size:
+            room = needed + needed // 4
+            self._times, self._sequences = _widen(self._times, room), _widen(self._sequences, room)
+        _push(self._times, self._sequences, self.size, times, sequences)
+        self.size = needed
+
+    def pop_due(self, now: int) -> tuple[Ints, Ints]:
+        """Take out what is due at `now`: times and sequences, earliest first."""
+        due = _count_due(self._times, self.size, now)
+        times, sequences = np.empty(due, np.int64), np.empty(due, np.int64)
+        _pop(self._times, self._sequences, self.size, times, sequences)
+        self.size -= due
+        return times, sequences
+
+    def rebuild(self, times: Ints, sequences: Ints) -> None:
+        """Hold these entries and no others."""
+        order = np.argsort(times, kind="stable")
+        self._times, self._sequences, self.size = times[order], sequences[order], times.size
+
+
+def _widen(array: Ints, room: int) -> Ints:
+    wider = np.empty(room, np.int64)
+    wider[: array.size] = array
+    return wider
+
+
+@nb.njit(cache=True, nogil=True)
+def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-untyped-def]
+    for i in range(new_times.size):
+        at, time = size + i, new_times[i]
+        while at > 0 and times[(at - 1) // 2] > time:
+            times[at] = times[(at - 1) // 2]
+            sequences[at] = sequences[(at - 1) // 2]
+            at = (at - 1) // 2
+        times[at] = time
+        sequences[at] = new_sequences[i]
+
+
+@nb.njit(cache=True, nogil=True)
+def _count_due(times, size, now):  # type: ignore[no-untyped-def]
+    """Entries due, without walking below a node that is not."""
+    if size == 0 or times[0] > now:
+        return 0
+    stack = [0]
+    count = 0
+    while len(stack) > 0:
+        at = stack.pop()
+        count += 1
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < size and times[child] <= now:
+                stack.append(child)  # noqa: PERF401 - numba has no extend from a generator
+    return count
+
+
+@nb.njit(cache=True, nogil=True)
+def _pop(times, sequences, size, out_times, out_sequences):  # type: ignore[no-untyped-def]
+    for i in range(out_times.size):
+        out_times[i], out_sequences[i] = times[0], sequences[0]
+        size -= 1
+        time, sequence, at = times[size], sequences[size], 0
+        while 2 * at + 1 < size:
+            child = 2 * at + 1
+            if child + 1 < size and times[child + 1] < times[child]:
+                child += 1
+            if times[child] >= time:
+                break
+            times[at], sequences[at] = times[child], sequences[child]
+            at = child
+        times[at], sequences[at] = time, sequence

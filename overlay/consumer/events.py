@@ -1,0 +1,172 @@
+"""What happens to a consumer: the machine's input. Times and delays are ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from overlay.config.consumer import ConsumerConfig
+from overlay.index.ragged import Ints
+
+from .acks import Ack, RangeAck, Verb
+from .pulls import PullRequest, StatusText, parse_pull
+from .queues import Run
+from .window import EMPTY
+
+Reply = str
+"""Where an answer goes: an inbox, or whatever the shell knows a correlation by. Empty for nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The stream has been looked at up to sequence `up_to`; `run` holds what matched, above all that was offered before.
+
+    `beyond`: how many more messages match behind `up_to`. None leaves what was said last, less this run.
+    """
+
+    run: Run
+    up_to: int
+    beyond: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Messages left the stream: those below `below`, and `sequences`, rising (also: a redelivery that finds nothing)."""
+
+    below: int = 0
+    sequences: Ints = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pull request as `parse_pull` gave it. `pin`: a fresh id, in case that it gets the pin of a pinned_client group."""
+
+    request: PullRequest | StatusText
+    reply: Reply
+    pin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Acks of these stream sequences. `consumer_seq`: of the last token; `all` counts its floor by it."""
+
+    sequences: Ints
+    consumer_seq: int
+    reply: Reply = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAcked:
+    """Acks by consumer sequence, both ends of each range included."""
+
+    ranges: tuple[tuple[int, int], ...]
+    reply: Reply = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nakked:
+    stream_seq: int
+    consumer_seq: int
+    deliveries: int
+    delay: int | None = None
+    reply: Reply = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    stream_seq: int
+    reply: Reply = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Termed:
+    stream_seq: int
+    consumer_seq: int
+    deliveries: int
+    reason: str = ""
+    reply: Reply = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Somebody reads the deliver subject now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """Nobody reads the deliver subject any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The reader group's committed offset has passed all deliveries up to this consumer sequence."""
+
+    consumer_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowAnswered:
+    """An answer to the flow control request with this subject."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time passes. `acks_up_to`: all acks sent before this time have been handed in; None = acks come at once.
+
+    A deadline fires only once the acks have been read up to it (design 11.6).
+    """
+
+    acks_up_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Deliver nothing before `until`."""
+
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The pause is over, by request or because its time has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """A new config, already found allowed (overlay.config.update)."""
+
+    config: ConsumerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The consumer, or its stream, is deleted."""
+
+
+Event = (
+    Offered | Removed | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound | Unbound | Read | FlowAnswered
+    | Ticked | Paused | Resumed | Updated | Deleted
+)  # fmt: skip
+
+
+def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Event, ...]:
+    """The events that an ack stands for. `reply`: where its answer goes; for a next, where the messages go."""
+    if isinstance(ack, RangeAck):
+        return (RangeAcked(ack.ranges, reply),)
+    token = ack.token
+    numbers = token.stream_seq, token.consumer_seq, token.deliveries
+    sequences = np.array([token.stream_seq])
+    match ack.verb:
+        case Verb.ACK:
+            return (Acked(sequences, token.consumer_seq, reply),)
+        case Verb.NAK:
+            return (Nakked(*numbers, ack.delay, reply),)
+        case Verb.PROGRESS:
+            return (Progressed(token.stream_seq, reply),)
+        case Verb.TERM:
+            return (Termed(*numbers, ack.text, reply),)
+        case Verb.NEXT:
+            return Acked(sequences, token.consumer_seq), Pulled(parse_pull(ack.text.encode()), reply, pin)

@@ -1,0 +1,403 @@
+"""One consumer as a machine: events and the time go in, effects come out, and nothing else happens.
+
+`handle(event, now)` does four things in order. The table says whether the event may come and which state follows. Its handler
+changes what is remembered. Then whatever may be delivered is delivered, since any event can open a gate that was shut:
+an ack makes room, a pull brings a taker, a tick makes a message due. Last, the time of the next Ticked is told if it changed.
+
+Who holds what: `window` has everything between a first delivery and its settling (pending, deadlines, floors), `offers` the
+messages before it, `waiting` the pull requests, `pace` what slows a push consumer down. The machine decides only what
+goes where next: messages that go out again before new ones; those new ones only below max_ack_pending.
+
+The shell owes the machine three things. It offers what matches, in stream order and without gaps, as far as `wanted` says. It
+makes records of Deliver's columns and hands back what it finds gone as Removed. It sends effects out only with the state that
+they belong to (`snapshot`), so that what was told is never forgotten.
+
+Where this differs from servers: an ack of a delivery that never was is refused instead of ignored, a term of a message that
+is not pending sends no advisory, samples are spread evenly instead of by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
+from overlay.index.ragged import Ints
+
+from . import events
+from .acks import Flaw
+from .deadlines import NEVER
+from .effects import (
+    Advise,
+    Advisory,
+    Answer,
+    ArmTimer,
+    Deliver,
+    Effect,
+    Refuse,
+    Remove,
+    Rewind,
+    Status,
+)
+from .endings import Sampling, bury, exhaust, lose
+from .info import ConsumerInfo, Gate, describe, find_gate
+from .pace import BURST, Pace
+from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
+from .queues import Offers
+from .table import PAUSED, TRANSITIONS, State
+from .timer import find_next, find_removal
+from .waiting import Waiter, Waiting
+from .window import Settled, Window
+
+_TIME_DIGITS = 19
+
+
+class Machine:
+    """See the module's text. `config` has its defaults filled in; times are ns since 1970.
+
+    `start`: the first stream sequence that may be delivered (overlay.consumer.start). `replay_until`: the stream's last
+    sequence, for replay original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns on top of
+    inactive_threshold, so that many consumers do not go at the same time.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        now: int,
+        *,
+        start: int = 1,
+        replay_until: int = 0,
+        burst: int = BURST,
+        jitter: int = 0,
+    ) -> None:
+        self.config = config
+        self.window = Window(config, start)
+        self.offers = Offers()
+        self.pace = Pace(config, replay_until, burst)
+        self.waiting = Waiting(config, self._say)
+        self.up_to = start - 1
+        self.beyond = 0
+        self.paused_until = 0
+        self.delivered_at = self.acked_at = 0
+        self.sampling = Sampling(config.sample_freq)
+        self._burst, self.jitter = burst, jitter
+        self.active_at = now
+        self.beat_at = now + config.idle_heartbeat if config.idle_heartbeat else NEVER
+        self._armed_at = NEVER
+        self.ready_at = NEVER
+        self.blocked_until: int | None = None
+        self.is_removal_said = False
+        self._effects: list[Effect] = []
+        awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
+        self.state = State.ASLEEP if awaits_reader else State.AWAKE
+        if config.pause_until is not None and config.pause_until > now:
+            self._pause(events.Paused(config.pause_until), now)
+            self.state = TRANSITIONS[self.state][events.Paused]
+
+    def handle(self, event: events.Event, now: int) -> list[Effect]:
+        """What is to be done about an event. `now` never goes back."""
+        after = TRANSITIONS[self.state].get(type(event))
+        if after is None:
+            return [Refuse(Flaw.CLOSED)]
+        self.state = after
+        _HANDLERS[type(event)](self, event, now)
+        self._deliver(now)
+        self._arm(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    # what can be asked
+
+    @property
+    def num_pending(self) -> int:
+        """Messages that match and have not been delivered, as far as the shell has said."""
+        return self.offers.count + self.beyond
+
+    @property
+    def position(self) -> int:
+        """The last stream sequence that is done with: delivered or found not to match."""
+        return self.offers.peek()[0] - 1 if self.offers.count else self.up_to
+
+    def wanted(self, ahead: int) -> int:
+        """How many more messages to offer, to have `ahead` of them at hand or as many as could go out."""
+        if self.state is not State.AWAKE:
+            return 0
+        room = self.window.room if self.config.is_push else min(self.window.room, self.waiting.claimed)
+        return max(min(room, ahead) - self.offers.count, 0)
+
+    def gate(self, now: int) -> Gate:
+        """What holds back new messages at `now`."""
+        return find_gate(self, now)
+
+    def info(self, now: int) -> ConsumerInfo:
+        """All there is to tell."""
+        return describe(self, now)
+
+    # the stream
+
+    def _offer(self, event: events.Offered, now: int) -> None:
+        self.offers.put(event.run)
+        self.up_to = event.up_to
+        self.beyond = max(self.beyond - len(event.run), 0) if event.beyond is None else event.beyond
+
+    def _remove(self, event: events.Removed, now: int) -> None:
+        self.offers.remove(event.below, event.sequences)
+        self.up_to = max(self.up_to, event.below - 1)
+        self._effects.extend(lose(self.window.remove(event.below, event.sequences)))
+
+    # pulls
+
+    def _pull(self, event: events.Pulled, now: int) -> None:
+        request, reply = event.request, event.reply
+        if not reply:
+            return
+        refused = check_pull(request, self.config)
+        if refused is None and isinstance(request, PullRequest):
+            self.active_at = now
+            refused = self.waiting.admit(request, reply, event.pin, self.num_pending + self.window.queued, now)
+        if refused is not None:
+            self._effects.append(Status(reply, refused))
+
+    # acks
+
+    def _ack(self, event: events.Acked, now: int) -> None:
+        if event.sequences.size and int(event.sequences.max()) > self.window.delivered.stream:
+            self._effects.append(Refuse(Flaw.FUTURE))
+            return
+        if self._hears(event.reply, now):
+            self._settle(self.window.ack(event.sequences, event.consumer_seq), now)
+
+    def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
+        if any(last > self.window.delivered.consumer for _, last in event.ranges):
+            self._effects.append(Refuse(Flaw.FUTURE))
+            return
+        if self._hears(event.reply, now):
+            self._settle(self.window.ack_ranges(event.ranges), now)
+
+    def _nak(self, event: events.Nakked, now: int) -> None:
+        if not self._is_known(event.stream_seq) or not self._hears(event.reply, now):
+            return
+        if self.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
+            self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
+
+    def _progress(self, event: events.Progressed, now: int) -> None:
+        if self._is_known(event.stream_seq) and self._hears(event.reply, now):
+            self.window.progress(event.stream_seq, now)
+
+    def _term(self, event: events.Termed, now: int) -> None:
+        if not self._is_known(event.stream_seq) or not self._hears(event.reply, now):
+            return
+        ended = self.window.ack(np.array([event.stream_seq]), event.consumer_seq)
+        self.acked_at = now if len(ended) else self.acked_at
+        numbers = event.stream_seq, event.consumer_seq, event.deliveries
+        self._effects.append(Advise(Advisory.TERMINATED, *numbers, event.reason))
+        self._bury(ended.only(event.stream_seq), "term")
+
+    def _is_known(self, stream_seq: int) -> bool:
+        if stream_seq > self.window.delivered.stream:
+            self._effects.append(Refuse(Flaw.FUTURE))
+            return False
+        return True
+
+    def _hears(self, reply: events.Reply, now: int) -> bool:
+        """Whether this consumer takes acks; then their sender is told."""
+        if not self.window.tracks:
+            return False
+        self.active_at = now
+        if reply:
+            self._effects.append(Answer(reply))
+        return True
+
+    def _settle(self, ended: Settled, now: int) -> None:
+        if len(ended):
+            self.acked_at = now
+        if self.config.ack_policy is AckPolicy.EXPLICIT:
+            self._effects.extend(self.sampling.pick(ended, now))
+
+    def _exhaust(self, ended: Settled) -> None:
+        self._effects.extend(exhaust(ended))
+        self._bury(ended, "max_deliver")
+
+    def _bury(self, ended: Settled, reason: str) -> None:
+        if self.config.dead_letter is not None:
+            self._effects.extend(bury(ended, reason))
+
+    # readers, pauses, time
+
+    def _wake(self, event: events.Bound, now: int) -> None:
+        self.active_at = now
+        self.is_removal_said = False
+
+    def _sleep(self, event: events.Unbound, now: int) -> None:
+        self.active_at = now
+
+    def _read(self, event: events.Read, now: int) -> None:
+        self.window.read(min(event.consumer_seq, self.window.delivered.consumer), now)
+
+    def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
+        if self.pace.flow is not None and self.pace.flow.answer(event.subject):
+            self.active_at = now
+
+    def _pause(self, event: events.Paused, now: int) -> None:
+        self.paused_until = event.until
+        self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
+
+    def _resume(self, event: events.Resumed, now: int) -> None:
+        if self.paused_until:
+            self._effects.append(Advise(Advisory.PAUSE, until=self.paused_until))
+        self.paused_until = 0
+
+    def _tick(self, event: events.Ticked, now: int) -> None:
+        if self.state in PAUSED and self.paused_until <= now:
+            self.state = TRANSITIONS[self.state][events.Resumed]
+            self._resume(events.Resumed(), now)
+        self.blocked_until = event.acks_up_to
+        due = now if event.acks_up_to is None else min(now, event.acks_up_to)
+        self._exhaust(self.window.expire(due))
+        if lapsed := self.waiting.lapse_pin(now):
+            group = self.config.priority_groups[0]
+            self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
+        self._deliver(now)
+        self.waiting.expire(now)
+        stalled = self.pace.flow.subject if self.pace.flow and self.pace.is_stalled else ""
+        self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
+        if self.state is not State.ASLEEP and self.beat_at <= now:
+            text = idle(self.window.delivered.consumer, self.position, stalled)
+            self._effects.append(Status("", text))
+        if self.beat_at <= now:
+            self.beat_at = now + self.config.idle_heartbeat
+        if find_removal(self, now) <= now:
+            self.is_removal_said = True
+            self._effects.append(Remove())
+
+    def _update(self, event: events.Updated, now: int) -> None:
+        old, new = self.config, event.config
+        self.config = self.window.config = self.waiting.config = new
+        self.sampling = Sampling(new.sample_freq, self.sampling.rest)
+        if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
+            self.pace = Pace(new, self.up_to, self._burst)
+        if old.deliver_subject != new.deliver_subject:
+            self.window.requeue_all()
+        if (old.filters, old.filter) != (new.filters, new.filter):
+            self.up_to = self.position
+            self.beyond = 0
+            self.offers.clear()
+            self._effects.append(Rewind(self.up_to))
+
+    def _delete(self, event: events.Deleted, now: int) -> None:
+        self.waiting.end_all(DELETED)
+        self._effects.append(Advise(Advisory.DELETED))
+
+    # deliveries
+
+    def _deliver(self, now: int) -> None:
+        self.ready_at = NEVER
+        if self.state in PAUSED:
+            self.waiting.end_one_shots()
+        while self.state is State.AWAKE and self._has_taker(now):
+            rows, ended = self.window.peek_again()
+            self._exhaust(ended)
+            if rows.size:
+                is_sent = self._send(None, int(self.window.pending.view("size")[rows[0]]), rows, now)
+            elif not self.window.room:
+                return
+            elif self.offers.count:
+                _, time, size = self.offers.peek()
+                is_sent = self._send(time, size, None, now)
+            else:
+                if not self.beyond:
+                    self.waiting.end_one_shots()
+                return
+            if not is_sent:
+                return
+
+    def _has_taker(self, now: int) -> bool:
+        if self.config.is_push:
+            return not self.pace.is_stalled
+        return self.waiting.has_taker(self.num_pending, self.window.pending.count, now)
+
+    def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
+        """Give the next messages to whom they belong; False if they have to wait. `time`: None for those that go again."""
+        size += self._measure_token(again)
+        if self.config.is_push:
+            ready_at = self.pace.ready_at(now, time, size)
+            if ready_at > now:
+                self.ready_at = ready_at
+                return False
+            self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
+            if subject := self.pace.spend(now, time, size, self.window.delivered.stream):
+                self._effects.append(Status("", StatusText(100, "FlowControl Request"), subject))
+            return True
+        waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
+        if waiter is None:
+            return False
+        if self.waiting.take_pin(waiter, now):
+            pin = self.waiting.pin.id
+            self._effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
+        count = self._give(waiter, self.waiting.run_length(waiter), again is not None, now)
+        self.waiting.serve(waiter, count, size, now)
+        self.waiting.finish(waiter)
+        return True
+
+    def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
+        """Deliver up to `most` messages; returns how many."""
+        if is_again:
+            given, ended = self.window.give_again(most, now)
+            self._exhaust(ended)
+            num_pending = np.full(given.sequences.size, self.num_pending)
+        else:
+            run = self.offers.take(min(most, self.window.room))
+            given = self.window.give(run.sequences, run.sizes, now)
+            num_pending = np.arange(self.num_pending + len(run) - 1, self.num_pending - 1, -1)
+        reply, pin = (waiter.reply, self.waiting.pin.id) if waiter else ("", "")
+        columns = given.sequences, given.consumer_seqs, given.deliveries, num_pending
+        self._effects.append(Deliver(reply, *columns, self.config.headers_only, pin))
+        self.delivered_at = self.active_at = now
+        if self.config.idle_heartbeat:
+            self.beat_at = now + self.config.idle_heartbeat
+        return given.sequences.size
+
+    def _measure_token(self, again: Ints | None) -> int:
+        """Length of the next message's token: servers count it as part of a message's size."""
+        if not self.config.max_bytes and self.pace.is_even and self.config.is_push:
+            return 0
+        stream, consumer = self.config.id
+        numbers = [self.window.delivered.consumer + 1, self.num_pending - (again is None)]
+        if again is None:
+            numbers += [1, self.offers.peek()[0]]
+        else:
+            pending = self.window.pending
+            numbers += [int(pending.view("deliveries")[again[0]]) + 1, int(pending.view("sequence")[again[0]])]
+        return len(f"$JS.ACK.{stream}.{consumer}.....") + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
+
+    def _say(self, waiter: Waiter, text: StatusText) -> None:
+        self._effects.append(Status(waiter.reply, text))
+
+    def _arm(self, now: int) -> None:
+        at = find_next(self, now)
+        if at != self._armed_at:
+            self._armed_at = at
+            self._effects.append(ArmTimer(at))
+
+
+_HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
+    events.Offered: Machine._offer,
+    events.Removed: Machine._remove,
+    events.Pulled: Machine._pull,
+    events.Acked: Machine._ack,
+    events.RangeAcked: Machine._ack_ranges,
+    events.Nakked: Machine._nak,
+    events.Progressed: Machine._progress,
+    events.Termed: Machine._term,
+    events.Bound: Machine._wake,
+    events.Unbound: Machine._sleep,
+    events.Read: Machine._read,
+    events.FlowAnswered: Machine._answer_flow,
+    events.Ticked: Machine._tick,
+    events.Paused: Machine._pause,
+    events.Resumed: Machine._resume,
+    events.Updated: Machine._update,
+    events.Deleted: Machine._delete,
+}

@@ -1,0 +1,151 @@
+"""Deliveries that wait for their ack, in columns: some fifty bytes a message and no object.
+
+Messages are first delivered in stream order, so rows stand in order of stream sequence and of first consumer sequence at
+once: rows are appended at the end and found by binary search under either number. A settled row stays as GONE until
+such rows are the larger part, and then all of them leave together. `lead` is the first row that still waits; it only ever moves
+forward, because a settled message is never pending again, and it is where the ack floor ends.
+
+An EXHAUSTED row is not pending (its deliveries are used up) but known: JetStream counts such messages as redelivered until
+they leave the stream.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from overlay.index.ragged import Ints
+
+_FEW = 1024
+
+
+class Row(enum.IntEnum):
+    """What becomes of a delivery. WAITING for its ack, QUEUED to go out again, DELAYED by a nak until its deadline."""
+
+    GONE = 0
+    WAITING = 1
+    QUEUED = 2
+    DELAYED = 3
+    EXHAUSTED = 4
+
+
+COLUMNS: dict[str, type[np.generic]] = {
+    "sequence": np.int64,
+    "consumer_seq": np.int64,  # of the first delivery: floors count by it
+    "first": np.int64,  # ns of the first delivery
+    "last": np.int64,  # ns of the last one
+    "deadline": np.int64,  # ns; of a queued row, its place in the queue
+    "size": np.int32,
+    "deliveries": np.int32,
+    "state": np.uint8,
+}
+
+
+class Pending:
+    """The table. `sequence`, `deadline` and so on are its columns, with room at the end."""
+
+    def __init__(self, room: int = 64) -> None:
+        self.end = self.lead = 0
+        self.counts = [0] * len(Row)
+        self.redelivered = 0
+        self.column: dict[str, npt.NDArray[Any]] = {name: np.empty(room, kind) for name, kind in COLUMNS.items()}
+
+    @property
+    def count(self) -> int:
+        """Messages that wait for an ack: num_ack_pending."""
+        return self.counts[Row.WAITING] + self.counts[Row.QUEUED] + self.counts[Row.DELAYED]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.column.values())
+
+    def view(self, name: str) -> npt.NDArray[Any]:
+        """A column without the room at its end."""
+        return self.column[name][: self.end]
+
+    def append(self, **columns: npt.NDArray[Any] | int) -> Ints:
+        """Add rows at the end, their sequences rising beyond all others; returns where they are."""
+        sequences = np.asarray(columns["sequence"])
+        end = self.end + sequences.size
+        if end > self.column["state"].size:
+            self._grow(end + end // 4)
+        for name, values in columns.items():
+            self.column[name][self.end : end] = values
+        rows = np.arange(self.end, end)
+        self.end = end
+        for state, count in enumerate(np.bincount(self.column["state"][rows], minlength=len(Row)).tolist()):
+            self.counts[state] += count
+        self.redelivered += int((self.column["deliveries"][rows] > 1).sum())
+        self.lead = _skip_settled(self.column["state"], self.lead, self.end)
+        return rows
+
+    def find(self, sequences: Ints) -> Ints:
+        """Rows of those of these stream sequences that are known, pending or exhausted."""
+        own = self.view("sequence")
+        at = np.searchsorted(own, sequences)
+        at, sequences = at[at < self.end], sequences[at < self.end]
+        at = at[own[at] == sequences]
+        found: Ints = at[self.view("state")[at] != Row.GONE]
+        return found
+
+    def find_delivered(self, first: int, last: int) -> Ints:
+        """Rows whose first delivery had a consumer sequence from `first` to `last`."""
+        begin = int(np.searchsorted(self.view("consumer_seq"), first))
+        end = int(np.searchsorted(self.view("consumer_seq"), last, side="right"))
+        return begin + np.flatnonzero(self.view("state")[begin:end] != Row.GONE)
+
+    def find_up_to(self, sequence: int) -> Ints:
+        """Rows up to a stream sequence."""
+        end = int(np.searchsorted(self.view("sequence"), sequence, side="right"))
+        return np.flatnonzero(self.view("state")[:end] != Row.GONE)
+
+    def find_pending(self, rows: Ints) -> Ints:
+        """Those of the rows that wait for an ack."""
+        state = self.view("state")[rows]
+        waiting: Ints = rows[(state != Row.GONE) & (state != Row.EXHAUSTED)]
+        return waiting
+
+    def become(self, rows: Ints, state: Row) -> None:
+        """Give rows, each named once, another state."""
+        column = self.column["state"]
+        for former, count in enumerate(np.bincount(column[rows], minlength=len(Row)).tolist()):
+            self.counts[former] -= count
+        self.counts[state] += rows.size
+        column[rows] = state
+        if state is Row.GONE:
+            self.redelivered -= int((self.column["deliveries"][rows] > 1).sum())
+        self.lead = _skip_settled(column, self.lead, self.end)
+
+    def compact(self) -> None:
+        """Drop settled rows, if they are the larger part. Row numbers from before mean nothing afterwards."""
+        if self.counts[Row.GONE] <= max(_FEW, self.end // 2):
+            return
+        kept = np.flatnonzero(self.view("state") != Row.GONE)
+        room = kept.size + kept.size // 4 + _FEW
+        lead = int(np.searchsorted(kept, self.lead))
+        for name in self.column:
+            self.column[name] = _take(self.column[name], kept, room)
+        self.end, self.lead, self.counts[Row.GONE] = kept.size, lead, 0
+
+    def _grow(self, room: int) -> None:
+        for name, column in self.column.items():
+            wider = np.empty(room, column.dtype)
+            wider[: self.end] = column[: self.end]
+            self.column[name] = wider
+
+
+def _take(column: npt.NDArray[Any], kept: Ints, room: int) -> npt.NDArray[Any]:
+    narrower = np.empty(room, column.dtype)
+    narrower[: kept.size] = column[kept]
+    return narrower
+
+
+@nb.njit(cache=True, nogil=True)
+def _skip_settled(state, at, end):  # type: ignore[no-untyped-def]
+    while at < end and (state[at] == 0 or state[at] == 4):
+        at += 1
+    return at

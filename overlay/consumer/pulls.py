@@ -1,0 +1,157 @@
+"""Pull requests and the statuses that answer them (facts/jetstream e), as values.
+
+A request's body is empty (one message), an integer (that many), or JSON; other text counts as one. What a server refuses
+comes back as the `Status` that it sends. Descriptions are verbatim, since clients compare them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from overlay.config.consumer import ConsumerConfig, PriorityPolicy
+from overlay.units import INT64_MAX
+
+Headers = tuple[tuple[str, str], ...]
+
+PENDING_MESSAGES, PENDING_BYTES = "Nats-Pending-Messages", "Nats-Pending-Bytes"
+LAST_CONSUMER, LAST_STREAM = "Nats-Last-Consumer", "Nats-Last-Stream"
+STALLED = "Nats-Consumer-Stalled"
+MAX_PRIORITY = 9
+
+
+@dataclass(frozen=True, slots=True)
+class StatusText:
+    """A status without its addressee."""
+
+    code: int
+    description: str
+    headers: Headers = ()
+
+
+NO_MESSAGES = StatusText(404, "No Messages")
+REQUESTS_PENDING = StatusText(408, "Requests Pending")
+MAX_WAITING = StatusText(409, "Exceeded MaxWaiting")
+DELETED = StatusText(409, "Consumer Deleted")
+PUSH_BASED = StatusText(409, "Consumer is push based")
+WRONG_PIN = StatusText(423, "Nats-Wrong-Pin-Id")
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What a pull asks for. Times are ns; `expires` 0 waits for ever, `max_bytes` 0 is no limit."""
+
+    batch: int = 1
+    expires: int = 0
+    no_wait: bool = False
+    max_bytes: int = 0
+    idle_heartbeat: int = 0
+    group: str = ""
+    min_pending: int = 0
+    min_ack_pending: int = 0
+    id: str = ""
+    priority: int = 0
+
+
+_TYPES: dict[str, type] = {
+    "batch": int,
+    "expires": int,
+    "no_wait": bool,
+    "max_bytes": int,
+    "idle_heartbeat": int,
+    "group": str,
+    "min_pending": int,
+    "min_ack_pending": int,
+    "id": str,
+    "priority": int,
+}
+
+
+def parse_pull(body: bytes) -> PullRequest | StatusText:
+    """A request's body, or the 400 that it gets."""
+    text = body.decode(errors="replace").strip()
+    if text.startswith("{"):
+        return _parse_json(text)
+    digits = text.removeprefix("-").removeprefix("+")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < 20
+    return PullRequest(batch=int(text)) if is_number else PullRequest()
+
+
+def _parse_json(text: str) -> PullRequest | StatusText:
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return _refuse(f"invalid JSON: {error}")
+    known = {name: value for name, value in fields.items() if name in _TYPES and value is not None}
+    for name, value in known.items():
+        if type(value) is not _TYPES[name] or (isinstance(value, int) and abs(value) > INT64_MAX):
+            return _refuse(f"invalid JSON: {name} has a wrong type")
+    request = PullRequest(**{"batch": 0, **known})
+    if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
+        return _refuse("heartbeat value too large")
+    return request
+
+
+def check_pull(request: PullRequest | StatusText, config: ConsumerConfig) -> StatusText | None:
+    """The status for a request that is none or goes beyond the consumer's limits, None for a sound one."""
+    if config.is_push:
+        return PUSH_BASED
+    if isinstance(request, StatusText):
+        return request
+    if config.max_batch and request.batch > config.max_batch:
+        return StatusText(409, f"Exceeded MaxRequestBatch of {config.max_batch}")
+    if config.max_expires and request.expires > config.max_expires:
+        return StatusText(409, f"Exceeded MaxRequestExpires of {write_go_duration(config.max_expires)}")
+    if config.max_bytes and request.max_bytes > config.max_bytes:
+        return StatusText(409, f"Exceeded MaxRequestMaxBytes of {config.max_bytes}")
+    return _check_priority(request, config)
+
+
+def _check_priority(request: PullRequest, config: ConsumerConfig) -> StatusText | None:
+    policy = config.priority_policy
+    if (request.min_pending or request.min_ack_pending) and policy is not PriorityPolicy.OVERFLOW:
+        return _refuse("Not a Overflow Priority consumer")
+    if request.id and policy is not PriorityPolicy.PINNED_CLIENT:
+        return _refuse("Not a Pinned Client Priority consumer")
+    if not 0 <= request.priority <= MAX_PRIORITY:
+        return _refuse("Priority must be between 0 and 9")
+    if policy is PriorityPolicy.NONE:
+        return None
+    if not request.group:
+        return _refuse("Priority Group missing")
+    return None if request.group in config.priority_groups else _refuse("Invalid Priority Group")
+
+
+def left(code: int, description: str, batch: int, size: int) -> StatusText:
+    """A status that says what of a request was left."""
+    return StatusText(code, description, ((PENDING_MESSAGES, str(batch)), (PENDING_BYTES, str(size))))
+
+
+def idle(last_consumer: int, last_stream: int, stalled: str = "") -> StatusText:
+    """An idle heartbeat. `stalled`: the subject of the flow control request that waits for an answer."""
+    headers: Headers = ((LAST_CONSUMER, str(last_consumer)), (LAST_STREAM, str(last_stream)))
+    return StatusText(100, "Idle Heartbeat", (*headers, (STALLED, stalled)) if stalled else headers)
+
+
+def write_go_duration(nanoseconds: int) -> str:
+    """As Go prints it: 2s, 1m30s, 2h0m0s, 1.5s, 100ms."""
+    if nanoseconds < 1_000_000_000:
+        for unit, length in (("ms", 1_000_000), ("µs", 1_000)):
+            if nanoseconds >= length:
+                return _write_decimal(nanoseconds, length) + unit
+        return f"{nanoseconds}ns" if nanoseconds else "0s"
+    minutes, rest = divmod(nanoseconds, 60_000_000_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = _write_decimal(rest, 1_000_000_000) + "s"
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or hours else "") + seconds
+
+
+def _write_decimal(number: int, unit: int) -> str:
+    whole, part = divmod(number, unit)
+    decimals = str(part).rjust(len(str(unit)) - 1, "0").rstrip("0")
+    return f"{whole}.{decimals}" if decimals else str(whole)
+
+
+def _refuse(why: str) -> StatusText:
+    return StatusText(400, f"Bad Request - {why}")

@@ -1,0 +1,182 @@
+"""The machine's state as a log: deltas of what changed, and a checkpoint now and then.
+
+A record is a small JSON head (version, kind, counters) and columns behind it: the rows that changed, whole, the
+stream sequences of rows that ended, and the redeliveries since the last record. What is written is proportional to what
+changed: a message that was delivered and acked between two records appears only among the ended ones. A checkpoint is a
+delta against nothing. Reading is applying records in order, beginning at a checkpoint; offers and pull requests are no
+state, they come again.
+
+Layout: 4 bytes `OVC` and the version; 4 bytes little-endian length of the head; the head; then the columns as the head's
+`rows`, `ended` and `again` count them, each column little-endian and without gaps. A newer version is refused, never half read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.errors import OverlayError
+from overlay.index.ragged import Ints
+
+from .events import Paused
+from .machine import Machine
+from .pending import COLUMNS, Pending, Row
+from .table import PAUSED, TRANSITIONS
+from .window import Pair
+
+VERSION = 1
+_MAGIC = b"OVC"
+_HEAD = struct.Struct("<3sBI")
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+class SnapshotUnreadable(OverlayError):
+    """A record of consumer state that this version cannot read. The operator acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, decoded. `rows`: by column name; `ended`: stream sequences; `again`: consumer and stream sequences."""
+
+    is_checkpoint: bool
+    head: dict[str, Any]
+    rows: Columns
+    ended: Ints
+    again: tuple[Ints, Ints]
+
+
+def take_delta(machine: Machine) -> bytes:
+    """What changed since this was last asked, as a record; it counts as written then."""
+    window = machine.window
+    touched = window.take_touched()
+    rows = window.pending.find(touched)
+    ended = np.setdiff1d(touched, window.pending.view("sequence")[rows])
+    fresh, window.again_fresh = window.again_fresh, []
+    empty = np.empty(0, np.int64)
+    again = (
+        np.concatenate([empty, *(pair[0] for pair in fresh)]),
+        np.concatenate([empty, *(pair[1] for pair in fresh)]),
+    )
+    return _encode(machine, rows, ended, again, is_checkpoint=False)
+
+
+def take_checkpoint(machine: Machine) -> bytes:
+    """Everything, as a record. Deltas go on from here."""
+    window = machine.window
+    window.take_touched()
+    window.again_fresh = []
+    rows = np.flatnonzero(window.pending.view("state") != Row.GONE)
+    return _encode(machine, rows, np.empty(0, np.int64), window.again, is_checkpoint=True)
+
+
+def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints], *, is_checkpoint: bool) -> bytes:
+    window = machine.window
+    head = {
+        "kind": "checkpoint" if is_checkpoint else "delta",
+        "rows": rows.size,
+        "ended": ended.size,
+        "again": again[0].size,
+        "delivered": [window.delivered.consumer, window.delivered.stream],
+        "floor": [window.floor.consumer, window.floor.stream],
+        "position": machine.position,
+        "read_up_to": window.read_up_to,
+        "ticket": window.queue.ticket,
+        "paused_until": machine.paused_until if machine.state in PAUSED else 0,
+        "delivered_at": machine.delivered_at,
+        "acked_at": machine.acked_at,
+        "sampled": machine.sampling.rest,
+    }
+    text = json.dumps(head, separators=(",", ":")).encode()
+    columns = [window.pending.column[name][rows] for name in COLUMNS]
+    parts = [_little(column).tobytes() for column in (*columns, ended, *again)]
+    return b"".join([_HEAD.pack(_MAGIC, VERSION, len(text)), text, *parts])
+
+
+def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False)
+
+
+def decode(value: bytes) -> Record:
+    """Read a record. Raises SnapshotUnreadable for one that is damaged, foreign or newer."""
+    try:
+        magic, version, size = _HEAD.unpack_from(value)
+        if magic != _MAGIC:
+            raise SnapshotUnreadable(f"not a record of consumer state: {value[:16]!r}")
+        if version != VERSION:
+            raise SnapshotUnreadable(
+                f"consumer state of version {version}; this overlay reads version {VERSION}. Upgrade it"
+            )
+        head = json.loads(value[_HEAD.size : _HEAD.size + size])
+        return _read(head, value, _HEAD.size + size)
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise SnapshotUnreadable(f"a record of consumer state is damaged: {value[:16]!r} ({error})") from error
+
+
+def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
+    def take(kind: type[np.generic], count: int) -> npt.NDArray[Any]:
+        nonlocal at
+        dtype = np.dtype(kind).newbyteorder("<")
+        column = np.frombuffer(value, dtype, count, at).astype(kind)
+        at += column.nbytes
+        return column
+
+    rows = {name: take(kind, head["rows"]) for name, kind in COLUMNS.items()}
+    ended, again = take(np.int64, head["ended"]), (take(np.int64, head["again"]), take(np.int64, head["again"]))
+    if at != len(value):
+        raise ValueError(f"{len(value) - at} bytes too many")
+    for name in ("delivered", "floor"):
+        head[name] = Pair(*map(int, head[name]))
+    return Record(head["kind"] == "checkpoint", head, rows, ended, again)
+
+
+class Log:
+    """Records in order. `restore` puts what they say into a fresh machine; they are joined only then, in one pass."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+
+    def apply(self, record: Record) -> None:
+        """The next record. Without a checkpoint before it, it counts as a change to a fresh consumer."""
+        if record.is_checkpoint:
+            self._records.clear()
+        self._records.append(record)
+
+    def restore(self, machine: Machine) -> None:
+        """Make a machine that has seen nothing yet what the one was that wrote the records."""
+        if not self._records:
+            return
+        head, window = self._records[-1].head, machine.window
+        rows = _join(self._records)
+        window.pending = Pending(rows["sequence"].size + 64)
+        window.pending.append(**rows)
+        window.delivered, window.floor = head["delivered"], head["floor"]
+        window.read_up_to = head["read_up_to"]
+        window.queue.ticket = head["ticket"]
+        consumer_seqs, sequences = (np.concatenate([record.again[i] for record in self._records]) for i in (0, 1))
+        known = np.isin(sequences, rows["sequence"])
+        window.restore((consumer_seqs[known], sequences[known]))
+        machine.up_to = head["position"]
+        machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
+        machine.sampling.rest = head["sampled"]
+        if head["paused_until"]:
+            machine.paused_until = head["paused_until"]
+            machine.state = TRANSITIONS[machine.state][Paused]
+
+
+def _join(records: list[Record]) -> Columns:
+    """The rows that the last word on each message leaves, in stream order."""
+    sequences = np.concatenate([part for record in records for part in (record.rows["sequence"], record.ended)])
+    is_row = np.concatenate(
+        [np.arange(r.rows["sequence"].size + r.ended.size) < r.rows["sequence"].size for r in records]
+    )
+    # the first of each in reverse order is the last word
+    _, found = np.unique(sequences[::-1], return_index=True)
+    last = sequences.size - 1 - found
+    places = np.cumsum(is_row)[last[is_row[last]]] - 1
+    return {name: np.concatenate([record.rows[name] for record in records])[places] for name in COLUMNS}

@@ -1,0 +1,88 @@
+"""The states of a consumer and what leads from one to another, in full.
+
+Two things stop delivery from outside: nobody reads the deliver subject, and a pause. Both may hold at once, and each may
+end before the other; that makes four states. What stops it from inside (max_ack_pending, flow control, pace, an empty
+stream) is no state: it is asked anew before each delivery, and `Machine.gate` names it.
+
+An event that a state does not list is refused. Acks and deadlines go on in every state but GONE.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from .events import (
+    Acked,
+    Bound,
+    Deleted,
+    Event,
+    FlowAnswered,
+    Nakked,
+    Offered,
+    Paused,
+    Progressed,
+    Pulled,
+    RangeAcked,
+    Read,
+    Removed,
+    Resumed,
+    Termed,
+    Ticked,
+    Unbound,
+    Updated,
+)
+
+
+class State(enum.Enum):
+    ASLEEP = "asleep"
+    AWAKE = "awake"
+    PAUSED = "paused"
+    PAUSED_ASLEEP = "paused_asleep"
+    GONE = "gone"
+
+
+def _stay(state: State) -> dict[type[Event], State]:
+    kinds = (
+        Offered, Removed, Pulled, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered, Ticked, Updated
+    )  # fmt: skip
+    return dict.fromkeys(kinds, state)
+
+
+TRANSITIONS: dict[State, dict[type[Event], State]] = {
+    State.ASLEEP: {
+        **_stay(State.ASLEEP),
+        Bound: State.AWAKE,
+        Unbound: State.ASLEEP,
+        Paused: State.PAUSED_ASLEEP,
+        Resumed: State.ASLEEP,
+        Deleted: State.GONE,
+    },
+    State.AWAKE: {
+        **_stay(State.AWAKE),
+        Bound: State.AWAKE,
+        Unbound: State.ASLEEP,
+        Paused: State.PAUSED,
+        Resumed: State.AWAKE,
+        Deleted: State.GONE,
+    },
+    State.PAUSED: {
+        **_stay(State.PAUSED),
+        Bound: State.PAUSED,
+        Unbound: State.PAUSED_ASLEEP,
+        Paused: State.PAUSED,
+        Resumed: State.AWAKE,
+        Deleted: State.GONE,
+    },
+    State.PAUSED_ASLEEP: {
+        **_stay(State.PAUSED_ASLEEP),
+        Bound: State.PAUSED,
+        Unbound: State.PAUSED_ASLEEP,
+        Paused: State.PAUSED_ASLEEP,
+        Resumed: State.ASLEEP,
+        Deleted: State.GONE,
+    },
+    State.GONE: {},
+}
+
+PAUSED = (State.PAUSED, State.PAUSED_ASLEEP)
+ASLEEP = (State.ASLEEP, State.PAUSED_ASLEEP)

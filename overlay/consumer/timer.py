@@ -1,0 +1,42 @@
+"""When a machine has to be asked again: the earliest of everything that it waits for. Times are ns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .deadlines import NEVER
+from .pending import Row
+from .table import ASLEEP, PAUSED, State
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+def find_next(machine: Machine, now: int) -> int:
+    """The time of the next Ticked, NEVER for none."""
+    if machine.state is State.GONE:
+        return NEVER
+    pause = machine.paused_until if machine.state in PAUSED else NEVER
+    pin = machine.waiting.pin.until if machine.waiting.pin.id else NEVER
+    times = (machine.waiting.next_at, machine.ready_at, machine.beat_at, pause, pin, find_removal(machine, now))
+    return min(_find_deadline(machine, now), *times)
+
+
+def find_removal(machine: Machine, now: int) -> int:
+    """When the consumer is to go for want of anybody who uses it, NEVER while somebody does."""
+    threshold, pending = machine.config.inactive_threshold, machine.window.pending
+    if not threshold or machine.is_removal_said:
+        return NEVER
+    if machine.config.is_push:
+        is_idle = machine.state in ASLEEP
+    else:
+        # an ack may still come for what waits for one
+        is_idle = not len(machine.waiting) and not pending.counts[Row.WAITING] and not pending.counts[Row.DELAYED]
+    return machine.active_at + threshold + machine.jitter if is_idle else NEVER
+
+
+def _find_deadline(machine: Machine, now: int) -> int:
+    """The next deadline; one that waits for unread acks needs no timer, since the tick comes with the acks."""
+    at, read_up_to = machine.window.deadlines.first, machine.blocked_until
+    is_blocked = read_up_to is not None and read_up_to < at <= now
+    return NEVER if is_blocked else at

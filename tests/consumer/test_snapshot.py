@@ -1,0 +1,127 @@
+"""Whatever happened, a machine made of the log goes on as the one that wrote it."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from overlay.consumer.events import Nakked, Paused, Progressed, RangeAcked, Removed, Termed, Ticked
+from overlay.consumer.machine import Machine
+from overlay.consumer.pending import COLUMNS
+from overlay.consumer.snapshot import Log, SnapshotUnreadable, decode, take_checkpoint, take_delta
+from tests.consumer.driver import SECOND, Driver, configure, some
+
+CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sample_freq="30")
+
+
+def act(driver: Driver, chance: random.Random) -> None:
+    """One random thing that happens to a consumer."""
+    sequence = chance.randint(1, max(driver.machine.window.delivered.stream, 1))
+    consumer_seq = driver.machine.window.delivered.consumer
+    match chance.randrange(8):
+        case 0 | 1:
+            driver.offer(chance.randint(1, 20))
+        case 2:
+            driver.ack(*{chance.randint(1, sequence) for _ in range(4)})
+        case 3 if consumer_seq:
+            driver.do(Nakked(sequence, consumer_seq, 1, chance.choice([None, 2 * SECOND])))
+        case 4:
+            driver.do(Progressed(sequence))
+        case 5 if consumer_seq:
+            driver.do(Termed(sequence, consumer_seq, 1))
+        case 6 if consumer_seq:
+            first = chance.randint(1, consumer_seq)
+            driver.do(RangeAcked(((first, min(first + 3, consumer_seq)),)))
+        case _:
+            driver.pass_time(chance.randint(1, 6) * SECOND)
+
+
+def resume(log: Log, driver: Driver) -> Driver:
+    """Another driver at the same time, with a machine made of the log, and the offers that were not delivered."""
+    twin = Driver(CONFIG)
+    twin.now = driver.now
+    log.restore(twin.machine)
+    twin.last = twin.machine.position
+    twin.offer(driver.last - twin.last)
+    twin.do(Ticked())
+    return twin
+
+
+def tell(machine: Machine) -> tuple[object, ...]:
+    pending = machine.window.pending
+    rows = np.flatnonzero(pending.view("state") != 0)
+    columns = [pending.view(name)[rows].tolist() for name in COLUMNS if name != "deadline"]
+    return (machine.window.delivered, machine.window.floor, pending.redelivered, machine.sampling.rest, columns)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_log_makes_the_same_machine(seed: int) -> None:
+    chance = random.Random(seed)
+    driver, log = Driver(CONFIG), Log()
+    for step in range(120):
+        act(driver, chance)
+        if step % 3 == 0:
+            take = take_checkpoint if chance.random() < 0.1 else take_delta
+            log.apply(decode(take(driver.machine)))
+    log.apply(decode(take_delta(driver.machine)))
+    driver.do(Ticked())
+    twin = resume(log, driver)
+    assert tell(twin.machine) == tell(driver.machine)
+    first, second = len(driver.sent()), len(twin.sent())
+    for other in (driver, twin):
+        chance = random.Random(seed + 1)
+        for _ in range(40):
+            act(other, chance)
+    assert twin.sent()[second:] == driver.sent()[first:]
+    assert tell(twin.machine) == tell(driver.machine)
+
+
+def test_a_range_names_redeliveries_from_before() -> None:
+    driver, log = Driver(CONFIG), Log()
+    driver.offer(2)
+    driver.pass_time(10 * SECOND)
+    log.apply(decode(take_delta(driver.machine)))
+    twin = resume(log, driver)
+    twin.do(RangeAcked(((3, 3),)))
+    assert twin.machine.window.pending.find(some(1)).size == 0
+    assert twin.machine.window.pending.count == 1
+
+
+def test_a_pause_lasts() -> None:
+    driver, log = Driver(CONFIG), Log()
+    driver.do(Paused(driver.now + SECOND))
+    log.apply(decode(take_checkpoint(driver.machine)))
+    assert resume(log, driver).machine.info(driver.now).pause_remaining == SECOND
+
+
+def test_what_is_written_follows_what_changed() -> None:
+    driver = Driver(configure(max_ack_pending=-1))
+    driver.offer(100_000)
+    assert len(take_delta(driver.machine)) > 1_000_000
+    driver.ack(*range(1, 11))
+    driver.do(Removed(sequences=some(50)))
+    assert len(take_delta(driver.machine)) < 1_000
+    assert len(take_delta(driver.machine)) < 400
+
+
+def test_what_came_and_went_between_two_records_is_small() -> None:
+    driver = Driver(configure())
+    take_delta(driver.machine)
+    driver.offer(500)
+    driver.ack(*range(1, 501))
+    assert len(take_delta(driver.machine)) < 500 * 8 + 400
+
+
+def test_newer_and_damaged_records_are_refused() -> None:
+    driver = Driver(CONFIG)
+    driver.offer(3)
+    value = take_delta(driver.machine)
+    assert decode(value).rows["sequence"].tolist() == [1, 2, 3]
+    with pytest.raises(SnapshotUnreadable, match="version 2"):
+        decode(value[:3] + struct.pack("<B", 2) + value[4:])
+    for damaged in (b"", b"OVC", b"XXX" + value[3:], value[:-1], value + b"x", value[:8] + b"[" + value[9:]):
+        with pytest.raises(SnapshotUnreadable):
+            decode(damaged)
