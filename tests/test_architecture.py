@@ -44,7 +44,7 @@ BEHIND = {
     "subject": {"scan", "filter", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "config"},
     "filter": {"subject", "config", "match", "deliver", "worker", "source", "client", "cli", "inspect", "view"},
     "match": {"deliver", "worker", "source", "client", "cli", "inspect", "view"},
-    "index": {"deliver", "worker", "source", "client", "cli", "inspect", "view"},
+    "index": {"deliver", "worker", "client", "cli", "inspect", "view"},
     "consumer": {"match", "deliver", "worker", "source", "client", "cli", "inspect", "view"},
     "config": {"match", "deliver", "worker", "source", "client", "cli", "inspect", "view", "scan"},
     "source": {"deliver", "worker", "client", "cli", "inspect", "view"},
