@@ -13,7 +13,7 @@ import click
 from confluent_kafka import KafkaException
 
 from bench import dataset as data
-from bench import push, scan, sql
+from bench import push, scan, skip, sql
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -27,7 +27,7 @@ from overlay.logs import set_up_logs
 Measure = Callable[[Dataset, Settings, Progress], Iterator[Case]]
 
 BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
-    {"scan": scan.measure, "push": push.measure, "sql": sql.measure}
+    {"scan": scan.measure, "push": push.measure, "sql": sql.measure, "skip": skip.measure}
 )
 
 
@@ -35,7 +35,11 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
 @click.argument("name", type=click.Choice(sorted(BENCHES)))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line, and no table.")
 @click.option("--quick", is_flag=True, help="Same cases, little data, one round: under two minutes, not for judging.")
-@click.option("--scale", type=click.FloatRange(min=0.01), help="Repeat the 336,776 flights this often. [default: 3]")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0.01),
+    help="Repeat the 336,776 flights this often; skip: three million records so often. [default: 3]",
+)
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")
 @click.option("--codec", multiple=True, type=click.Choice(CODECS), help="scan, push: run cases of this codec only.")

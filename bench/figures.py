@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 class Unit(enum.Enum):
     RATE = "records/s"  # more is better
-    MILLISECONDS = "ms"  # less is better
+    # of these less is better
+    MILLISECONDS = "ms"
+    PERCENT = "%"
+    MEGABYTES = "MB"
 
 
 OVERLAY = "overlay"
@@ -25,9 +28,9 @@ OVERLAY = "overlay"
 class Case:
     """One line of a bench: medians over the rounds.
 
-    `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the
-    name of the figure (`p50`), in the unit of the case. `extra` are further figures of ours. `runs`: what each round
-    gave.
+    `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the name of
+    the figure (`p50`; `overlay` for that of the case), in the unit of the case. `extra` are further figures of ours.
+    `runs`: what each round gave.
     """
 
     name: str
@@ -48,7 +51,8 @@ class Case:
         """Whether each goal is met: ratios must reach theirs, figures must stay under their limits."""
         ratio = self.ratio
         reached = {peer: ratio[peer] >= goal for peer, goal in self.goal.items() if peer in ratio}
-        below = {name: self.extra[name] < limit for name, limit in self.limit.items() if name in self.extra}
+        figures = {OVERLAY: self.overlay, **self.extra}
+        below = {name: figures[name] < limit for name, limit in self.limit.items() if name in figures}
         return reached | below
 
     def to_json(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bench.figures import Case, Unit
+from bench.figures import OVERLAY, Case, Unit
 
 
 def print_table(bench: str, cases: Sequence[Case], console: Console | None = None) -> None:
@@ -29,12 +29,15 @@ def print_table(bench: str, cases: Sequence[Case], console: Console | None = Non
 
 def format_ours(case: Case) -> str:
     """Our figure, with percentiles where there are some."""
-    text = format_figure(case.unit, case.overlay)
     met = case.judge()
-    for name, value in case.extra.items():
+
+    def tell(name: str, value: float) -> str:
         mark = f" (goal < {case.limit[name]:g}: {_tell(met[name])})" if name in case.limit else ""
-        text += f"\n{name} {format_figure(case.unit, value)}{mark}"
-    return text
+        return format_figure(case.unit, value) + mark
+
+    return "\n".join(
+        [tell(OVERLAY, case.overlay), *(f"{name} {tell(name, value)}" for name, value in case.extra.items())]
+    )
 
 
 def format_peer(case: Case, peer: str) -> str:
@@ -50,7 +53,9 @@ def format_peer(case: Case, peer: str) -> str:
 
 
 def format_figure(unit: Unit, value: float) -> str:
-    return f"{value / 1000:,.0f} k/s" if unit is Unit.RATE else f"{value:,.1f} ms"
+    if unit is Unit.RATE:
+        return f"{value / 1000:,.0f} k/s"
+    return f"{value:,.2f} %" if unit is Unit.PERCENT else f"{value:,.1f} {unit.value}"
 
 
 def _tell(met: bool) -> str:

@@ -13,12 +13,13 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
 
 from bench.dataset import Dataset
 from bench.errors import PeerUnavailable
@@ -45,10 +46,12 @@ class NatsScan:
     def run(self, work: Work) -> Tally:
         if self._server is None:
             self._server = Server()
+        name = f"first{work.records}"  # a stream for each number of records
         if work.records not in self._copied:
-            asyncio.run(_copy(self._server.url, self._dataset, work.records))
+            asyncio.run(copy(self._server.url, name, _list_messages(self._dataset, work.records), work.records))
             self._copied.add(work.records)
-        return asyncio.run(_count(self._server.url, work, self._dataset.count(work.pattern, work.records)))
+        expected = self._dataset.count(work.pattern, work.records)
+        return asyncio.run(count(self._server.url, name, work.pattern, work.records, expected))
 
     def close(self) -> None:
         if self._server is not None:
@@ -83,36 +86,40 @@ class Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _prefix(records: int) -> str:
-    """A stream for each number of records; streams of one server must not share subjects."""
-    return f"first{records}"
+Message = tuple[str, bytes, dict[str, str]]
+"""Subject, value, headers."""
 
 
-async def _copy(url: str, dataset: Dataset, records: int) -> None:
+def _list_messages(dataset: Dataset, records: int) -> Iterator[Message]:
+    subjects = dataset.subjects.to_pylist()
+    rows = flights.records(dataset.table, records / dataset.table.num_rows)
+    for number, (_, value, headers) in enumerate(rows):
+        yield subjects[number % len(subjects)], value, {name: text.decode() for name, text in headers}
+
+
+async def copy(url: str, name: str, messages: Iterable[Message], records: int) -> None:
+    """Publish messages to a stream of that name, which is made; streams of one server must not share subjects, so the
+    name is their first token."""
     client = await nats.connect(url)
     try:
         stream = client.jetstream()
-        prefix = _prefix(records)
-        config = StreamConfig(name=prefix, subjects=[f"{prefix}.>"], storage=StorageType.FILE, allow_direct=True)
+        config = StreamConfig(name=name, subjects=[f"{name}.>"], storage=StorageType.FILE, allow_direct=True)
         await stream.add_stream(config)
-        subjects = dataset.subjects.to_pylist()
-        rows = flights.records(dataset.table, records / dataset.table.num_rows)
-        for count, (_, value, headers) in enumerate(rows, start=1):
-            subject = f"{prefix}.{subjects[(count - 1) % len(subjects)]}"
-            texts = {name: text.decode() for name, text in headers}
+        for number, (subject, value, headers) in enumerate(messages, start=1):
             # the answer to one says that those before it are stored: as fast as the server takes them, none dropped
-            if count % ACKED_EVERY == 0 or count == records:
-                await stream.publish(subject, value, headers=texts, timeout=ANSWER_S)
+            if number % ACKED_EVERY == 0 or number == records:
+                await stream.publish(f"{name}.{subject}", value, headers=headers, timeout=ANSWER_S)
             else:
-                await client.publish(subject, value, headers=texts)
-        stored = (await stream.stream_info(prefix)).state.messages
+                await client.publish(f"{name}.{subject}", value, headers=headers)
+        stored = (await stream.stream_info(name)).state.messages
         if stored != records:
             raise PeerUnavailable(f"nats-server kept {stored} of {records} messages published to it")
     finally:
         await client.close()
 
 
-async def _count(url: str, work: Work, expected: int) -> Tally:
+async def count(url: str, name: str, pattern: str, records: int, expected: int, start_seq: int | None = None) -> Tally:
+    """Receive `expected` messages by an ordered consumer; from a sequence on, and then no more, where one is given."""
     began = time.perf_counter()
     client: Client = await nats.connect(url)
     done = asyncio.Event()
@@ -120,16 +127,20 @@ async def _count(url: str, work: Work, expected: int) -> Tally:
 
     async def receive(_: Msg) -> None:
         nonlocal matched
+        if done.is_set() and start_seq is not None:
+            return  # what comes behind the part that is asked for
         matched += 1
         if matched >= expected:
             done.set()
 
+    where = (
+        ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_seq) if start_seq else None
+    )
     try:
-        prefix = _prefix(work.records)
         stream = client.jetstream()
-        await stream.subscribe(f"{prefix}.{work.pattern}", stream=prefix, ordered_consumer=True, cb=receive)
+        await stream.subscribe(f"{name}.{pattern}", stream=name, ordered_consumer=True, cb=receive, config=where)
         await asyncio.wait_for(done.wait(), DEADLINE_S)
-        return Tally(work.records, matched, time.perf_counter() - began)
+        return Tally(records, matched, time.perf_counter() - began)
     except TimeoutError as error:
         raise PeerUnavailable(
             f"nats: {matched} of {expected} matching messages came within {DEADLINE_S:.0f} s"

@@ -49,7 +49,9 @@ INTERRUPTED = 130
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "raw", "arrow-ipc"]), default="table", show_default=True
 )
-@click.option("--index/--no-index", default=True, help="Whether the stream's chunk index may say what need not be read.")
+@click.option(
+    "--index/--no-index", default=True, help="Whether the stream's chunk index may say what need not be read."
+)
 @click.option("--count", "counting", is_flag=True, help="Print how many records pass, and nothing else.")
 def read(
     stream: str,

@@ -1,11 +1,19 @@
-"""Which partitions a reading reads, and from where to where."""
+"""Which partitions a reading reads, and from where to where.
+
+The first reading of a line asks Kafka everything, and gets good answers to what is wrong: an address, a password, a
+topic. Those that follow ask no more than has to be known anew: one small fetch for the bounds of each partition, and now
+and then which partitions there are, all at once. That fetch looks at the batch behind which the chunk index ends, so it also
+says whether the index still holds. When anything is not as it was, everything is asked again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 from confluent_kafka.admin import OffsetSpec
 
 from overlay.admin import Admin
@@ -14,11 +22,13 @@ from overlay.connection import Properties, check_reachable
 from overlay.deliver.state import ShardState
 from overlay.errors import OverlayError
 from overlay.inspect.reading import check_topics, look_around
+from overlay.source.check import Glimpse, glimpse
 from overlay.source.mark import Source
 from overlay.worker.sources import Sources, list_sources
 
+from .line import Known, Line
 from .question import Request
-from .sieve import Stretch
+from .stretch import Stretch
 
 DEADLINE_S = 5.0
 """How long Kafka may take to answer at all: somebody waits for it."""
@@ -34,6 +44,9 @@ class Bounds:
 
     stretches: tuple[Stretch, ...]
     sources: Sources
+    log_starts: Mapping[Source, int] = field(default_factory=dict)
+    seen: Mapping[Source, Glimpse] = field(default_factory=dict)
+    """What was asked for beside, where it could be had."""
 
     @property
     def further(self) -> tuple[Stretch, ...]:
@@ -41,20 +54,23 @@ class Bounds:
         return tuple(Stretch(each.source, each.stop, floor=each.floor) for each in self.stretches)
 
 
-async def find_bounds(kafka: Properties, request: Request) -> Bounds:
-    """Ask Kafka. Ends are the last stable offsets of this moment.
+async def find_bounds(line: Line, request: Request, offsets: Mapping[Source, int]) -> Bounds:
+    """Ask Kafka. Ends are the last stable offsets of this moment. `offsets`: those to look at beside, at no further cost.
 
     Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, or NoSequence for a sequence in a
     stream of several partitions.
     """
-    await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
-    admin = Admin(kafka)
-    sources = await _find_sources(kafka, admin, request.stream)
-    bounds = await admin.find_bounds(sources.partitions)
+    key = request.stream.topics
+    seen = await _look_again(line, line.known.get(key), offsets)
+    if not seen:
+        if key in line.known:
+            await line.close()  # whatever it was, a new connection is none the worse
+        line.known[key] = await _look(line, request.stream)
+    sources = line.known[key].sources
+    bounds = line.known[key].bounds | {s: (seen[s].first, seen[s].end) for s in sources.partitions if s in seen}
+    line.known[key] = replace(line.known[key], bounds=bounds)
     starts = {source: first for source, (first, _) in bounds.items()}
     floor = 0
-    if request.since is not None:
-        starts = await _find_starts(admin, bounds, request.since)
     if request.from_seq is not None:
         if not sources.is_sequenced:
             raise NoSequence(
@@ -63,7 +79,36 @@ async def find_bounds(kafka: Properties, request: Request) -> Bounds:
             )
         floor = request.from_seq - 1
         starts = {source: min(max(floor, first), end) for source, (first, end) in bounds.items()}
-    return Bounds(tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items()), sources)
+    stretches = tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items())
+    return Bounds(stretches, sources, {source: first for source, (first, _) in bounds.items()}, seen)
+
+
+async def _look(line: Line, stream: StreamConfig) -> Known:
+    await asyncio.to_thread(check_reachable, line.kafka, DEADLINE_S)
+    sources = await _find_sources(line.kafka, line.admin, stream)
+    bounds = await line.admin.find_bounds(sources.partitions)
+    client = await line.open()
+    for topic in stream.topic_names:
+        await client.add_topic(topic)
+    return Known(sources, {topic: _count(client, topic) for topic in stream.topic_names}, bounds)
+
+
+async def _look_again(line: Line, known: Known | None, offsets: Mapping[Source, int]) -> dict[Source, Glimpse]:
+    """What has to be known anew; nothing when it is not certain that all else is as it was."""
+    if known is None:
+        return {}
+    at = {source: max(first, end - 1) for source, (first, end) in known.bounds.items()}
+    at |= {source: max(at.get(source, 0), offset) for source, offset in offsets.items()}
+    try:
+        client = await line.open()
+        async with asyncio.timeout(DEADLINE_S):
+            looks = asyncio.gather(*(glimpse(client, source, offset) for source, offset in at.items()))
+            found, _ = await asyncio.gather(looks, line.refresh())
+    except (OverlayError, KafkaError, OSError, TimeoutError):
+        return {}
+    if any(_count(client, topic) != count for topic, count in known.counts.items()):
+        return {}
+    return dict(zip(at, found, strict=True))
 
 
 async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -> Sources:
@@ -74,8 +119,18 @@ async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -
     return list_sources(stream, topics, ShardState())
 
 
-async def _find_starts(admin: Admin, bounds: Mapping[Source, tuple[int, int]], since: int) -> dict[Source, int]:
-    """The first offset at or after a time; before it every record is older, whatever the order of the timestamps."""
+def _count(client: AIOKafkaClient, topic: str) -> int:
+    return len(client.cluster.partitions_for_topic(topic) or ())
+
+
+async def begin_at(line: Line, stretches: Iterable[Stretch], since: int) -> list[Stretch]:
+    """Begin at the first offset at or after a time: before it every record is older, whatever the order of timestamps."""
+    asked = {each.source: each for each in stretches}
     # Kafka gives negative times a meaning of their own
-    found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(max(0, since)))
-    return {source: at if at >= 0 else bounds[source][1] for source, at in found.items()}
+    found = await line.admin.find_offsets(asked, OffsetSpec.for_timestamp(max(0, since)))
+    # where the first such record was deleted, brokers say that there is none, though later ones are there
+    return [each.begin_at(at) if (at := found[each.source]) >= 0 else _doubt(each) for each in asked.values()]
+
+
+def _doubt(stretch: Stretch) -> Stretch:
+    return stretch if stretch.start > 0 else stretch.begin_at(stretch.stop)

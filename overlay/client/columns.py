@@ -55,6 +55,11 @@ def build_batch(
     return pa.RecordBatch.from_arrays([_take(field, found, stream) for field in schema], schema=schema)
 
 
+def make_empty_rows(count: int) -> pa.RecordBatch:
+    """A batch without columns."""
+    return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
+
+
 def _take(field: pa.Field, found: pa.RecordBatch, stream: str | None) -> pa.Array:
     if field.name == "stream":
         return pa.repeat(pa.scalar(stream, pa.string()), found.num_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Unpack
 
@@ -15,8 +16,10 @@ from overlay.config.relations import suggest
 from overlay.errors import ConfigError, OverlayError, Place
 
 from .columns import choose_schema
+from .indexes import Indexes
+from .line import Lines
 from .question import BadQuestion, Question, Request, make_request
-from .reader import Progress, read_batches
+from .reader import Progress, read_alone, read_batches
 from .reading import AsyncReading, Reading
 from .topic import Declared, describe_topic
 
@@ -25,15 +28,27 @@ class UnknownStream(OverlayError, LookupError):
     """A stream that no file describes. Whoever named it acts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """Reads streams and topics. Holds no connection of its own: each reading has one, for as long as it goes on."""
+    """Reads streams and topics. Keeps connections, and what it has read of chunk indexes, from one reading to the next."""
 
     kafka: Mapping[str, str] = field(repr=False)
     """Kafka settings by librdkafka's names."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     origin: str = ""
     """Where the streams come from, for messages."""
+    prefix: str = ""
+    """Of the overlay's own topics, of which the index of a stream is one."""
+    _lines: Lines = field(init=False, repr=False)
+    _indexes: Indexes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lines", Lines(self.kafka))
+        object.__setattr__(self, "_indexes", Indexes(self.prefix))
+
+    def close(self) -> None:
+        """Close what is kept between readings. It may be used again; a client that nobody holds closes by itself."""
+        self._lines.close()
 
     def read(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
@@ -47,17 +62,17 @@ class Client:
         Raises BadQuestion, UnknownStream, SubjectError, FilterSyntaxError and ConfigError at once; what Kafka has to say
         comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch.
         """
-        request = self._ask(stream, topic, declare, question)
-        progress = Progress()
-        return Reading(read_batches(self.kafka, request, progress), choose_schema(request.columns), progress)
+        request, progress = self._ask(stream, topic, declare, question), Progress()
+        read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
+        return Reading(self._lines, read, choose_schema(request.columns), progress)
 
     def read_async(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
     ) -> AsyncReading:
-        """As `read`, for `async for`."""
-        request = self._ask(stream, topic, declare, question)
-        progress = Progress()
-        return AsyncReading(read_batches(self.kafka, request, progress), choose_schema(request.columns), progress)
+        """As `read`, for `async for`. Its connection ends with it."""
+        request, progress = self._ask(stream, topic, declare, question), Progress()
+        batches = read_alone(self._lines, self._indexes, request, progress)
+        return AsyncReading(batches, choose_schema(request.columns), progress)
 
     def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
         if bool(stream) == bool(topic):
@@ -94,7 +109,7 @@ def open_client(
     loaded = config if isinstance(config, Loaded) else load(FilePath(config))
     settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
     origin = str(FilePath(loaded.files[""].file).parent)
-    return Client(check_settings(settings), loaded.streams, origin)
+    return Client(check_settings(settings), loaded.streams, origin, loaded.service.topics.prefix)
 
 
 def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from overlay.logs import get_logger
 from overlay.source.mark import Source
 from overlay.worker.sources import Sources, list_sources
 
-from .sieve import Stretch
+from .stretch import Stretch
 
 log = get_logger(__name__)
 

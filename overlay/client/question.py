@@ -45,6 +45,8 @@ class Question(TypedDict, total=False):
     """Go on with what comes, for ever or up to `limit`."""
     columns: Sequence[str]
     """The columns to build; all of SCHEMA when left out, none with an empty list."""
+    index: bool
+    """Whether the stream's chunk index may say what need not be read: true, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Request:
     last: int | None
     limit: int | None
     follow: bool
+    index: bool = True
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
@@ -81,6 +84,7 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
         _check_count("last", question.get("last"), 0),
         _check_count("limit", question.get("limit"), 0),
         bool(question.get("follow", False)),
+        bool(question.get("index", True)),
     )
     if request.follow and request.until is not None:
         raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")

@@ -3,6 +3,9 @@
 Nothing is read ahead of whoever takes the batches, but for what the feed holds: it stops fetching at a bound of bytes.
 So a slow reader costs no memory, and one that goes away leaves nothing behind once the generator is closed.
 
+Where a chunk index leaves things out, a partition is read in legs (stretch.py), and each leg by a lane of its own. The legs
+to come are asked for while one is worked on (journey.py), but their records are handed out in order.
+
 The last N records that pass are found by reading backwards in growing spans, each forwards: what a span holds cannot be
 known without reading it. A partition is done with once it has given N, or has no more; what is kept meanwhile is N
 records a partition. Partitions are merged by timestamp from their ends, each in its own order.
@@ -12,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,7 +26,6 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
-from overlay.connection import Properties, open_client
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan.columns import Ints
@@ -33,14 +35,25 @@ from overlay.source.mark import Source
 from overlay.source.span import PATIENCE_S
 from overlay.source.start import WINDOW
 
-from .bounds import Bounds, find_bounds
+from .bounds import Bounds, begin_at, find_bounds
+from .columns import make_empty_rows
 from .growth import Growth
+from .indexes import Course, Indexes, derive_conditions
+from .journey import Journey, go_on
+from .line import Line, Lines
 from .question import Request
-from .sieve import Part, Sieve, Stretch
+from .sieve import Part, Sieve
+from .stretch import Stretch
 
 log = get_logger(__name__)
 
 Batches = AsyncGenerator[pa.RecordBatch, None]
+REQUESTS = 8
+"""Under way to a broker: one to be worked on, and a few that hide the way there and back."""
+SMALL_BYTES = 256 << 10
+"""A fetch that is worked on in less time than it takes to have a thread do it, and never long enough to hold up a loop."""
+COUNT_ROWS = 1 << 20
+"""In a batch of records that are only counted."""
 
 
 @dataclass(slots=True)
@@ -65,28 +78,48 @@ class Progress:
     """Batches that cannot be read, passed over as the stream's `on_corrupt` says."""
     lost: int = 0
     """Offsets that retention removed before they were read."""
+    unread: int = 0
+    """Offsets that the stream's chunk index has let us leave out; they count as done. What else is said here does not
+    count them."""
 
 
-async def read_batches(kafka: Properties, request: Request, progress: Progress) -> Batches:
+async def read_alone(lines: Lines, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+    """`read_batches` with a line of its own, in the caller's loop."""
+    async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_batches(line: Line, indexes: Indexes, request: Request, progress: Progress) -> Batches:
     """The batches that answer a request, none of them empty.
 
     Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip, SourceChanged, SourceUnavailable.
     """
-    bounds = await find_bounds(kafka, request)
-    client = await open_client(kafka)
-    try:
-        sieve = Sieve(request, sequenced=bounds.sources.is_sequenced)
-        scan = Scan(client, Admin(kafka), sieve, request, bounds, progress)
-        left = request.limit
-        async with aclosing(scan.read()) as batches:
-            while left != 0 and (batch := await anext(batches, None)) is not None:
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
-                progress.matched += batch.num_rows
-                yield batch
-    finally:
-        await client.close()
+    conditions = derive_conditions(request, now_ms())
+    index = indexes.find(request, conditions)
+    bounds = await find_bounds(line, request, index.offsets if index else {})
+    course = await index.find_course(line, request, conditions, bounds) if index else None
+    course = course or Course(bounds.stretches)
+    addressing = line.find_addressing(request.stream) if request.is_named else None
+    sieve = Sieve(request, sequenced=bounds.sources.is_sequenced, addressing=addressing)
+    scan = Scan(await line.open(), line.admin, sieve, request, bounds, await _begin(line, request, course), progress)
+    left = request.limit
+    async with aclosing(scan.read()) as batches:
+        while left != 0 and (batch := await anext(batches, None)) is not None:
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            progress.matched += batch.num_rows
+            yield batch
+
+
+async def _begin(line: Line, request: Request, course: Course) -> Course:
+    """Where no index says which times lie where, Kafka says where to begin."""
+    blind = [each for each in course.stretches if each.way is None]
+    if request.since is None or not blind:
+        return course
+    begun = {each.source: each for each in await begin_at(line, blind, request.since)}
+    return replace(course, stretches=tuple(begun.get(each.source, each) for each in course.stretches))
 
 
 @dataclass(slots=True)
@@ -98,28 +131,40 @@ class Scan:
     sieve: Sieve
     request: Request
     bounds: Bounds
+    course: Course
     progress: Progress
 
     async def read(self) -> Batches:
         """Batches in the order of each partition, those of several interleaved as they come."""
-        stretches: Sequence[Stretch] = self.bounds.stretches
+        stretches, further = self.course.stretches, self.bounds.further if self.request.follow else ()
+        for batch in self._count(self.course.counted):
+            yield batch
         if self.request.last is not None:
             for batch in await self._find_last(stretches, self.request.last):
                 yield batch
-            stretches = self.bounds.further if self.request.follow else ()
-        elif self.request.follow:
-            stretches = [replace(each, stop=NO_STOP) for each in stretches]
-        async with aclosing(self._read_parts(stretches)) as parts:
-            async for _, part in parts:
-                for batch in part.batches:
-                    yield batch
+            stretches = ()
+        elif self.request.follow and all(each.way is None for each in stretches):
+            further = tuple(replace(each, stop=NO_STOP) for each in stretches)
+            stretches = ()
+        for some in (stretches, further):
+            async with aclosing(self._read_parts(some)) as parts:
+                async for _, part in parts:
+                    for batch in part.batches:
+                        yield batch
+
+    def _count(self, records: int) -> Iterator[pa.RecordBatch]:
+        """Records that nobody has to look at, as batches without columns."""
+        self.progress.unread += records
+        while records > 0:
+            yield make_empty_rows(min(records, COUNT_ROWS))
+            records -= COUNT_ROWS
 
     async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
         """The last `count` records that pass, of all stretches together."""
         kept: dict[Source, deque[Part]] = {each.source: deque() for each in stretches}
         window, left = max(WINDOW, count), list(stretches)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
-            spans = [replace(each, start=max(each.start, each.stop - window)) for each in left]
+            spans = [each.keep_last(window) for each in left]
             found: dict[Source, deque[Part]] = {each.source: deque() for each in left}
             async with aclosing(self._read_parts(spans)) as parts:
                 async for source, part in parts:
@@ -135,44 +180,58 @@ class Scan:
     async def _read_parts(self, stretches: Sequence[Stretch]) -> AsyncGenerator[tuple[Source, Part], None]:
         stretches = [each for each in stretches if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in stretches)
-        more = sum(each.stop - each.start for each in stretches)
-        self.progress.total = None if endless else (self.progress.total or 0) + more
-        feed = Feed(self.client)
-        growth = self._watch_growth(feed.changed) if endless else None
-        try:
-            lanes = {await feed.open(*each.source, each.start, each.stop): each for each in stretches}
-            while lanes:
-                feed.changed.clear()
-                for each in growth.take() if growth else ():
-                    lanes[await feed.open(*each.source, each.start)] = each
-                    self.sieve.sequenced = False  # there is no order over several partitions
-                ready = [lane for lane in lanes if lane.ready is not None]
-                for lane in ready:
-                    async with aclosing(self._take(lane, lanes[lane])) as parts:
-                        async for part in parts:
-                            yield lanes[lane].source, part
-                lanes = {lane: each for lane, each in lanes.items() if lane.ready or lane.position < each.stop}
-                if lanes and not ready:
-                    await _wait(feed, None if endless else PATIENCE_S)
-        finally:
+        self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
+        if not stretches:
+            return
+        async with AsyncExitStack() as stack:
+            feed = Feed(self.client, requests=1 if endless else REQUESTS)
+            stack.push_async_callback(feed.close)
+            growth = self._watch_growth(feed.changed) if endless else None
             if growth is not None:
-                await growth.close()
-            await feed.close()
+                stack.push_async_callback(growth.close)
+            journeys = [Journey(feed, each) for each in stretches]
+            self._pass_over(journeys)
+            while journeys := [each for each in journeys if not each.is_over]:
+                feed.changed.clear()
+                for added in growth.take() if growth else ():
+                    journeys.append(Journey(feed, added))
+                    self.sieve.sequenced = False  # there is no order over several partitions
+                await go_on(journeys)
+                ready = [journey for journey in journeys if journey.lane.ready is not None]
+                for journey in ready:
+                    async with aclosing(self._take(journey)) as parts:
+                        async for part in parts:
+                            yield journey.stretch.source, part
+                    journey.leave()
+                if not ready:
+                    await _wait(feed, None if endless else PATIENCE_S)
+
+    def _pass_over(self, journeys: Iterable[Journey]) -> None:
+        """Count what the index leaves out."""
+        for each in journeys:
+            if each.stretch.way is not None:
+                unread = _count_offsets(each.stretch) - each.offsets
+                self.progress.unread += unread
+                self.progress.done += unread
 
     def _watch_growth(self, changed: asyncio.Event) -> Growth:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
-    async def _take(self, lane: Lane, stretch: Stretch) -> AsyncGenerator[Part, None]:
-        """What a lane has ready, through the sieve; afterwards the lane stands where to go on."""
-        match lane.take():
+    async def _take(self, journey: Journey) -> AsyncGenerator[Part, None]:
+        """What a journey has ready, through the sieve; afterwards its lane stands where to go on."""
+        taken, gaps = journey.take()
+        lane, stretch = journey.lane, journey.stretch
+        self.progress.done -= gaps
+        match taken:
             case Fetched() as fetched:
-                position, parts = fetched.position, self.sieve.sift(stretch, fetched, now_ms())
-                while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                position, parts = fetched.position, self.sieve.sift(stretch, fetched, now_ms(), lane.stop)
+                part, is_small = None, fetched.data.size <= SMALL_BYTES
+                while (part is None or not part.is_last) and (part := await _next(parts, is_small)):
                     self._note(part, part.position - position)
                     position = part.position
                     yield part
                     self._check(part, stretch.source)
-                reached = min(max(position, fetched.next_offset), stretch.stop)
+                reached = min(max(position, fetched.next_offset), lane.stop)
                 self.progress.done += reached - position
                 if position > lane.position:
                     lane.seek(position)
@@ -207,7 +266,7 @@ class Scan:
                 f"{topic}-{partition}: the log ends at {end}, below the position {lane.position}: it was truncated or"
                 " created again. Read it anew"
             )
-        lost = max(0, min(first, stretch.stop) - lane.position)
+        lost = max(0, min(first, lane.stop) - lane.position)
         if lost:
             self.progress.lost += lost
             self.progress.done += lost
@@ -215,11 +274,19 @@ class Scan:
         lane.seek(max(first, lane.position))
 
 
+async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
+    return next(parts, None) if is_small else await asyncio.to_thread(next, parts, None)
+
+
 async def _wait(feed: Feed, patience_s: float | None) -> None:
     try:
         await asyncio.wait_for(feed.changed.wait(), patience_s)
     except TimeoutError:
         raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again") from None
+
+
+def _count_offsets(stretch: Stretch) -> int:
+    return stretch.stop - stretch.start
 
 
 def _count(parts: Iterable[Part]) -> int:
@@ -250,6 +317,6 @@ def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[Part]], count: i
         return []
     order = np.argsort(np.concatenate(keys), kind="stable")[-count:]
     if not schema.names:
-        return [pa.RecordBatch.from_struct_array(pa.nulls(order.size, pa.struct([])))]
+        return [make_empty_rows(order.size)]
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).take(pa.array(order)).to_batches()
     return found

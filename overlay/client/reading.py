@@ -1,7 +1,7 @@
 """What `read` and `read_async` return: batches to iterate over, and how far the reading is.
 
-The reader is written for an event loop. A synchronous reading gives it a loop in a thread of its own, so that it works
-in a notebook as well, where a loop is running already. Between the two stands a channel with room for a few batches:
+The reader is written for an event loop. A synchronous reading runs one in a thread of its own, so that it works in a
+notebook as well, where a loop is running already. Between the two stands a channel with room for a few batches:
 when it is full the reader waits, then the feed behind it, then nothing more is fetched.
 
 The thread knows the channel and never the reading. So a reading that nobody holds any more is collected, and its
@@ -15,13 +15,14 @@ import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
+from .line import Line, Lines
 from .reader import Batches, Progress
 
 ROOM = 4
@@ -38,14 +39,11 @@ class Channel:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def run(self, batches: Batches) -> None:
+    def run(self, lines: Lines, read: Callable[[Line], Batches]) -> None:
         """Fill the channel, in this thread, until the batches end or somebody stops it."""
         end: BaseException | None = None
         try:
-            with asyncio.Runner() as runner:
-                runner.run(self._fill(batches))
-        except asyncio.CancelledError:
-            pass
+            lines.run(lambda line: self._fill(read(line)))
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the batches
             end = error
         finally:
@@ -90,10 +88,10 @@ class Reading:
     Raises what `read_batches` raises, from where the iteration stands.
     """
 
-    def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
+    def __init__(self, lines: Lines, read: Callable[[Line], Batches], schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress
         self._channel = Channel()
-        thread = threading.Thread(target=self._channel.run, args=(batches,), name="overlay-read", daemon=True)
+        thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._channel, thread)
         thread.start()
 

@@ -13,30 +13,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from overlay.index.probes import NO_PART
+from overlay.index.probes import Part as Test
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP, Ints
-from overlay.scan.decode import NO_STOP
 from overlay.source.feed import Fetched
-from overlay.source.mark import Source
 from overlay.subject.dictionary import Dictionary
 
 from .columns import build_batch, choose_schema
 from .question import Request
+from .stretch import Stretch
 
 PART_BYTES = 4 << 20
 PART_SLICES = 8
 """At most so much is joined: a slice is about two megabytes of records."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
-
-    source: Source
-    start: int
-    stop: int = NO_STOP
-    floor: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +48,8 @@ class Part:
     """Values that the filter names and that could not be read, by reason."""
     broken: Malformed | None = None
     """What could not be read, right after the records of this part."""
+    is_last: bool = False
+    """Whether the fetch has no more."""
 
     @property
     def rows(self) -> int:
@@ -64,20 +57,24 @@ class Part:
 
 
 class Sieve:
-    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow."""
+    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow.
 
-    def __init__(self, request: Request, *, sequenced: bool) -> None:
+    `addressing`: of the stream, where there is one at hand that nobody else uses at the same time.
+    """
+
+    def __init__(self, request: Request, *, sequenced: bool, addressing: Addressing | None = None) -> None:
         self._request, self.sequenced = request, sequenced
         stream = request.stream
         self.schema = choose_schema(request.columns)
         self._name = stream.name if request.is_named else None
-        self._addressing = Addressing(stream.subject.rule, stream.patterns)
+        self._addressing = addressing or Addressing(stream.subject.rule, stream.patterns)
         self._masks = Masks([request.filter], stream.properties)
         self._audiences: dict[Dictionary, Audience] = {}
 
-    def sift(self, stretch: Stretch, fetched: Fetched, now: int) -> Iterator[Part]:
+    def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[Part]:
         """The records of a fetch that pass, in parts. `now`: ms since 1970, for filters that ask.
 
+        Those of the stretch, and below `stop` where the leg that is read ends before.
         A part that is `broken` is followed by what comes after the batch that cannot be read.
         """
         position = max(fetched.position, stretch.floor)
@@ -87,27 +84,35 @@ class Sieve:
             fetched.data,
             position,
             more=self._masks.fields,
-            stop=stretch.stop,
+            stop=stretch.stop if stop is None else stop,
             aborted=fetched.aborted,
         )
         for piece in pieces:
-            if isinstance(piece, Malformed):
-                part.broken, part.position = piece, piece.next_offset
-            else:
-                size += self._add(part, piece, now)
-                slices += 1
             if part.broken or slices >= PART_SLICES or size >= PART_BYTES:
                 yield self._join(part)
                 part, slices, size = Part(part.position), 0, 0
+            slices += 1
+            if isinstance(piece, Malformed):
+                part.broken, part.position = piece, piece.next_offset
+            else:
+                size += self._add(part, piece, self._find_tests(stretch, piece), now)
         if slices:
+            part.is_last = True
             yield self._join(part)
 
-    def _add(self, part: Part, piece: Addressed, now: int) -> int:
+    def _find_tests(self, stretch: Stretch, piece: Addressed) -> Test:
+        """What the records of a slice have to be tested for; a slice may lie across several chunks."""
+        offsets = piece.records.offset
+        return stretch.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
+
+    def _add(self, part: Part, piece: Addressed, tests: Test, now: int) -> int:
         """Put what passes of a slice into the part; returns its bytes."""
         part.position = piece.records.next_offset
+        if not len(piece.records):
+            return 0
         part.scanned += len(piece.records)
         part.unaddressed.update(piece.count_unaddressed())
-        rows = self._choose(part, piece, now)
+        rows = self._choose(part, piece, tests, now)
         if not rows.size:
             return 0
         columns = self._request.columns
@@ -116,12 +121,17 @@ class Sieve:
         part.times.append(piece.records.timestamp[rows])
         return int(batch.nbytes)
 
-    def _choose(self, part: Part, piece: Addressed, now: int) -> Ints:
+    def _choose(self, part: Part, piece: Addressed, tests: Test, now: int) -> Ints:
         """The rows that pass, ascending."""
-        if piece.dictionary not in self._audiences:
-            self._audiences[piece.dictionary] = Audience(piece.dictionary, [self._request.patterns])
-        rows = self._within_time(piece, self._audiences[piece.dictionary].select(piece.codes).of(0))
-        if not rows.size:
+        if Test.SUBJECT in tests:
+            if piece.dictionary not in self._audiences:
+                self._audiences[piece.dictionary] = Audience(piece.dictionary, [self._request.patterns])
+            rows = self._audiences[piece.dictionary].select(piece.codes).of(0)
+        else:
+            rows = np.flatnonzero(piece.codes >= 0)
+        if Test.WINDOW in tests:
+            rows = self._within_time(piece, rows)
+        if not rows.size or Test.FILTER not in tests:
             return rows
         sifted = self._masks.sift(piece, {0: rows}, now)
         for tally in sifted.tallies.values():

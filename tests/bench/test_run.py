@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench import scan, sql
+from bench import scan, skip, sql
 from bench.__main__ import report
 from bench.dataset import load
 from bench.progress import Progress
@@ -50,3 +50,16 @@ def test_sql_measures_every_case(bootstrap: str) -> None:
         "100 equal": {"one"},
     }
     assert not any(case.skipped for case in cases.values())
+
+
+def test_skip_answers_every_question(bootstrap: str) -> None:
+    """The counts are checked by the bench itself."""
+    found = list(skip.measure(load(bootstrap, SMALL.scale), SMALL, Progress(io.StringIO())))
+    peers = {"fullscan", "confluent", "nats"}
+    figures = ("index-size", "index-load", "index-memory", "plan-million")
+    assert {case.name: set(case.peers) for case in found} == {
+        **dict.fromkeys(skip.GOALS, peers),
+        **{name: set() for name in figures},
+    }
+    assert not any(case.skipped for case in found)
+    assert all(case.judge() == {"overlay": True} for case in found if case.name in figures)

@@ -17,9 +17,12 @@ from confluent_kafka import Producer
 import overlay
 from overlay.client import SCHEMA, Client, Progress
 from overlay.client.bounds import Bounds, NoSequence
+from overlay.client.indexes import Course
+from overlay.client.journey import Journey
 from overlay.client.question import make_request
 from overlay.client.reader import Scan
-from overlay.client.sieve import Sieve, Stretch
+from overlay.client.sieve import Sieve
+from overlay.client.stretch import Stretch
 from overlay.client.topic import describe_topic
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
@@ -34,6 +37,7 @@ from tests.oracle.batches import Record
 from tests.source.test_start import delete_below
 from tests.support.batches import build
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.waiting import wait_until
 
 from .logs import (
     BASE,
@@ -292,6 +296,8 @@ def test_open_transactions_are_not_waited_for(bootstrap: str, new_topic: NewTopi
         assert pa.table(client.read(topic=topic))["value"].to_pylist() == [b"a", b"b"]
     finally:
         producer.abort_transaction(30)
+    # the coordinator ends the transaction in the log a moment after it has said so
+    wait_until(lambda: pa.table(client.read(topic=topic)).num_rows > 2, 30, "the transaction has ended")
     assert pa.table(client.read(topic=topic))["value"].to_pylist() == [b"a", b"b", b"behind"]
 
 
@@ -369,12 +375,14 @@ async def test_a_batch_that_cannot_be_read(policy: OnCorrupt) -> None:
     lane = Lane(feed, "t", 0, 0, 6)
     data = np.frombuffer(b"".join([GOOD[0], BAD, GOOD[1]]), np.uint8)
     lane.ready, lane.position = Fetched(0, data, split(data).batches, NO_ABORTS, 6, 0, Mark(6)), 6
+    journey = Journey(feed, Stretch(("t", 0), 0, 6))
+    journey._lanes.append((lane, journey._legs.popleft()))
     bounds = Bounds((), Sources((), {}))
-    scan = Scan(None, None, Sieve(request, sequenced=True), request, bounds, Progress())  # type: ignore[arg-type]
+    scan = Scan(None, None, Sieve(request, sequenced=True), request, bounds, Course(()), Progress())  # type: ignore[arg-type]
     found: list[int] = []
     try:
         with pytest.raises(CorruptBatch, match="t-0@3: the CRC") if policy is OnCorrupt.STOP else _nothing():
-            async for part in scan._take(lane, Stretch(("t", 0), 0, 6)):
+            async for part in scan._take(journey):
                 found += itertools.chain(*(batch["offset"].to_pylist() for batch in part.batches))
     finally:
         await feed.close()

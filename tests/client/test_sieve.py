@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from overlay.client.question import make_request
-from overlay.client.sieve import PART_SLICES, Sieve, Stretch
+from overlay.client.sieve import PART_SLICES, Sieve
+from overlay.client.stretch import Stretch
 from overlay.client.topic import describe_topic
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from overlay.errors import SourceChanged
 from overlay.scan import Decoder, Records, make_plan
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.span import read_span, read_values
+from overlay.source.wire import fetch
 from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
@@ -67,6 +69,39 @@ async def test_lanes_of_one_and_of_several_partitions(
         found = await read_lanes(feed, dict.fromkeys(starts, 1_000))
         assert {lane: found[lane] for lane in starts} == {lane: list(range(at, 1_000)) for lane, at in starts.items()}
         assert {lane.stable_end for lane in starts} == {1_000}
+    finally:
+        await feed.close()
+
+
+async def test_small_parts_of_a_partition_are_asked_for_at_once(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many requests as are allowed are under way, and none brings more than its lane wants."""
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    for _ in range(2_000):
+        producer.produce(topic, b"x" * 100)
+    assert producer.flush(30) == 0
+    sizes = [batch for fetched in [f async for f in read_span(client, topic, 0, 0, 2_000)] for batch in fetched.batches]
+    whole = max(int(batch["end"] - batch["at"]) for batch in sizes)
+    under_way = most = 0
+
+    async def count(*arguments: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await fetch(*arguments)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr("overlay.source.feed.fetch", count)
+    feed = Feed(client, requests=3)
+    try:
+        lanes = [await feed.open(topic, 0, at, at + 20, whole) for at in range(0, 2_000, 200)]
+        found = await read_lanes(feed, {lane: lane.stop for lane in lanes})
+        assert [found[lane] for lane in lanes] == [list(range(at, at + 20)) for at in range(0, 2_000, 200)]
+        assert most == 3 and feed.bytes_fetched == 10 * whole
     finally:
         await feed.close()
 

@@ -1,0 +1,85 @@
+"""The index of the skip bench, made by the product: `overlay run` over the two streams until both are indexed to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.errors import PeerUnavailable
+from bench.meters import STREAMS, Meters
+from bench.peers.confluent_scan import open_consumer
+from bench.service import run_service, write_files
+from overlay.admin import Admin
+from overlay.config import Loaded, load
+from overlay.connection import open_client
+from overlay.source.index import Index, index_topic
+
+DEADLINE_S = 300.0
+LOOK_S = 0.5
+READ_S = 10.0
+
+
+@contextmanager
+def index_meters(meters: Meters) -> Iterator[Loaded]:
+    """A config folder whose streams are indexed. Raises PeerUnavailable when that takes too long."""
+    with tempfile.TemporaryDirectory(prefix="bench-index-") as name:
+        folder = Path(name)
+        files: dict[str, object] = {
+            f"streams/{stream.lower()}.yaml": {"name": stream, "topics": [meters.topic], **more}
+            for stream, more in STREAMS.items()
+        }
+        # `overlay run` wants a consumer to serve; to this one nothing is ever delivered
+        files["consumers/idle.yaml"] = {
+            "stream": "METERS",
+            "durable_name": "idle",
+            "deliver_subject": f"{meters.topic}-idle",
+            "filter_subject": "plant.none.none",
+            "ack_policy": "none",
+        }
+        url = write_files(folder, meters.bootstrap, files)
+        loaded = load(folder)
+        with run_service(folder, url):
+            deadline = time.monotonic() + DEADLINE_S
+            while not all(_reaches_the_end(loaded, stream, meters) for stream in STREAMS):
+                if time.monotonic() > deadline:
+                    raise PeerUnavailable(f"{meters.topic} is not indexed after {DEADLINE_S:.0f} s")
+                time.sleep(LOOK_S)
+        yield loaded
+
+
+def _reaches_the_end(loaded: Loaded, stream: str, meters: Meters) -> bool:
+    chunks = read_index(loaded, stream).of((meters.topic, 0))
+    return len(chunks) > 0 and int(chunks.next_offset[-1]) == meters.records
+
+
+def read_index(loaded: Loaded, stream: str) -> Index:
+    """A stream's index as it stands."""
+
+    async def read() -> Index:
+        topic, index = index_topic(loaded.service.topics.prefix, stream), Index(loaded.streams[stream])
+        client = await open_client(loaded.service.kafka)
+        try:
+            admin = Admin(loaded.service.kafka)
+            if await admin.find_topics([topic], with_config=False):
+                index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+                await index.read(client, topic, end)
+        finally:
+            await client.close()
+        return index
+
+    return asyncio.run(read())
+
+
+def read_values(loaded: Loaded, stream: str) -> list[bytes]:
+    """The headers of a stream as its index topic holds them once it is compacted: the last one under each key."""
+    topic, last = index_topic(loaded.service.topics.prefix, stream), dict[bytes, bytes]()
+    with open_consumer(loaded.service.kafka["bootstrap.servers"], topic, **{"enable.partition.eof": True}) as consumer:
+        while (message := consumer.poll(READ_S)) is not None:
+            if message.error() is not None:
+                break
+            last[message.key() or b""] = message.value() or b""
+    return [last[key] for key in sorted(last, key=lambda key: int(key.split()[-1]))]

@@ -1,0 +1,115 @@
+"""What is read of a partition, and how it is cut: a stretch from one offset to another, in legs between which nothing is read.
+
+With a chunk index a stretch has a way through it: the spans of a route (overlay/index/plan.py), which may touch where
+records have to be tested for less. What touches is one leg: it is fetched without a break. A stretch without a way is one
+leg, and its records are tested for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlay.index.plan import Route
+from overlay.index.probes import Part
+from overlay.index.prune import Chunks
+from overlay.scan.columns import Ints
+from overlay.scan.decode import NO_STOP
+from overlay.source.mark import Source
+
+ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A route, and the bytes of each of its spans as the log holds them: -1 where some of it has no chunk header."""
+
+    route: Route
+    sizes: Ints
+
+
+def weigh(route: Route, chunks: Chunks) -> Way:
+    """Look up what the spans of a route weigh. `chunks`: those it was planned over."""
+    first, after = route.first_offset, route.next_offset
+    low = np.searchsorted(chunks.next_offset, first, side="right")
+    high = np.searchsorted(chunks.first_offset, after, side="left")
+    part = slice(int(low.min(initial=len(chunks))), int(high.max(initial=0)))
+    offsets = chunks.next_offset[part] - chunks.first_offset[part]
+    sums = np.zeros((2, offsets.size + 1), np.int64)
+    np.cumsum([chunks.bytes[part], offsets], axis=1, out=sums[:, 1:])
+    bytes, covered = sums[:, np.maximum(high, low) - part.start] - sums[:, low - part.start]
+    return Way(route, np.where(covered >= after - first, bytes, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Offsets without a gap, start <= offset < stop. `size`: bytes, None where it is not known."""
+
+    start: int
+    stop: int
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
+
+    source: Source
+    start: int
+    stop: int = NO_STOP
+    floor: int = 0
+    way: Way | None = None
+    """What of it has to be read; all where there is none. A way holds up to the end that it was planned for."""
+
+    def begin_at(self, offset: int) -> Stretch:
+        """The rest from an offset on."""
+        return replace(self, start=offset)
+
+    def keep_last(self, count: int) -> Stretch:
+        """The end of it: so much that `count` offsets are read, if there are as many."""
+        if self.way is None:
+            return replace(self, start=max(self.start, self.stop - count))
+        first, after, _ = self._clip(self.way)
+        # offsets to read from each span on
+        left = np.cumsum((after - first)[::-1])[::-1]
+        whole = int(np.searchsorted(-left, -count, side="right"))
+        if not whole:
+            return self
+        return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
+
+    def legs(self) -> Iterator[Leg]:
+        """What has to be read of it, in order."""
+        if self.start >= self.stop:
+            return
+        if self.way is None:
+            yield Leg(self.start, self.stop)
+            return
+        first, after, sizes = self._clip(self.way)
+        if not first.size:
+            return
+        begins = np.flatnonzero(np.concatenate([[True], first[1:] > after[:-1]]))
+        ends = np.append(begins[1:], first.size) - 1
+        weights = np.add.reduceat(sizes, begins)
+        known = np.minimum.reduceat(sizes, begins) >= 0
+        for begin, end, weight, is_known in zip(begins, ends, weights, known, strict=True):
+            yield Leg(int(first[begin]), int(after[end]), int(weight) if is_known else None)
+
+    def find_residual(self, first: int, after: int) -> Part:
+        """The parts of the question that records with first <= offset < after have to be tested for."""
+        if self.way is None:
+            return ALL_PARTS
+        route = self.way.route
+        low = int(np.searchsorted(route.next_offset, first, side="right"))
+        high = int(np.searchsorted(route.first_offset, after, side="left"))
+        return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
+
+    def _clip(self, way: Way) -> tuple[Ints, Ints, Ints]:
+        """First and next offsets of the spans within the stretch, and their sizes."""
+        route = way.route
+        low = int(np.searchsorted(route.next_offset, self.start, side="right"))
+        high = max(low, int(np.searchsorted(route.first_offset, self.stop, side="left")))
+        spans = slice(low, high)
+        first = np.maximum(route.first_offset[spans], self.start)
+        return first, np.minimum(route.next_offset[spans], self.stop), way.sizes[spans]
