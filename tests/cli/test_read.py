@@ -182,7 +182,9 @@ def test_ctrl_c_while_counting(folder: Path) -> None:
     words = ("TRIPS", "--config", str(folder), "--follow", "--count")
     screen, terminal = pty.openpty()
     try:
-        with started(*words, stdout=subprocess.PIPE, stderr=terminal) as process:
+        # a dumb terminal shows no bar
+        env = {**os.environ, "TERM": "xterm"}
+        with started(*words, stdout=subprocess.PIPE, stderr=terminal, env=env) as process:
             assert process.stdout
             os.set_blocking(screen, False)
             seen = bytearray()

@@ -30,7 +30,7 @@ async def topic(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixtu
     """Six batches of five records."""
     name = new_topic()
     for _ in range(6):
-        produce_values(bootstrap, name, [b"x"] * 5, **{"linger.ms": 100})
+        produce_values(bootstrap, name, [b"x"] * 5, **{"linger.ms": 10_000})  # all at the flush
     await client.add_topic(name)
     return name
 
