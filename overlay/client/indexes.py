@@ -27,7 +27,7 @@ from overlay.index.plan import plan
 from overlay.index.probes import Conditions, Everything
 from overlay.index.prune import evaluate
 from overlay.logs import get_logger
-from overlay.source.check import mark_of, void
+from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 
@@ -141,7 +141,7 @@ class KeptIndex:
             chunks = self._index.of(source)
             chunks.drop(first)
             seen = bounds.seen.get(source)
-            if len(chunks) and (seen is None or seen.mark != mark_of(chunks, len(chunks) - 1)):
+            if len(chunks) and (seen is None or seen.mark != chunks.mark(len(chunks) - 1)):
                 doubtful.append(source)
         if not doubtful:
             return

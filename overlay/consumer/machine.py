@@ -29,18 +29,7 @@ from overlay.index.ragged import Ints
 from . import events
 from .acks import Flaw
 from .deadlines import NEVER
-from .effects import (
-    Advise,
-    Advisory,
-    Answer,
-    ArmTimer,
-    Deliver,
-    Effect,
-    Refuse,
-    Remove,
-    Rewind,
-    Status,
-)
+from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
 from .pace import BURST, Pace

@@ -22,6 +22,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.source.mark import Mark
 from overlay.subject import Matcher
 
 from . import bloom
@@ -153,6 +154,10 @@ class Chunks:
         """The row of the chunk that holds an offset, -1 for none."""
         row = int(np.searchsorted(self.first_offset, offset, side="right")) - 1
         return row if row >= 0 and offset < self.next_offset[row] else -1
+
+    def mark(self, row: int) -> Mark:
+        """Where a chunk ends, and what its last batch was."""
+        return Mark(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
 
     def covers(self, name: str) -> Flags:
         """Whether the Bloom filter has the terms of a property as it is declared today, of the records of today's stream."""

@@ -105,7 +105,7 @@ async def void(
 
     async def holds(row: int) -> bool:
         try:
-            await check_mark(client, stream, source, mark_of(chunks, row), bounds, compacted=compacted)
+            await check_mark(client, stream, source, chunks.mark(row), bounds, compacted=compacted)
         except SourceChanged:
             return False
         return True
@@ -124,8 +124,3 @@ async def void(
     log.warning(
         "chunks voided: the log is not the one they were made from", stream=stream, partition=source, chunks=voided
     )
-
-
-def mark_of(chunks: Chunks, row: int) -> Mark:
-    """The mark behind a chunk."""
-    return Mark(int(chunks.next_offset[row]), int(chunks.epoch[row]), int(chunks.crc[row]))

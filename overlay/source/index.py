@@ -68,7 +68,7 @@ class Index:
             return Mark(log_start)
         if row < len(chunks) and chunks.first_offset[row] != chunks.next_offset[row - 1]:
             return Mark(int(chunks.first_offset[row]))  # between them is what cannot be read
-        return Mark(int(chunks.next_offset[row - 1]), int(chunks.epoch[row - 1]), int(chunks.crc[row - 1]))
+        return chunks.mark(row - 1)
 
     def count_made(self, source: Source, position: int) -> int:
         """How many chunks of a partition lie below `position`, where indexing goes on."""

@@ -55,7 +55,7 @@ class Detour:
         if self.chunks is not None:
             row = int(np.searchsorted(self.chunks.next_offset, position))
             if row < len(self.chunks) and self.chunks.next_offset[row] == position:
-                return Mark(position, int(self.chunks.epoch[row]), int(self.chunks.crc[row]))
+                return self.chunks.mark(row)
         return Mark(position)
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from overlay.connection import open_client
 from overlay.errors import SourceChanged
-from overlay.source.check import Glimpse, check_mark, glimpse, mark_of, void
+from overlay.source.check import Glimpse, check_mark, glimpse, void
 from overlay.source.mark import Mark
 from tests.index.partitions import Record, load, seal, stream
 from tests.source.test_start import delete_below
@@ -76,6 +76,6 @@ async def test_chunks_are_void_above_the_last_that_holds(client: AIOKafkaClient,
     for row in range(6):
         mark = (await glimpse(client, (topic, 0), 5 * row)).mark
         chunks.epoch[row], chunks.crc[row] = mark.epoch, mark.crc if row < good else mark.crc ^ 1
-        assert mark_of(chunks, row) == Mark(mark.position, mark.epoch, int(chunks.crc[row]))
+        assert chunks.mark(row) == Mark(mark.position, mark.epoch, int(chunks.crc[row]))
     await void(client, "S", (topic, 0), chunks, (0, 30), compacted=False)
     assert chunks.next_offset.tolist() == [5 * row + 5 for row in range(good)]
