@@ -15,15 +15,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from overlay.clock import now_ms
 from overlay.config.stream import StreamConfig
 from overlay.index.chunks import Chunks
 from overlay.index.derive import derive
 from overlay.index.plan import OPEN_END, Route, Saving, plan
 from overlay.index.probes import NO_PART
 from overlay.index.prune import Answers, evaluate
+from overlay.metrics import Metrics
+from overlay.source.feed import Lane
 from overlay.source.mark import Mark
 
 from .pipeline import Reader
+from .positions import Place, Positions
+from .roster import Roster
+from .tracks import Track
 
 Ints = npt.NDArray[np.int64]
 
@@ -82,3 +88,58 @@ def plan_visits(offsets: Ints, end: int) -> Detour:
     last = np.append(first[1:], wanted.size) - 1
     after = np.where(last == wanted.size - 1, OPEN_END, wanted[last] + 1)
     return Detour(Route(wanted[first], after, np.zeros(first.size, np.uint8), Saving(0, 0, 0, 0, first.size - 1), True))
+
+
+class Detours:
+    """What the tracks of a session leave out. Moves tracks over it, and has their lanes fetch from behind it."""
+
+    def __init__(self, roster: Roster, positions: Positions, metrics: Metrics) -> None:
+        self._roster = roster
+        self._positions = positions
+        self._metrics = metrics
+        self._detours: dict[Track, Detour] = {}
+
+    def plan(self, place: Place, track: Track) -> None:
+        """Find out what a track may leave out, and leap to its first part that it may not.
+
+        A track that an index is made from leaves out nothing.
+        """
+        stream, source = place
+        self.forget(track)
+        index = self._roster.indexes.get(stream)
+        if track.only is not None:
+            detour: Detour | None = plan_visits(track.only, track.snapshot_end)
+        elif index is None or track.indexed:
+            return
+        else:
+            readers = [self._roster.readers[consumer] for consumer in sorted(track.members)]
+            detour = plan_detour(readers, self._roster.streams[stream], index.of(source), track.position, now_ms())
+        if detour is not None:
+            self._detours[track] = detour
+            self._metrics.chunks.labels(stream, "no").inc(detour.route.saving.skipped_chunks)
+            self._metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
+            self.leap(place, track)
+
+    def leap(self, place: Place, track: Track) -> None:
+        """Move a track over what none of its members wants, to the next track at the farthest."""
+        if detour := self._detours.get(track):
+            reached = detour.find_next(track.position, self._positions.find_ahead(place, track))
+            if reached > track.position:
+                track.mark = detour.find_mark(reached)
+
+    def lead(self, place: Place, track: Track, lane: Lane, position: int) -> None:
+        """Have a lane go on behind `position` where its track will need it."""
+        if detour := self._detours.get(track):
+            reached = detour.find_next(position, self._positions.find_ahead(place, track))
+            if reached != lane.position:
+                lane.seek(reached)
+            lane.size = detour.find_size(reached)
+
+    def find_size(self, track: Track) -> int | None:
+        """Bytes that are worth fetching at once from where a track stands; None when that is not known."""
+        detour = self._detours.get(track)
+        return detour.find_size(track.position) if detour else None
+
+    def forget(self, track: Track) -> None:
+        """The track leaves out nothing any more."""
+        self._detours.pop(track, None)

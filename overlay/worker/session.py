@@ -34,7 +34,7 @@ from .indexing import Reach
 from .pipeline import Outcome, Pipeline, Task
 from .positions import Place, Positions
 from .roster import Roster
-from .routes import Detour, plan_detour, plan_visits
+from .routes import Detours
 from .tracks import Track, plan_round
 
 log = get_logger(__name__)
@@ -59,9 +59,9 @@ class Session:
     plain: PlainSender | None
     halted: dict[Place, str] = field(default_factory=dict)
     """Partitions with a corrupt batch in the way."""
+    feed: Feed = field(init=False)
     lanes: dict[Track, Lane] = field(default_factory=dict)
-    detours: dict[Track, Detour] = field(default_factory=dict)
-    """What tracks leave out that are catching up."""
+    detours: Detours = field(init=False)
     reaches: dict[Place, Reach] = field(init=False)
     """How far the indexes reach that are kept here, with what is on its way to their topics."""
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -69,6 +69,7 @@ class Session:
     _told: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        self.detours = Detours(self.roster, self.positions, self.metrics)
         self.reaches = {
             place: Reach(self.roster.indexes[place[0]].count_made(place[1], track.position), track.position)
             for place, track in self.positions.all()
@@ -77,19 +78,24 @@ class Session:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
+        for place, track in self.positions.all():
+            self.detours.plan(place, track)
+        for place in self.positions.tracks:
+            self._join(place)
         await self.commits.open(self.positions.everything())
-        feed = Feed(self.client)
+        self.feed = Feed(self.client)
         try:
             for place, track in self.positions.all():
-                self._plan_detour(place, track)
-                self.lanes[track] = await feed.open(*place[1], track.position, size=self._find_size(track))
-            reading = asyncio.create_task(self._read(feed, stop), name="reading")
+                size = self.detours.find_size(track)
+                self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
+            reading = asyncio.create_task(self._read(stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
             await _run_both(reading, committing)
         finally:
-            await feed.close()
+            await self.feed.close()
 
-    async def _read(self, feed: Feed, stop: asyncio.Event) -> None:
+    async def _read(self, stop: asyncio.Event) -> None:
+        feed = self.feed
         patience = SEAL_S if self.roster.index_topics else None
         loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
@@ -101,7 +107,7 @@ class Session:
                 while not stop.is_set():
                     feed.changed.clear()
                     if moved := await self._recover():
-                        await self.commits.put(self._note_moved(feed, moved))
+                        await self.commits.put(self._note_moved(moved))
                     tasks, tracks = self._take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
@@ -111,7 +117,7 @@ class Session:
                     if not tasks and not outcome.index:
                         continue
                     previous = sending
-                    done = self._absorb(feed, outcome, tracks)
+                    done = self._absorb(outcome, tracks)
                     sending = done.plain or sending
                     await self.commits.put(done)
                     if previous is not None:
@@ -159,45 +165,8 @@ class Session:
         lane = self.lanes[track]
         fetched = lane.take()
         assert isinstance(fetched, Fetched)
-        if detour := self.detours.get(track):
-            lane.position = detour.find_next(lane.position, self.positions.find_ahead(place, track))
-            lane.size = detour.find_size(lane.position)
+        self.detours.lead(place, track, lane, lane.position)
         return fetched
-
-    def _find_size(self, track: Track) -> int | None:
-        detour = self.detours.get(track)
-        return detour.find_size(track.position) if detour else None
-
-    def _leave_out(self, place: Place, track: Track) -> None:
-        """Move a track over what none of its members wants, to the next track at the farthest."""
-        detour = self.detours.get(track)
-        if detour is None:
-            return
-        reached = detour.find_next(track.position, self.positions.find_ahead(place, track))
-        if reached > track.position:
-            track.mark = detour.find_mark(reached)
-        lane = self.lanes.get(track)
-        if lane is not None and lane.position != reached:
-            lane.seek(reached)
-            lane.size = detour.find_size(reached)
-
-    def _plan_detour(self, place: Place, track: Track) -> None:
-        """Find out what a track may leave out: one that is catching up by itself, and nothing is indexed from."""
-        stream, source = place
-        self.detours.pop(track, None)
-        index = self.roster.indexes.get(stream)
-        if track.only is not None:
-            detour: Detour | None = plan_visits(track.only, track.snapshot_end)
-        elif index is None or track.indexed:
-            return
-        else:
-            readers = [self.roster.readers[consumer] for consumer in sorted(track.members)]
-            detour = plan_detour(readers, self.roster.streams[stream], index.of(source), track.position, now_ms())
-        if detour is not None:
-            self.detours[track] = detour
-            self.metrics.chunks.labels(stream, "no").inc(detour.route.saving.skipped_chunks)
-            self.metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
-            self._leave_out(place, track)
 
     async def _recover(self) -> set[Place]:
         """Have tracks go on whose position the log does not have; the partitions of those that retention has passed."""
@@ -234,12 +203,12 @@ class Session:
             self.metrics.records_lost.labels(stream).inc(lost)
             log.error("retention passed the position", stream=stream, partition=source, lost=lost)
 
-    def _note_moved(self, feed: Feed, places: set[Place]) -> Round:
+    def _note_moved(self, places: set[Place]) -> Round:
         """A round without records, so that a position is remembered even when none ever comes after it."""
-        changed = {consumer for place in places for consumer in self._settle(feed, place)}
+        changed = {consumer for place in places for consumer in self._settle(place)}
         return Round(Outcome(), self.positions.delta(places, changed))
 
-    def _absorb(self, feed: Feed, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
+    def _absorb(self, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
         """Move the tracks to where the round has brought them."""
         self._refuse_oversized(outcome)
         moved: set[Place] = set()
@@ -256,11 +225,12 @@ class Session:
             elif progress.mark.position != progress.task.fetched.next_offset:
                 lane.seek(progress.mark.position)
             else:
-                self._leave_out(place, track)
+                self.detours.leap(place, track)
+                self.detours.lead(place, track, lane, track.position)
             behind = lane.stable_end - lane.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
         for place in {place for place, _ in owners}:
-            changed |= self._settle(feed, place)
+            changed |= self._settle(place)
         self._count(outcome)
         self._tell_progress()
         batches = Round(outcome, self.positions.delta(moved, changed))
@@ -293,17 +263,24 @@ class Session:
                     consumer=consumer,
                 )
 
-    def _settle(self, feed: Feed, place: Place) -> set[ConsumerId]:
+    def _settle(self, place: Place) -> set[ConsumerId]:
         """Join tracks that have met; the consumers whose position is written differently from now on."""
         tracks = self.positions.tracks[place]
         changed = {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
-        spent = self.positions.settle(place)
-        for track in spent:
-            feed.shut(self.lanes.pop(track))
-            self.detours.pop(track, None)
-        for track in tracks if spent else ():
-            self._plan_detour(place, track)
+        self._join(place)
         return changed
+
+    def _join(self, place: Place) -> None:
+        """Join tracks that have met, until none does: those that were joined may leave out other parts, and meet again."""
+        while spent := self.positions.settle(place):
+            for track in spent:
+                self.detours.forget(track)
+                if lane := self.lanes.pop(track, None):
+                    self.feed.shut(lane)
+            for track in self.positions.tracks[place]:
+                self.detours.plan(place, track)
+                if lane := self.lanes.get(track):
+                    self.detours.lead(place, track, lane, track.position)
 
     def _halt(self, place: Place, outcome: Outcome) -> None:
         stream, (topic, partition) = place

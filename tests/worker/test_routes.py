@@ -17,6 +17,7 @@ from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import (
     Scene,
     await_caught_up,
+    await_state,
     check_output,
     expect,
     read_committed,
@@ -79,6 +80,21 @@ def test_a_consumer_that_comes_later_reads_what_it_wants(
     if "deliver_policy" not in more:  # to find the last messages takes a scan of everything
         assert fetched < whole / 2
         assert read_sample(registry, "overlay_chunks_total", stream="S", answer="no") > 15
+
+
+def test_a_consumer_that_wants_nothing_of_the_log_is_at_its_end_at_once(
+    scene: Scene, new_topic: NewTopicFixture
+) -> None:
+    """It leaves out every chunk, meets the one who keeps the index, and no record comes after that to tell of it."""
+    topic = new_topic()
+    end = write_runs(scene, topic, ["a.x"])
+    scene.add_stream("S", topic, subject={"header": "to"}, index={"chunk_records": 500, "chunk_age": "200ms"})
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    output = scene.add_consumer("S", "c", "wanted.*")
+    with serve(scene) as served:
+        await_state(served, "c", lambda found: found["state"] == "running", "to be at the end of the log")
+    assert not read_committed(scene.bootstrap, output)
 
 
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))
