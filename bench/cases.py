@@ -31,7 +31,8 @@ def measure_cases(
 ) -> Iterator[Case]:
     """Each case as soon as it is measured; the sides are closed at the end.
 
-    `run` has a side do the work and checks what came of it. Sides that run in this process do a little first.
+    `run` has a side do the work and checks what came of it. Sides that run in this process do a little first, then
+    everything a few times, for the broker's sake.
     """
     sides = [side for side in sides if settings.wants_side(side.name)]
     with ExitStack() as stack:
@@ -43,6 +44,8 @@ def measure_cases(
                 continue
             dataset.publish(codec, progress.count(f"publishing {codec}"))
             warm_up(sides, run, dataset.plan_warm_up(codec), progress)
+            for _ in range(settings.passes):
+                warm_up(sides, run, dataset.plan(codec, SELECTIVITIES["100%"]), progress)
             for name in chosen:
                 case, work = f"{codec}/{name}", dataset.plan(codec, SELECTIVITIES[name])
                 yield measure_case(bench, case, sides, run, work, goals.get(case, {}), settings.rounds, progress)

@@ -8,8 +8,9 @@ output is then counted by a read-committed consumer, off the clock; a wrong coun
 - overlay: the service as `overlay run` runs it (ours_push.py); adds two headers to each record.
 - confluent: a consume-test-produce loop in transactions (peers/confluent_push.py); adds one.
 
-Output is LZ4 on both sides, whatever the source's codec. Both run in this process and do the work once on 2,000 records
-before the first round. The cases `latency/...` are described in latency.py.
+Output is LZ4 on both sides, whatever the source's codec. Both run in this process and do the work once on 2,000 records,
+then twice on everything, before the first round: a broker that has just started is slow. The cases `latency/...` are
+described in latency.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ that the filter lets through; the counts must be those that the data set gives, 
 - faust: an agent that counts, over the first part of the topic (peers/faust_scan.py).
 
 Sides that run in this process read a topic of 2,000 records once before the first round, which loads code and compiled
-kernels; sides with a process of their own start a fresh one each time and their start is left out of their time.
+kernels, and then the whole topic twice, for the broker's sake; sides with a process of their own start a fresh one each
+time and their start is left out of their time.
 """
 
 from __future__ import annotations

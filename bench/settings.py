@@ -19,10 +19,13 @@ class Settings:
     only: frozenset[str] = field(default_factory=frozenset)
     codecs: frozenset[str] = field(default_factory=frozenset)
     selectivities: frozenset[str] = field(default_factory=frozenset)
+    passes: int = 2
+    """How often every side reads a whole topic before its first round: a broker that has just started runs uncompiled code,
+    and whoever comes first would pay for it."""
 
     def shorten(self) -> Settings:
         """For --quick: one round over a tenth of the flights; enough to see that it works, too little to judge."""
-        return replace(self, scale=min(self.scale, 0.1), rounds=1, faust_records=5_000, latency_s=3)
+        return replace(self, scale=min(self.scale, 0.1), rounds=1, passes=0, faust_records=5_000, latency_s=3)
 
     def wants_case(self, codec: str, selectivity: str) -> bool:
         wanted = not self.codecs or codec in self.codecs
