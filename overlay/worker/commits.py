@@ -16,19 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from overlay.admin import Admin
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.parts import PARTITIONS, split
+from overlay.deliver.record import Record
 from overlay.deliver.state import ConsumerId, Delta, ShardState, encode
 from overlay.deliver.transaction import Transactions
 from overlay.errors import OverlayError
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
 from .pipeline import Outcome
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BULK_S = 0.25
 """How long a transaction collects while there is a backlog."""
@@ -51,8 +51,16 @@ class Round:
 
     outcome: Outcome
     delta: Delta
+    machines: dict[ConsumerId, list[Record]] = field(default_factory=dict)
+    """State records of consumers' machines."""
+    is_checkpoint: bool = False
+    """Whether `machines` holds all that there is to know of every machine."""
     size: int = field(init=False)
     """Bytes of its batches, until they are with Kafka."""
+    offsets: list[int] = field(default_factory=list)
+    """Where `owned` went, once it is with Kafka."""
+    on_commit: Callable[[Round], None] | None = None
+    """Told of the commit."""
     plain: asyncio.Task[None] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
     sent: bool = False
@@ -68,8 +76,13 @@ class Round:
 
     @property
     def transactional(self) -> list[Outgoing]:
-        """These batches and those of the chunk indexes."""
-        return [*(outgoing for _, outgoing in self.owned), *self.outcome.index]
+        """These batches and those of the ledgers and the chunk indexes."""
+        return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for what it brings; positions alone can wait."""
+        return bool(self.owned or self.outcome.ledger)
 
 
 @dataclass(slots=True)
@@ -85,21 +98,26 @@ class Commits:
     on_commit: Callable[[Outcome], None]
     partitions: int = 0
     """How many output partitions the session writes to."""
+    has_machines: bool = False
+    """Whether consumers have machines, of which only a round that says so tells everything."""
     _queue: asyncio.Queue[Round | None] = field(default_factory=asyncio.Queue)
     _queued: int = 0
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
     _written: int = 0
 
-    async def open(self, everything: Delta) -> None:
-        """Write where everyone stands, before anything is delivered."""
+    async def open(self, everything: Delta, opening: Sequence[Outgoing] = ()) -> None:
+        """Write where everyone stands, and what ledgers begin with, before anything is delivered."""
         await self.transactions.begin()
-        await self._record(everything)
+        await self._record(everything, opening)
 
     async def put(self, done: Round) -> None:
         """Take a round in, and wait while too much is waiting to be sent."""
         self._queued += done.size
         self._queue.put_nowait(done)
+        if done.plain is not None and not done.transactional:
+            done.plain.add_done_callback(lambda _: self._release(done))
+            return  # it is on its way: a transaction that is just ending need not hold up the next one
         while self._queued > QUEUE_BYTES or self._queue.qsize() > QUEUE_ROUNDS:
             self._drained.clear()
             await self._drained.wait()
@@ -115,7 +133,7 @@ class Commits:
         while not self._ended or pending:
             fresh = await self._take_rounds()
             pending += fresh
-            waited_for = any(done.owned for done in fresh)
+            waited_for = any(done.is_waited_for for done in fresh)
             if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
                 pending, written = [], time.monotonic()
@@ -167,11 +185,11 @@ class Commits:
             last = more
         await self._settle_plain(last)
         delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
-        await self._record(delta, () if last.sent else last.transactional)
+        offsets = await self._record(delta, () if last.sent else last.transactional, *_join_machines(rounds))
+        last.offsets = last.offsets or offsets
         self.metrics.commit_seconds.observe(time.monotonic() - began)
         for done in rounds:
-            self._release(done)
-            self.on_commit(done.outcome)
+            self._finish(done)
         return last.outcome.backlog
 
     async def _commit_in_parts(self, rounds: Sequence[Round]) -> bool:
@@ -179,27 +197,40 @@ class Commits:
         for done in rounds:
             await self._settle_plain(done)
             parts = list(split(done.owned, done.delta, self.state.cursors, PARTITIONS))
+            # nobody may be told of a sequence before its round is committed
+            parts[0][0].extend(done.outcome.ledger)
             # the index goes with the cursors, since it has no position of its own
             parts[-1][0].extend(done.outcome.index)
             for batches, delta in parts:
+                is_last = delta is parts[-1][1]
+                machines = {c: r for c, r in done.machines.items() if is_last or c in delta.consumers}
+                done.machines = {c: r for c, r in done.machines.items() if c not in machines}
                 began = time.monotonic()
                 await self.transactions.begin()
-                await self._record(delta, batches)
+                records = [record for each in machines.values() for record in each]
+                done.offsets += await self._record(delta, batches, records, done.is_checkpoint and len(parts) == 1)
                 self.metrics.commit_seconds.observe(time.monotonic() - began)
                 await asyncio.sleep(PAUSE_S)
-            self._release(done)
-            self.on_commit(done.outcome)
+            self._finish(done)
         return rounds[-1].outcome.backlog
 
     async def _send(self, done: Round) -> None:
         await self._settle_plain(done)
-        await self.transactions.send(done.transactional)
+        done.offsets = await self.transactions.send(done.transactional)
         done.sent = True
         self._release(done)
+
+    def _finish(self, done: Round) -> None:
+        """It is committed: tell those who count on it."""
+        if done.on_commit is not None:
+            done.on_commit(done)
+        self._release(done)
+        self.on_commit(done.outcome)
 
     def _release(self, done: Round) -> None:
         """Its batches are with Kafka: let go of their memory."""
         done.outcome.batches.clear()
+        done.outcome.ledger.clear()
         done.outcome.index.clear()
         self._queued -= done.size
         done.size = 0
@@ -209,15 +240,25 @@ class Commits:
         if done.plain is not None:
             await done.plain
 
-    async def _record(self, delta: Delta, batches: Sequence[Outgoing] = ()) -> None:
-        """Write a delta and commit; now and then a checkpoint instead, and let go of what lies below it."""
+    async def _record(
+        self,
+        delta: Delta,
+        batches: Sequence[Outgoing] = (),
+        machines: Sequence[Record] = (),
+        is_checkpoint: bool = False,
+    ) -> list[int]:
+        """Write a delta and commit; now and then a checkpoint instead. Returns where the batches went.
+
+        What lies below a checkpoint is let go of, where it says all of the machines as well or there are none.
+        """
         self.state.apply(delta)
-        checkpoint = self._written % CHECKPOINT_EVERY == 0
+        checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
         written = self.state.checkpoint() if checkpoint else delta
-        offset = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches)
+        offset, offsets = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches, machines)
         self._written += 1
-        if checkpoint:
+        if is_checkpoint or (checkpoint and not self.has_machines):
             await self._forget_below(offset)
+        return offsets
 
     async def _forget_below(self, offset: int) -> None:
         """Delete the state records that a checkpoint makes superfluous; where that cannot be done the log only grows."""
@@ -226,3 +267,18 @@ class Commits:
             await self.admin.delete_records(topic, shard, offset)
         except OverlayError as error:
             log.warning("old state records are kept", reason=str(error))
+
+
+def _join_machines(rounds: Sequence[Round]) -> tuple[list[Record], bool]:
+    """The machines' records of some rounds that are committed together, and whether they tell everything of all."""
+    machines: dict[ConsumerId, list[Record]] = {}
+    is_checkpoint = False
+    for done in rounds:
+        if done.is_checkpoint:
+            machines.clear()
+            is_checkpoint = True
+        for consumer in done.delta.forgotten:
+            machines.pop(consumer, None)
+        for consumer, records in done.machines.items():
+            machines.setdefault(consumer, []).extend(records)
+    return [record for records in machines.values() for record in records], is_checkpoint

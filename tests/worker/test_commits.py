@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.transaction import Transactions
 from overlay.errors import SourceUnavailable
+from overlay.worker.commits import QUEUE_ROUNDS
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import (
     CommittedReader,
@@ -32,13 +36,13 @@ def test_a_round_in_parts_is_delivered_once(
     monkeypatch.setattr("overlay.worker.commits.PARTITIONS", 2)
     finish, widths = Transactions.finish, list[int]()
 
-    async def watch(self: Transactions, state: bytes, batches: Iterable[Outgoing] = ()) -> int:
+    async def watch(self: Transactions, state: bytes, batches: Iterable[Outgoing] = (), more: Any = ()) -> Any:
         sent = list(batches)
         widths.append(len({(outgoing.topic, outgoing.partition) for outgoing in sent}))
         if len(widths) == failing:
             async with self._guard():
                 raise SourceUnavailable("on purpose")
-        return await finish(self, state, sent)
+        return await finish(self, state, sent, more)
 
     monkeypatch.setattr(Transactions, "finish", watch)
     topic = new_topic()
@@ -55,3 +59,35 @@ def test_a_round_in_parts_is_delivered_once(
         found = read_committed(scene.bootstrap, outputs[name])
         mine = expect(read_committed(scene.bootstrap, topic), ("t.a",)) if name == "c4" else wanted
         check_output(found, mine, stream="S", consumer=name)
+
+
+def test_a_transaction_that_takes_its_time_holds_up_nobody_without_one(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only positions are in the transaction of an at-least-once consumer; its records come while that one is open."""
+    finish, is_open, may_end = Transactions.finish, threading.Event(), threading.Event()
+
+    async def hold(self: Transactions, state: bytes, batches: Sequence[Outgoing] = (), more: Any = ()) -> Any:
+        if b"cursors" in state and is_first_delivered.is_set():
+            is_open.set()
+            await asyncio.to_thread(may_end.wait, 600)
+        return await finish(self, state, batches, more)
+
+    is_first_delivered = threading.Event()
+    monkeypatch.setattr(Transactions, "finish", hold)
+    topic = new_topic()
+    scene.add_stream("S", topic, index={"chunk_age": "10m"})
+    output = scene.add_consumer("S", "c", delivery="at_least_once")
+    try:
+        with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+            produce(scene.bootstrap, topic, ["a"])
+            await_records(reader, 1)
+            is_first_delivered.set()
+            produce(scene.bootstrap, topic, ["a"])
+            assert is_open.wait(30)
+            for number in range(3 * QUEUE_ROUNDS):
+                produce(scene.bootstrap, topic, ["a"])
+                await_records(reader, number + 3)
+            may_end.set()
+    finally:
+        may_end.set()
