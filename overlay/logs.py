@@ -7,8 +7,10 @@ that way. Where it has none they go to stderr: structlog's own default is stdout
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Any
+from functools import cache
+from typing import Any, TextIO
 
 import structlog
 
@@ -32,15 +34,16 @@ def get_logger(name: str) -> Any:
 
 def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:
     """Send every log of the process to stderr. `human`: None decides by whether stderr is a terminal."""
-    pretty = sys.stderr.isatty() if human is None else human
+    stderr = _find_stderr()
+    pretty = stderr.isatty() if human is None else human
     shared, renderer = _list_processors(pretty), _make_renderer(pretty)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stderr),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     # aiokafka logs every retry at warning and above; what matters of it reaches our own log as an error of ours
@@ -49,7 +52,17 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None
 
 def _make_default() -> Any:
     processors = [*_list_processors(pretty=True), _make_renderer(pretty=True)]
-    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors)
+    return structlog.wrap_logger(structlog.PrintLogger(_find_stderr()), processors)
+
+
+def _find_stderr() -> TextIO:
+    # None in a process that was started without it (`2>&-`)
+    return sys.stderr if sys.stderr is not None else _open_nothing()
+
+
+@cache
+def _open_nothing() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
@@ -66,4 +79,6 @@ def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
 def _make_renderer(pretty: bool) -> structlog.typing.Processor:
     if not pretty:
         return structlog.processors.JSONRenderer(default=str)
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return structlog.dev.ConsoleRenderer(
+        colors=_find_stderr().isatty(), exception_formatter=structlog.dev.plain_traceback
+    )

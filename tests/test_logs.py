@@ -40,3 +40,11 @@ def test_warnings_go_to_stderr_unless_the_program_says_otherwise(bootstrap: str,
     assert log.startswith("{") and WARNING in log
     (warning,) = done.stderr.splitlines()
     assert WARNING in warning and "\x1b" not in warning, "no colours where no terminal is"
+
+
+def test_commands_work_without_stderr(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a", b"b", b"c"])
+    command = f'exec "$0" -m overlay read --topic {topic} --bootstrap {bootstrap} --count 2>&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, timeout=60, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, b"3\n")

@@ -1,9 +1,10 @@
 """Names become columns: what a stream's file says of its properties, and what is built in, gives each name its type.
 
 Kafka's headers are bytes without types, so a property that the file does not declare is a string. Compared with a number it
-would never be equal, less or greater, and in arithmetic never known: an empty consumer that nobody can explain. That one
-mistake is refused here, with the line that the stream's file lacks. Other clashes of types are legal and answer as
-the facts say (section 6).
+would never be equal, less or greater, and in arithmetic never known: an empty consumer that nobody can explain. That
+mistake is refused here, with the line that the stream's file lacks. So is its counterpart: a text beside a property that is
+declared as timestamp, which is a number of milliseconds; in property filters such a text is read as the time that it writes
+(properties.py). Other clashes of types are legal and answer as the facts say (section 6).
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
     bound = _bind(node, types)
     for each in walk(bound):
         for column, partner in _find_pairs(each):
-            if (
-                column.section is Section.APPLICATION
-                and column.name not in types
-                and find_family(partner) is Family.NUMBER
-            ):
-                raise _refuse(column, partner, types, text)
+            if column.section is not Section.APPLICATION:
+                continue
+            if column.name not in types and find_family(partner) is Family.NUMBER:
+                raise _refuse_undeclared(column, partner, types, text)
+            if column.type == "timestamp" and isinstance(partner, Literal) and isinstance(partner.value, bytes):
+                raise _refuse_text(column, partner.value, text)
     return bound
 
 
@@ -86,13 +87,30 @@ def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
     return ((column, partner) for column, partner in pairs if isinstance(column, Column))
 
 
-def _refuse(column: Column, partner: Node, types: Mapping[str, str], text: str) -> FilterSyntaxError:
+def _refuse_text(column: Column, value: bytes, text: str) -> FilterSyntaxError:
+    # as in properties.py: filters that are made in Python do without, but for such texts
+    from overlay.units import parse_time
+
+    message = f"the stream declares {quote(column.name)} as timestamp, which no text is like"
+    try:
+        hint = f"write milliseconds since 1970: {parse_time(value.decode()) // 1_000_000}"
+    except ValueError:
+        hint = "write milliseconds since 1970, such as 1357016400000, or UTC() for now"
+    return _refuse(column, message, hint, text)
+
+
+def _refuse_undeclared(column: Column, partner: Node, types: Mapping[str, str], text: str) -> FilterSyntaxError:
     shown = quote(column.name)
     message = f"the stream does not declare {shown}: it is a string, which no number is like"
     near = suggest(column.name, types)
     hint = f"add to the stream's file, under properties: {_write_key(column.name)}: {_guess_type(partner)}"
     if near:
         hint = f"did you mean {quote(near)}? If not, {hint}"
+    return _refuse(column, message, hint, text)
+
+
+def _refuse(column: Column, message: str, hint: str, text: str) -> FilterSyntaxError:
+    """`text`: "" for a property filter, whose places are paths."""
     if not text:
         return FilterSyntaxError(message, hint=hint, path=(column.section.value, column.name))
     return refuse(text, column.at, message, hint)

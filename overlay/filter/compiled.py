@@ -83,8 +83,9 @@ def compile_sql(
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
     """The filter of a property filter's mapping (properties.py). Raises FilterSyntaxError with the entry's path."""
-    node = parse_properties(mapping)
-    return Filter(node, rewrite(bind(node, _name_types(properties), "")), describe(node))
+    types = _name_types(properties)
+    node = parse_properties(mapping, [name for name, type in (types or {}).items() if type == "timestamp"])
+    return Filter(node, rewrite(bind(node, types, "")), describe(node))
 
 
 def _name_types(properties: Mapping[str, object] | None) -> dict[str, str] | None:

@@ -15,12 +15,13 @@ field that is absent matches nothing.
 AMQP clients see an invalid filter dropped without a word. Here it is refused with the key of the entry, and so is one that
 can never match: a list, a mapping, NaN. YAML and JSON have fewer types than AMQP, so a text will do for a symbol, for a
 binary and for a uuid, a whole number for a ulong and a uint, and for a time RFC 3339 or a whole number of milliseconds.
+A property that the stream declares as timestamp is a time as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from uuid import UUID
 
 from overlay.errors import FilterSyntaxError
@@ -39,17 +40,20 @@ _LONGEST = 1 << 12_000
 """Whole numbers reach so far, some 3,600 digits: Python writes no number of more than 4,300."""
 
 
-def parse_properties(mapping: object) -> Node:
-    """The tree of a property filter: a Comparison, Affix or Present, or an And of them. Raises FilterSyntaxError."""
+def parse_properties(mapping: object, times: Collection[str] = ()) -> Node:
+    """The tree of a property filter: a Comparison, Affix or Present, or an And of them. Raises FilterSyntaxError.
+
+    `times`: the application properties that are timestamps; a text beside one of them is read as a time.
+    """
     if not isinstance(mapping, Mapping):
         raise _refuse((), f"found {_show(mapping)}, expected a mapping", "write properties: {subject: '&p:flights.'}")
-    nodes = [node for key, entries in mapping.items() for node in _parse_section(key, entries)]
+    nodes = [node for key, entries in mapping.items() for node in _parse_section(key, entries, times)]
     if not nodes:
         raise _refuse((), "the filter is empty", "name a field and its value, or leave the filter out for all messages")
     return nodes[0] if len(nodes) == 1 else And(tuple(nodes))
 
 
-def _parse_section(key: object, entries: object) -> Iterator[Node]:
+def _parse_section(key: object, entries: object, times: Collection[str]) -> Iterator[Node]:
     section = _SECTIONS.get(key) if isinstance(key, str) else None
     if section is None:
         near = suggest(key, _SECTIONS) if isinstance(key, str) else ""
@@ -67,14 +71,16 @@ def _parse_section(key: object, entries: object) -> Iterator[Node]:
     for name, value in entries.items():
         if not isinstance(name, str):
             raise _refuse((*path, str(name)), f"found {_show(name)} as a name", "names are texts: put it in quotes")
-        yield _parse_entry(section, name, value)
+        yield _parse_entry(section, name, value, times)
 
 
-def _parse_entry(section: Section, name: str, value: object) -> Node:
+def _parse_entry(section: Section, name: str, value: object, times: Collection[str]) -> Node:
     path = (section.value, name)
     if section is Section.APPLICATION:
         _check_scalar(path, value)
         operand = Name(section, name)
+        if name in times and isinstance(value, str):
+            value = _read_time(path, value)
         return Present(operand) if value is None else _compare(path, operand, value, is_string=True)
     check = _FIELDS.get(name)
     if check is None:

@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.source.mark import Mark
-from overlay.subject import Matcher
+from overlay.subject import Pattern
 
 from . import bloom
 from .chunk import Header
-from .counts import Counts
+from .counts import Choice, Counts
 from .encode import BLOOM_AT, TERMS_AT, ZONES_AT, Block, encode, parse_values, read_indexed
 from .murmur import hash128
 from .ragged import Ragged
@@ -194,9 +194,26 @@ class Chunks:
         low, high = self._column(f"min {name}"), self._column(f"max {name}")
         return Zone(self._scope.types[name], low, high, flags & _NULL != 0, flags & _VALUE != 0, known)
 
-    def subject_counts(self, matcher: Matcher) -> tuple[Ints, Flags]:
+    @property
+    def counted(self) -> Flags:
+        """Whether records by subject are known."""
+        return self._column("counted")
+
+    def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
         """Records of each chunk whose subject matches a pattern, as counted at sealing, and where that is known."""
-        return self._counts.count(matcher, self._first), self._column("counted")
+        return self.count_subjects(Choice(patterns)), self.counted
+
+    def count_subjects(self, choice: Choice, low: int = 0, high: int | None = None) -> Ints:
+        """Of the chunks low <= row < high the records with a subject of the choice, which is used for these chunks only; 0
+        where that is not known."""
+        rows = self._first + low, self._end if high is None else self._first + high
+        return self._counts.count(choice.learn(self._counts.subjects), *rows)
+
+    def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, npt.NDArray[np.uint16], Sequence[str]]:
+        """Which subjects of the choice the chunks low <= row < high hold: where the numbers of each begin [rows + 1], the
+        numbers end to end, and the subject of each number. None in chunks of which that is not known."""
+        subjects = self._counts.subjects
+        return *self._counts.list(choice.learn(subjects), self._first + low, self._first + high), subjects
 
     def append(self, header: Header) -> None:
         """Take in one header, in place of what it overlaps."""

@@ -21,8 +21,7 @@ from overlay.filter.nodes import Column
 from overlay.match import Addressed
 from overlay.match.properties import Source, find_sources
 from overlay.match.reading import Reading
-from overlay.scan import Records
-from overlay.subject import SubjectRule
+from overlay.match.values import Templated
 from overlay.subject.dictionary import Codes, Dictionary, Texts
 
 from .bloom import limit_terms
@@ -85,16 +84,15 @@ class Contents:
         self.limit = limit_terms(stream.index.bloom_bytes)
         self.indexed = tuple(_find_indexed(stream))
         chosen = stream.filter_value
-        self._rule = None if chosen.template is None else SubjectRule.from_template(chosen.template)
+        self._made = None if chosen.template is None else Templated(chosen.template)
         self._header = None if chosen.header is None else Field(FieldKind.HEADER, chosen.header)
         self.fields: tuple[Field, ...] = self._list_fields()
         """What slices must be decoded with, beside the fields of the subject."""
         self._vocabularies: dict[Dictionary, Vocabulary] = {}
-        self._values: dict[tuple[str, int], Dictionary] = {}
 
     def _list_fields(self) -> tuple[Field, ...]:
         fields = {field for each in self.indexed for field in each.source.fields}
-        fields |= set(self._rule.fields if self._rule else ()) | ({self._header} if self._header else set())
+        fields |= set(self._made.fields if self._made else ()) | ({self._header} if self._header else set())
         return tuple(sorted(fields, key=str))
 
     def vocabulary(self, dictionary: Dictionary, *, whole: bool = False) -> Vocabulary:
@@ -117,21 +115,11 @@ class Contents:
             terms.add_slices(records.buf, at, np.where(size > 0, size, -1), WHOLE)
             if (size <= 0).any():
                 terms.add(UNFILTERED)
-        elif self._rule is not None:
-            self._add_made_values(self._rule, piece, records, rows, terms)
-
-    def _add_made_values(
-        self, rule: SubjectRule, piece: Addressed, records: Records, rows: Ints, terms: TermSet
-    ) -> None:
-        key = (piece.topic, piece.partition)
-        if key not in self._values:
-            self._values[key] = Dictionary(rule, *key, lambda value: True)
-        dictionary = self._values[key]
-        slots = [records.plan.slot(field) for field in rule.fields]
-        codes = dictionary.encode(records.buf, records.at[slots][:, rows], records.size[slots][:, rows])
-        self.vocabulary(dictionary, whole=True).put(_find_distinct(codes), terms)
-        if codes.size and codes.min() < 0:
-            terms.add(UNFILTERED)
+        elif self._made is not None:
+            dictionary, codes = self._made.encode(piece, rows)
+            self.vocabulary(dictionary, whole=True).put(_find_distinct(codes), terms)
+            if codes.size and codes.min() < 0:
+                terms.add(UNFILTERED)
 
 
 def read_columns(contents: Contents, piece: Addressed, rows: Ints | None) -> list[pa.Array]:

@@ -6,11 +6,13 @@ that brings new ones goes without its counts, which readers take as not known: m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from overlay.subject import Matcher, SubjectRule
+from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import Dictionary
 
 from .encode import COUNTS_AT, TEXTS_AT, Block
@@ -20,6 +22,22 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 LIMIT = 1 << 16
+
+
+class Choice:
+    """The subjects that match one of some patterns, as numbers of one table of subjects: each subject is asked once, ever."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._matcher = Matcher([(pattern, 0) for pattern in patterns])
+        self._flags: Flags = np.empty(0, np.bool_)
+
+    def learn(self, subjects: Sequence[str]) -> Flags:
+        """Whether each subject matches. `subjects`: those of the last time, and what has come behind them."""
+        if len(subjects) > self._flags.size:
+            fresh = subjects[self._flags.size :]
+            found = np.fromiter((bool(self._matcher.match(subject)) for subject in fresh), np.bool_, len(fresh))
+            self._flags = np.concatenate((self._flags, found))
+        return self._flags
 
 
 class Counts:
@@ -62,14 +80,25 @@ class Counts:
         self._codes.take(kept)
         self._records.take(kept)
 
-    def count(self, matcher: Matcher, first: int) -> Ints:
-        """Records of each chunk from row `first` on whose subject matches some pattern; 0 where nothing is known."""
-        subjects = self._subjects.subjects[: self._limit]
-        wanted = np.fromiter((bool(matcher.match(subject)) for subject in subjects), np.bool_, len(subjects))
-        counts = np.zeros(self._codes.rows - first, np.int64)
+    @property
+    def subjects(self) -> Sequence[str]:
+        """The subject of each number; they only ever become more."""
+        return self._subjects.subjects
+
+    def count(self, wanted: Flags, first: int, after: int) -> Ints:
+        """Records of each row first <= row < after whose subject is wanted; 0 where nothing is known."""
+        counts = np.zeros(after - first, np.int64)
         if wanted.any():
             _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
         return counts
+
+    def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
+        """The wanted subjects of these rows by number, end to end, and where each row begins among them [rows + 1]."""
+        bounds = np.zeros(after - first + 1, np.int64)
+        starts = self._codes.starts[first : after + 1]
+        found = np.empty(int(starts[-1] - starts[0]), np.uint16)
+        used = _list_wanted(self._codes.data, starts, wanted, bounds, found)
+        return bounds, found[:used].copy()
 
 
 @nb.njit(cache=True, nogil=True)
@@ -97,3 +126,15 @@ def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-d
             if wanted[codes[i]]:
                 total += np.int64(records[i])
         counts[row] = total
+
+
+@nb.njit(cache=True, nogil=True)
+def _list_wanted(codes, starts, wanted, bounds, found):  # type: ignore[no-untyped-def]
+    put = 0
+    for row in range(bounds.size - 1):
+        for i in range(starts[row], starts[row + 1]):
+            if wanted[codes[i]]:
+                found[put] = codes[i]
+                put += 1
+        bounds[row + 1] = put
+    return put

@@ -6,13 +6,14 @@ for. Deriving again costs microseconds, and where UTC() is asked it refuses more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from overlay.config.consumer import FilterConfig
 from overlay.config.stream import StreamConfig
 from overlay.filter import Filter
 from overlay.filter.nodes import Column
-from overlay.subject import Pattern, is_subject
+from overlay.match import Values
+from overlay.match.values import narrow
+from overlay.subject import Pattern
 from overlay.subject.pattern import is_subset
 
 from .catalog import find_known
@@ -20,13 +21,11 @@ from .expressions import MOST_TERMS, derive_expression
 from .probes import Conditions, Everything, Has, Nothing, Offsets, Probe, SubjectIs, Times, Unsure, all_of, any_of
 from .terms import UNFILTERED, value_term
 
-NO_FILTER = FilterConfig()
-
 
 def derive(
     stream: StreamConfig,
     patterns: Sequence[Pattern] = (),
-    config: FilterConfig = NO_FILTER,
+    values: Values | None = None,
     filter: Filter | None = None,
     *,
     now: int,
@@ -37,13 +36,13 @@ def derive(
 ) -> Conditions:
     """What a chunk must have for a consumer or a reading, by part.
 
-    `patterns`: its subject filters, any of which may match; none stands for all subjects. Of `config` the values are taken; the
-    expression is `filter`, compiled for `stream`. `now`: ms since 1970, no later than any `now` that records will be
+    `patterns`: its subject filters, any of which may match; none stands for all subjects. `values` and `filter`: its filter
+    values and its expression, made for `stream`. `now`: ms since 1970, no later than any `now` that records will be
     tested with. since <= timestamp < until in ms, start <= offset < stop.
     """
     return Conditions(
         derive_subjects(stream, patterns),
-        derive_values(stream, config.values, config.match_unfiltered),
+        derive_values(values),
         Everything() if filter is None else derive_filter(stream, filter, now),
         derive_window(since, until, start, stop),
     )
@@ -59,22 +58,14 @@ def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
     return SubjectIs(wanted) if wanted else Everything()
 
 
-def derive_values(stream: StreamConfig, values: Iterable[str], match_unfiltered: bool) -> Probe:
-    """The record's filter value is one of `values`; an empty one stands for records without a value, as match_unfiltered does.
-
-    Without values everything passes, whatever match_unfiltered says (facts, section 8).
-    """
-    wanted = tuple(dict.fromkeys(values))
-    if not wanted:
+def derive_values(values: Values | None) -> Probe:
+    """The record's filter value is wanted, or it has none and that is wanted."""
+    if values is None:
         return Everything()
-    named = [value for value in wanted if value]
-    if stream.filter_value.subject:
-        # every record has a subject, and one that cannot be one is nobody's
-        subjects = tuple(Pattern(value) for value in named if is_subject(value))
+    if values.are_subjects:
+        subjects = narrow((Pattern(">"),), values)
         return SubjectIs(subjects) if subjects else Nothing()
-    terms = [value_term(value.encode("utf-8", "surrogatepass")) for value in named]
-    if match_unfiltered or len(named) < len(wanted):
-        terms.append(UNFILTERED)
+    terms = [value_term(value) for value in values.encoded] + ([UNFILTERED] if values.unfiltered else [])
     return any_of(map(Has, terms)) if len(terms) <= MOST_TERMS else Unsure()
 
 

@@ -132,6 +132,14 @@ class Ledger:
             _find_sequences(self._rows[self._codes[source]].view, *self._figures, offsets, out)
         return out
 
+    def sequence_from(self, source: Source, offset: int) -> int:
+        """The sequence of the first record of a partition from an offset on; next_sequence when none has one yet."""
+        if source not in self._codes:
+            return self._next
+        rows = self._rows[self._codes[source]].view
+        found = _find_sequence_from(rows, *self._figures, offset)
+        return int(found) if found else self._next
+
     def locate(self, sequence: int) -> Run | None:
         """The run that has a sequence, from there on; else all of the next one above; None where there is none.
 
@@ -348,6 +356,17 @@ def _find_sequences(rows, first_sequence, first_offset, count, offsets, out):  #
                 after = low + count[row]
                 shift = first_sequence[row] - low
         out[i] = offset + shift if offset < after else 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_sequence_from(rows, first_sequence, first_offset, count, offset):  # type: ignore[no-untyped-def]
+    rank = _rank(rows, first_offset, offset, 0)
+    if rank:
+        row = rows[rank - 1]
+        passed = offset - first_offset[row]
+        if passed < count[row]:
+            return first_sequence[row] + passed
+    return first_sequence[rows[rank]] if rank < rows.size else 0
 
 
 @nb.njit(cache=True, nogil=True)

@@ -121,6 +121,22 @@ def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END,
     return Route(spans[0, :count].copy(), spans[1, :count].copy(), spans[2, :count].astype(np.uint8), saving, skips)
 
 
+def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
+    """Bytes of the chunks that hold some offsets, first[i] <= offset < after[i]; -1 where some of these have no header.
+
+    Neither falls from one i to the next.
+    """
+    low = np.searchsorted(chunks.next_offset, first, side="right")
+    high = np.searchsorted(chunks.first_offset, after, side="left")
+    part = slice(int(low.min(initial=len(chunks))), int(high.max(initial=0)))
+    offsets = chunks.next_offset[part] - chunks.first_offset[part]
+    sums = np.zeros((2, offsets.size + 1), np.int64)
+    np.cumsum([chunks.bytes[part], offsets], axis=1, out=sums[:, 1:])
+    bytes, covered = sums[:, np.maximum(high, low) - part.start] - sums[:, low - part.start]
+    weighed: Ints = np.where(covered >= after - first, bytes, -1)
+    return weighed
+
+
 @nb.njit(cache=True, nogil=True)
 def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # type: ignore[no-untyped-def]
     """Cut start..stop into runs of chunks that are alike, and of offsets that have no chunk.

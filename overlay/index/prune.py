@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from overlay.subject import Matcher, Pattern
+from overlay.subject import Pattern
 
 from .expressions import MOST_TERMS
 from .intervals import Interval
@@ -120,7 +120,7 @@ class Chunks(Protocol):
 
     def zone(self, name: str) -> Zone | None: ...
 
-    def subject_counts(self, matcher: Matcher) -> tuple[Ints, Flags]:
+    def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
         """How many records have a subject that matches, and where that is known."""
 
 
@@ -256,19 +256,23 @@ class _Asking:
 
     def count_subjects(self, patterns: tuple[Pattern, ...], among: Flags) -> Levels:
         chunks = self.chunks
-        counts, known = chunks.subject_counts(Matcher([(pattern, 0) for pattern in patterns]))
+        counts, known = chunks.subject_counts(patterns)
         levels = _settle(known & (counts == 0), known & (counts == chunks.addressed))
         left = among & ~known
-        if len(patterns) > MOST_TERMS or not left.any():
-            return levels
-        found = np.zeros(among.size, np.bool_)
-        for pattern in patterns:
-            terms = pattern_terms(pattern)
-            if not terms:
-                return levels
-            found |= chunks.might_contain(terms, left & ~found)
-        levels[left & ~found] = NO
+        if left.any():
+            levels[left & ~might_match(chunks, patterns, left)] = NO
         return levels
+
+
+def might_match(chunks: Chunks, patterns: Sequence[Pattern], among: Flags) -> Flags:
+    """Of the chunks `among`, those whose Bloom filter does not refuse every subject of some patterns."""
+    asked = [pattern_terms(pattern) for pattern in patterns]
+    if len(asked) > MOST_TERMS or not all(asked):
+        return among
+    found = np.zeros(among.size, np.bool_)
+    for terms in asked:
+        found |= chunks.might_contain(terms, among & ~found)
+    return found
 
 
 _CHEAP, _ZONES, _SUBJECTS, _TERMS = range(4)

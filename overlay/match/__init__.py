@@ -3,5 +3,6 @@
 from .addressing import Addressed, Addressing
 from .audience import Audience, Selection
 from .masks import Masks, Sifted, Tally
+from .values import Values, choose_values
 
-__all__ = ["Addressed", "Addressing", "Audience", "Masks", "Selection", "Sifted", "Tally"]
+__all__ = ["Addressed", "Addressing", "Audience", "Masks", "Selection", "Sifted", "Tally", "Values", "choose_values"]

@@ -15,7 +15,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Bytes
 from overlay.scan.values import NO_DECODERS, Decoders
 from overlay.subject import Matcher, Pattern, SubjectRule
-from overlay.subject.dictionary import REASONS, Codes, Dictionary
+from overlay.subject.dictionary import REASONS, Codes, Dictionary, Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class Addressed:
     dictionary: Dictionary
     topic: str
     partition: int
+
+    @property
+    def texts(self) -> Texts:
+        """The subjects of all codes."""
+        return self.dictionary.texts
 
     def count_unaddressed(self) -> dict[str, int]:
         """Records without a subject in the stream, by reason."""

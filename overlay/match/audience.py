@@ -19,6 +19,8 @@ import numpy.typing as npt
 from overlay.subject import Matcher, Pattern
 from overlay.subject.dictionary import Codes, Dictionary
 
+from .values import Values, narrow
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -46,10 +48,17 @@ class Selection:
 
 
 class Audience:
-    """The consumers of one scan, numbered from 0 by their place in `filters`; each wants the union of its patterns."""
+    """The consumers of one scan, numbered from 0 by their place in `filters`; each wants the union of its patterns.
 
-    def __init__(self, dictionary: Dictionary, filters: Sequence[Sequence[Pattern]]) -> None:
+    `values`: the filter values that each wants, where any does; those that are subjects narrow its patterns.
+    """
+
+    def __init__(
+        self, dictionary: Dictionary, filters: Sequence[Sequence[Pattern]], values: Sequence[Values | None] = ()
+    ) -> None:
         self._dictionary = dictionary
+        if values:
+            filters = [narrow(patterns, each) for patterns, each in zip(filters, values, strict=True)]
         groups = {patterns: group for group, patterns in enumerate(dict.fromkeys(map(frozenset, filters)))}
         self._matcher = Matcher([(pattern, group) for patterns, group in groups.items() for pattern in patterns])
         self._groups = np.array([groups[frozenset(patterns)] for patterns in filters], np.int64)

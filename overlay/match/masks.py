@@ -1,6 +1,7 @@
 """Which records pass the filters of their consumers, found for all consumers of a scan at once.
 
-The subjects come first (audience.py): they say per consumer which records it may want. Columns are then read for the
+The subjects come first (audience.py): they say per consumer which records it may want. Filter values come next
+(values.py), and no filter is asked about a record whose value its consumer does not want. Columns are then read for the
 records that some filtered consumer may want, every distinct filter is evaluated on them once, its equal parts in other
 filters included, and each consumer keeps those of its records for which the answer is true. A filter whose consumers may
 want nothing of a slice costs nothing.
@@ -32,6 +33,7 @@ from overlay.scan.states import BAD, GOOD, NOT_UTF8
 from .addressing import Addressed
 from .properties import find_sources, list_columns
 from .reading import Reading
+from .values import ValueMasks, Values
 
 Flags = npt.NDArray[np.bool_]
 
@@ -41,7 +43,7 @@ _THERE = (GOOD, BAD, NOT_UTF8)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a filter said of the records that its consumer's subjects let through; nulls by reason, of its columns."""
+    """What a filter said of the records that its consumer's subjects and values let through; nulls of its columns by reason."""
 
     true: int
     false: int
@@ -60,10 +62,16 @@ class Sifted:
 class Masks:
     """The filters of a scan's consumers, numbered as those are; None lets everything pass.
 
-    `properties`: those of the stream. `fields`: what the slices must be decoded with.
+    `properties`: those of the stream. `values`: the filter values that each consumer wants, left out where nobody asks for
+    any. `fields`: what the slices must be decoded with.
     """
 
-    def __init__(self, filters: Sequence[Filter | None], properties: Mapping[str, Property]) -> None:
+    def __init__(
+        self,
+        filters: Sequence[Filter | None],
+        properties: Mapping[str, Property],
+        values: Sequence[Values | None] = (),
+    ) -> None:
         distinct = {one.bound: one for one in filters if one is not None}
         numbers = {tree: number for number, tree in enumerate(distinct)}
         self._numbers = [-1 if one is None else numbers[one.bound] for one in filters]
@@ -71,14 +79,16 @@ class Masks:
         self._columns = [list_columns(one) for one in distinct.values()]
         self._asked = {node.operand for tree in distinct for node in walk(tree) if isinstance(node, Present)}
         self._sources = find_sources((column for columns in self._columns for column in columns), properties)
-        fields = {field for source in self._sources.values() for field in source.fields}
+        self._values = ValueMasks(values)
+        fields = {field for source in self._sources.values() for field in source.fields} | set(self._values.fields)
         self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints], now: int) -> Sifted:
-        """Of the rows that each consumer may want, those that pass its filter. `now`: ms since 1970, for UTC().
+        """Of the rows that each consumer may want, those that pass its values and its filter. `now`: ms since 1970, for UTC().
 
         Consumers that are given the same array of rows and have equal filters share one answer.
         """
+        wanted = self._values.sift(piece, wanted)
         asked = {i: self._numbers[i] for i in wanted if self._numbers[i] >= 0}
         if not asked:
             return Sifted(dict(wanted))

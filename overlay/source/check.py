@@ -6,6 +6,8 @@ unclean election, or a topic that was created again, has another batch there, or
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,18 +44,46 @@ async def glimpse(client: AIOKafkaClient, source: Source, offset: int) -> Glimps
 
     Raises KafkaError, OffsetOutOfRangeError when the log does not hold the offset, nor ends there.
     """
-    node = client.cluster.leader_for_partition(TopicPartition(*source))
+    return (await _glimpse(client, _find_leader(client, source), {source: offset}))[source]
+
+
+async def glimpse_all(
+    client: AIOKafkaClient, offsets: Mapping[Source, int], beside: Collection[Source] = ()
+) -> dict[Source, Glimpse]:
+    """A glimpse of each partition, at once. Of those `beside` only the bounds are wanted.
+
+    A broker answers the requests of a connection one after the other, so these come with the answer about another partition
+    that it leads. Raises as `glimpse` does.
+    """
+    leaders = {source: _find_leader(client, source) for source in offsets}
+    asked = {source: {source: offset} for source, offset in offsets.items() if source not in beside}
+    for source in beside:
+        first = next((other for other in asked if leaders[other] == leaders[source]), source)
+        asked.setdefault(first, {})[source] = offsets[source]
+    answers = await asyncio.gather(*(_glimpse(client, leaders[first], some) for first, some in asked.items()))
+    return {source: found for answer in answers for source, found in answer.items()}
+
+
+def _find_leader(client: AIOKafkaClient, source: Source) -> int:
+    node: int | None = client.cluster.leader_for_partition(TopicPartition(*source))
     if node is None or node < 0:
         raise kafka_errors.LeaderNotAvailableError(f"{source[0]}-{source[1]} has no leader")
-    topic, partition = source
-    # brokers send the first batch whole, however little is asked for
-    request = FetchRequest(0, 0, 1, READ_COMMITTED, [(topic, [(partition, offset, 1)])])
-    response = await fetch(client, node, request)
-    ((_, ((_, code, _, end, first, _, *_, data),)),) = response.topics
-    error = kafka_errors.for_code(code)
-    if error is not kafka_errors.NoError:
-        raise error(f"{topic}-{partition}@{offset}")
-    return Glimpse(first, end, mark_after(split(np.frombuffer(data or b"", np.uint8)).batches[:1], offset))
+    return node
+
+
+async def _glimpse(client: AIOKafkaClient, node: int, offsets: Mapping[Source, int]) -> dict[Source, Glimpse]:
+    # brokers send the first batch of the first partition whole, however little is asked for, and then no more
+    wanted = [(topic, [(partition, offset, 1)]) for (topic, partition), offset in offsets.items()]
+    response = await fetch(client, node, FetchRequest(0, 0, 1, READ_COMMITTED, wanted))
+    found = {}
+    for topic, rows in response.topics:
+        for partition, code, _, end, first, _, *_, data in rows:
+            error, offset = kafka_errors.for_code(code), offsets[topic, partition]
+            if error is not kafka_errors.NoError:
+                raise error(f"{topic}-{partition}@{offset}")
+            mark = mark_after(split(np.frombuffer(data or b"", np.uint8)).batches[:1], offset)
+            found[topic, partition] = Glimpse(first, end, mark)
+    return found
 
 
 async def check_mark(

@@ -43,7 +43,7 @@ PARTITION_BYTES = 2 << 20
 """Larger responses are slower: their copies no longer fit the cache, and the thread that decodes waits for them."""
 RESPONSE_BYTES = 8 << 20
 READY_BYTES = 24 << 20
-"""While so much is waiting to be taken, nothing more is fetched, however many lanes there are."""
+"""While so much is waiting to be taken, nothing more is fetched, however many lanes there are, but for urgent ones."""
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
 """While some lanes have data waiting, a fetch for the others must end soon, so that those can join again."""
@@ -109,6 +109,7 @@ class Lane:
         """Last known, -1 before the first response."""
         self.ready: Fetched | Lost | Denied | None = None
         self.in_flight = False
+        self._urgent = False
         self._feed = feed
 
     @property
@@ -119,6 +120,17 @@ class Lane:
     def is_idle(self) -> bool:
         """Whether there is something to fetch for it now."""
         return self.ready is None and not self.in_flight and self.position < self.stop
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the others wait for what comes here: it is fetched for however much they have ready."""
+        return self._urgent
+
+    @urgent.setter
+    def urgent(self, is_urgent: bool) -> None:
+        if is_urgent and not self._urgent:
+            self._feed.wake()
+        self._urgent = is_urgent
 
     def take(self) -> Fetched | Lost | Denied | None:
         """What has come, and let the feed fetch more."""
@@ -224,11 +236,11 @@ class Feed:
     def _group_idle(self) -> dict[int | None, list[Lane]]:
         """Lanes to fetch for by leading broker, no partition twice."""
         groups: dict[int | None, list[Lane]] = {}
-        if sum(lane.ready.data.size for lane in self._lanes if isinstance(lane.ready, Fetched)) >= READY_BYTES:
-            return groups  # whoever takes some of it wakes the feed
+        # whoever takes some of it wakes the feed
+        is_full = sum(lane.ready.data.size for lane in self._lanes if isinstance(lane.ready, Fetched)) >= READY_BYTES
         taken: set[TopicPartition] = set()
         for lane in self._lanes:
-            if lane.is_idle and lane.tp not in taken:
+            if lane.is_idle and lane.tp not in taken and (lane.urgent or not is_full):
                 taken.add(lane.tp)
                 groups.setdefault(self._client.cluster.leader_for_partition(lane.tp), []).append(lane)
         return groups

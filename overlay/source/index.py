@@ -1,7 +1,12 @@
-"""The index topic of a stream: the chunk headers that are there, read into memory.
+"""The index topic of a stream: the chunk headers and the rounds of the ledger that are there, read into memory.
 
-A record that is no chunk header, or one of a version to come, is passed over and counted; what it was about is then simply
-not indexed. The same goes for batches that cannot be read. Nothing that stands in an index topic stops anybody.
+A record that is neither, or one of a version to come, is passed over and counted; what it was about is then simply not
+indexed, or without a sequence. The same goes for batches that cannot be read. Nothing that stands in an index topic stops a
+reader.
+
+Whoever gives sequences out is another matter. If the last round cannot be read, nobody knows which sequences it gave out, and
+going on below them would give some of them out twice: `doubt` says so. A round that was read later ends the doubt, since its
+sequencer knew.
 """
 
 from __future__ import annotations
@@ -12,14 +17,18 @@ import numpy as np
 from aiokafka.client import AIOKafkaClient
 
 from overlay.config.stream import StreamConfig
+from overlay.index import runs
 from overlay.index.chunks import Chunks
-from overlay.index.encode import Block, parse
+from overlay.index.encode import Block, Flaw, Foreign, parse
+from overlay.index.ledger import Ledger, Refusal
 from overlay.index.scope import find_scope
 from overlay.logs import get_logger
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.columns import Ints
+from overlay.scan.decode import NO_STOP
 from overlay.scan.kernel import open_bodies
 
+from .feed import Fetched
 from .mark import Mark, Source
 from .span import read_span
 
@@ -34,18 +43,27 @@ def index_topic(prefix: str, stream: str) -> str:
 
 
 class Index:
-    """What is known of a stream's chunks."""
+    """What is known of a stream's chunks, and of its sequences where it has a ledger."""
 
-    def __init__(self, stream: StreamConfig) -> None:
-        self.stream = stream
+    def __init__(self, stream: StreamConfig, *, with_chunks: bool = True) -> None:
+        """Without chunks it knows of sequences alone."""
+        self.stream, self._with_chunks = stream, with_chunks
         self.scope = find_scope(stream)
         self.chunks: dict[Source, Chunks] = {}
+        self.ledger = Ledger()
         self.position = 0
         """How far its index topic has been read."""
         self.foreign = 0
         """Records that were passed over."""
         self.bytes = 0
         """Bytes of record batches that have been read of it."""
+        self._doubted = 0, -1  # a sequence that may have been given out, and the offset where that cannot be read
+
+    @property
+    def doubt(self) -> int:
+        """The offset of a record that may have given out sequences above all that are known; -1 when there is none."""
+        sequence, offset = self._doubted
+        return offset if sequence >= self.ledger.next_sequence else -1
 
     def of(self, source: Source) -> Chunks:
         """The chunks of a partition, none at first."""
@@ -81,23 +99,43 @@ class Index:
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
         """Read on to `end`, at or below the last stable offset. Raises SourceChanged, SourceUnavailable."""
         async for fetched in read_span(client, topic, 0, self.position, end):
-            self.bytes += fetched.data.size
-            for piece in _DECODER.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
-                if isinstance(piece, Malformed):
-                    self._pass_over(topic, piece.base_offset, piece.fault.text)
-                else:
-                    self._take(topic, piece)
+            self.take(topic, fetched, end)
         self.position = max(self.position, end)
 
+    def take(self, topic: str, fetched: Fetched, end: int = NO_STOP) -> None:
+        """Take in what has been fetched of the index topic, up to `end`."""
+        self.bytes += fetched.data.size
+        for piece in _DECODER.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
+            if isinstance(piece, Malformed):
+                self._pass_over(topic, piece.base_offset, piece.fault.text)
+                self._doubted = self.ledger.next_sequence, piece.base_offset
+            else:
+                self._take(topic, piece)
+        self.position = max(self.position, min(fetched.next_offset, end))
+
     def _take(self, topic: str, piece: Records) -> None:
-        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
-        open_bodies(piece.buf, piece.body, piece.end, *columns)
-        _, _, at, size, _ = columns
+        key_at, key_size, at, size, headers_at = (np.empty(len(piece), np.int64) for _ in range(5))
+        open_bodies(piece.buf, piece.body, piece.end, key_at, key_size, at, size, headers_at)
         block = parse(piece.buf, at, size)
-        for row in np.flatnonzero((block.flaws != 0) & (size >= 0)).tolist():
-            self._pass_over(topic, int(piece.offset[row]), "no chunk header that this version reads")
-        for source, rows in _group(block, np.flatnonzero(block.flaws == 0)):
-            self.of(source).extend(block, rows)
+        if self._with_chunks:
+            for source, rows in _group(block, np.flatnonzero(block.flaws == 0)):
+                self.of(source).extend(block, rows)
+        flaws = block.flaws.copy()
+        others = np.flatnonzero(flaws == Flaw.KIND)
+        if others.size:
+            rounds = runs.parse(piece.buf, at[others], size[others])
+            flaws[others] = rounds.flaws
+            for row, refusal in zip(others.tolist(), self.ledger.extend(rounds).tolist(), strict=True):
+                if refusal:
+                    self._pass_over(
+                        topic, int(piece.offset[row]), f"a round that contradicts others ({Refusal(refusal).name})"
+                    )
+        for row in np.flatnonzero((flaws != 0) & (size >= 0)).tolist():
+            offset = int(piece.offset[row])
+            self._pass_over(topic, offset, Foreign.of(flaws[row]).reason)
+            key = piece.buf[key_at[row] : key_at[row] + max(0, key_size[row])].tobytes()
+            if (named := runs.decode_key(key)) is not None and named[0] == self.stream.name:
+                self._doubted = max(self._doubted, (named[1], offset))
 
     def _pass_over(self, topic: str, offset: int, why: str) -> None:
         self.foreign += 1

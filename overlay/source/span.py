@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import numpy as np
 from aiokafka.client import AIOKafkaClient
@@ -17,8 +17,11 @@ from .feed import Denied, Feed, Fetched, Lost
 PATIENCE_S = 30.0
 
 
-async def read_span(client: AIOKafkaClient, topic: str, partition: int, start: int, end: int) -> AsyncIterator[Fetched]:
-    """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset.
+async def read_span(
+    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int, *, size: int | None = None
+) -> AsyncGenerator[Fetched, None]:
+    """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset. `size`: their
+    bytes, about, where these are known; then not much more is fetched.
 
     Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.
     """
@@ -26,7 +29,7 @@ async def read_span(client: AIOKafkaClient, topic: str, partition: int, start: i
         return
     feed = Feed(client)
     try:
-        lane = await feed.open(topic, partition, start, end)
+        lane = await feed.open(topic, partition, start, end, size)
         position = start
         while position < end:
             feed.changed.clear()
@@ -53,10 +56,10 @@ async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
         raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s") from None
 
 
-async def read_values(
+async def read_records(
     client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Offset and value of each record with a value; for small topics, where a Python object a record does not matter."""
+) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
+    """Offset, key and value of each record with a value; for small topics, where a Python object a record does not matter."""
     decoder = Decoder(make_plan())
     async for fetched in read_span(client, topic, partition, start, end):
         for piece in decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
@@ -64,7 +67,8 @@ async def read_values(
                 raise SourceChanged(f"{topic}-{partition}@{piece.base_offset}: {piece.fault.text}")
             columns = [np.empty(len(piece), np.int64) for _ in range(5)]
             open_bodies(piece.buf, piece.body, piece.end, *columns)
-            _, _, at, size, _ = columns
-            for offset, first, length in zip(piece.offset.tolist(), at.tolist(), size.tolist(), strict=True):
-                if length >= 0:
-                    yield offset, piece.buf[first : first + length].tobytes()
+            rows = zip(piece.offset.tolist(), *(column.tolist() for column in columns[:4]), strict=True)
+            for offset, key_at, key_size, at, size in rows:
+                if size >= 0:
+                    key = piece.buf[key_at : key_at + key_size].tobytes() if key_size >= 0 else None
+                    yield offset, key, piece.buf[at : at + size].tobytes()

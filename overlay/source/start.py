@@ -2,23 +2,26 @@
 
 all             the log's start
 new             the committed end at the moment of creation
-by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for (one
-                partition only: sequences are offsets there)
-by_start_time   the first record at or after the time; the end when there is none yet
-last            the last record that matches, and everything after it
+by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for. With several
+                partitions the ledger says where the sequence is, and where the next ones are in the other partitions
+by_start_time   the first record at or after the time; the end when there is none yet. Brokers know; where they do not, what
+                chunk headers allow is read
+last            the last record that matches, and everything after it, looked for from the end in chunks that may hold one
 last_per_subject  the last record of every matching subject, then everything after: a snapshot, see `find_lasts`
 
-With several partitions and no total order `last` is the matching record with the latest timestamp; its neighbours in
-other partitions start at their ends.
+With several partitions `last` is the matching record with the highest sequence, and other partitions start behind it. Of
+records that have no sequence yet it is the one with the latest timestamp, and other partitions start at their ends.
+
+An index only says what need not be read: without one the answers are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from aiokafka.client import AIOKafkaClient
 from confluent_kafka.admin import OffsetSpec
 
@@ -26,17 +29,28 @@ from overlay.admin import Admin
 from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged
+from overlay.index.chunks import Chunks
+from overlay.index.derive import derive
+from overlay.index.lasts import Lasts, Piece, find_since, find_tail
+from overlay.index.ledger import Ledger
+from overlay.index.pending import simplify
+from overlay.index.plan import plan, weigh
+from overlay.index.prune import evaluate
 from overlay.match import Addressed, Addressing, Audience
+from overlay.scan.columns import Ints
 from overlay.subject import Pattern
 
+from .index import Index
 from .mark import Source
 from .span import read_span
 
 WINDOW = 20_000
 """Offsets that the search for the last message looks back at first; each further step looks back twice as far."""
 
-Step = Callable[[int], None]
-"""Told how many offsets of a scan are done."""
+_NONE_YET = 1 << 62
+
+Step = Callable[[int, int], None]
+"""Told how many offsets of a search are settled, and the bytes that were fetched since it was told last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +64,20 @@ class Start:
 
 
 async def find_start(
-    client: AIOKafkaClient, admin: Admin, config: ConsumerConfig, stream: StreamConfig, sources: Sequence[Source]
+    client: AIOKafkaClient,
+    admin: Admin,
+    config: ConsumerConfig,
+    stream: StreamConfig,
+    sources: Sequence[Source],
+    ledger: Ledger | None = None,
+    index: Index | None = None,
 ) -> Start:
-    """The start of a consumer that has no position yet. Raises SourceChanged, SourceUnavailable."""
+    """The start of a consumer that has no position yet. `ledger`: of a stream whose sequences are no offsets; `index`: its
+    chunks, as far as there are some.
+
+    Raises SourceChanged, SourceUnavailable.
+    """
+    index = index or Index(stream)
     bounds = await admin.find_bounds(sources)
     earliest = {source: first for source, (first, _) in bounds.items()}
     ends = {source: end for source, (_, end) in bounds.items()}
@@ -64,10 +89,11 @@ async def find_start(
         case DeliverPolicy.LAST_PER_SUBJECT:
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:
+            if ledger is not None:
+                return Start(_find_places(ledger, config.opt_start_seq, bounds))
             if len(sources) > 1:
                 raise SourceChanged(
-                    f"consumer {config.id[1]}: by_start_sequence needs a stream of one partition; {stream.name} has"
-                    f" {len(sources)} and no total order yet"
+                    f"consumer {config.id[1]}: by_start_sequence needs the stream's ledger, which is not there"
                 )
             only = sources[0]
             first = config.opt_start_seq - 1
@@ -76,11 +102,54 @@ async def find_start(
             assert config.opt_start_time is not None  # facts b, 10094
             # the first record at or after it: a time between two milliseconds begins at the later one
             # and Kafka gives negative ones a meaning of their own
-            spec = OffsetSpec.for_timestamp(max(0, -(-config.opt_start_time // 1_000_000)))
-            found = await admin.find_offsets(sources, spec)
-            return Start({source: at if at >= 0 else ends[source] for source, at in found.items()})
+            since = max(0, -(-config.opt_start_time // 1_000_000))
+            return Start(await _find_since(client, admin, index, bounds, since))
         case DeliverPolicy.LAST:
-            return Start(await _find_last(client, config, stream, earliest, ends))
+            return Start(await _find_last(client, config, index, bounds, ledger))
+
+
+async def _find_since(
+    client: AIOKafkaClient,
+    admin: Admin,
+    index: Index,
+    bounds: Mapping[Source, tuple[int, int]],
+    since: int,
+) -> dict[Source, int]:
+    """The first record with timestamp >= since (ms) of each partition, its end where there is none."""
+    found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
+    # where the first such record was deleted, brokers say that there is none, though later ones may be there
+    doubtful = {source: bounds[source] for source, at in found.items() if at < 0 < bounds[source][0]}
+    newest = await admin.find_offsets(doubtful, OffsetSpec.max_timestamp())
+    for source, (first, end) in doubtful.items():
+        at = newest[source]
+        if first <= at < end and await _find_first(client, index.stream, source, (at, at + 1), since) is None:
+            continue
+        for span in find_since(index.of(source), since, first, end):
+            begin = await _find_first(client, index.stream, source, (span.first_offset, span.next_offset), since)
+            if begin is not None:
+                found[source] = begin
+                break
+    return {source: at if at >= 0 else bounds[source][1] for source, at in found.items()}
+
+
+async def _find_first(
+    client: AIOKafkaClient, stream: StreamConfig, source: Source, span: tuple[int, int], since: int
+) -> int | None:
+    """The first record of a part of a partition that has timestamp >= since. Corrupt batches are passed over, as in `_scan`."""
+    addressing = Addressing(stream.subject.rule, stream.patterns)
+    async with aclosing(read_span(client, *source, *span)) as fetches:
+        async for fetched in fetches:
+            position = max(fetched.position, span[0])
+            for piece in addressing.read(*source, fetched.data, position, stop=span[1], aborted=fetched.aborted):
+                if isinstance(piece, Addressed) and (late := np.flatnonzero(piece.records.timestamp >= since)).size:
+                    return int(piece.records.offset[late[0]])
+    return None
+
+
+def _find_places(ledger: Ledger, sequence: int, bounds: Mapping[Source, tuple[int, int]]) -> dict[Source, int]:
+    """Where a sequence and those above it begin, within the logs; the log's start where the ledger knows nothing."""
+    places = ledger.positions_at(sequence)
+    return {source: min(max(places.get(source, 0), first), end) for source, (first, end) in bounds.items()}
 
 
 def patterns(config: ConsumerConfig) -> tuple[Pattern, ...]:
@@ -91,38 +160,51 @@ def patterns(config: ConsumerConfig) -> tuple[Pattern, ...]:
 async def _find_last(
     client: AIOKafkaClient,
     config: ConsumerConfig,
-    stream: StreamConfig,
-    earliest: Mapping[Source, int],
-    ends: Mapping[Source, int],
+    index: Index,
+    bounds: Mapping[Source, tuple[int, int]],
+    ledger: Ledger | None,
 ) -> dict[Source, int]:
     """Positions from which the last matching message comes first."""
-    best: tuple[int, Source, int] | None = None  # timestamp, where
-    for source, end in ends.items():
-        found = await _find_last_in(client, config, stream, source, earliest[source], end)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = (found[0], source, found[1])
-    return dict(ends) if best is None else {**ends, best[1]: best[2]}
+    best: tuple[int, int, Source, int] | None = None  # sequence, timestamp, where
+    for source, (first, end) in bounds.items():
+        found = await _find_last_in(client, config, index, source, first, end)
+        if found is not None:
+            timestamp, offset = found
+            known = 0 if ledger is None else int(ledger.sequence_of(source, np.array([offset]))[0])
+            here = known or _NONE_YET, timestamp, source, offset
+            best = here if best is None else max(best, here)
+    ends = {source: end for source, (_, end) in bounds.items()}
+    if best is None:
+        return ends
+    sequence, _, source, offset = best
+    others = ends if ledger is None or sequence == _NONE_YET else _find_places(ledger, sequence, bounds)
+    return {**others, source: offset}
 
 
 async def _find_last_in(
-    client: AIOKafkaClient, config: ConsumerConfig, stream: StreamConfig, source: Source, first: int, end: int
+    client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: Source, first: int, end: int
 ) -> tuple[int, int] | None:
     """Timestamp and offset of a partition's last match, looked for backwards in ever larger windows."""
+    stream, chunks, wanted = index.stream, index.of(source), patterns(config)
+    route = plan(evaluate(derive(stream, wanted, None, None, now=0), chunks), chunks, first, end)
+    # headers are sure of a match from there on, unless the topic has lost it since
+    enough = find_tail(chunks, simplify(stream, wanted), first, end, 1)
     window = WINDOW
-    stop = end
-    while stop > first:
-        low = max(first, stop - window)
-        found: tuple[int, int] | None = None
+    for span in reversed(list(route)):
+        stop = span.next_offset
+        while stop > span.first_offset:
+            low = max(span.first_offset, stop - window, enough if enough < stop else first)
+            found: list[tuple[int, int]] = []
 
-        def note(piece: Addressed, rows: npt.NDArray[np.int64]) -> None:
-            nonlocal found
-            if rows.size:
-                found = int(piece.records.timestamp[rows[-1]]), int(piece.records.offset[rows[-1]])
+            def note(piece: Addressed, rows: Ints, found: list[tuple[int, int]] = found) -> None:
+                if rows.size:
+                    found[:] = [(int(piece.records.timestamp[rows[-1]]), int(piece.records.offset[rows[-1]]))]
 
-        await _scan(client, config, stream, source, (low, stop), note)
-        if found is not None:
-            return found
-        stop, window = low, window * 2
+            size = int(weigh(chunks, np.array([low]), np.array([stop]))[0])
+            await _scan(client, config, stream, source, Piece(low, stop, size), note)
+            if found:
+                return found[0]
+            stop, window = low, window * 2
     return None
 
 
@@ -132,20 +214,33 @@ async def find_lasts(
     stream: StreamConfig,
     source: Source,
     span: tuple[int, int],
+    chunks: Chunks,
     step: Step,
-) -> npt.NDArray[np.int64]:
-    """Offsets of the last message of each matching subject in a part of a partition, ascending."""
+) -> Ints:
+    """Offsets of the last message of each matching subject in a part of a partition, ascending. From the end on, as much is
+    read as `chunks` leave in doubt (index/lasts.py).
+
+    Raises SourceChanged, SourceUnavailable.
+    """
+    search = Lasts(chunks, patterns(config), *span)
     lasts: dict[str, int] = {}
 
-    def note(piece: Addressed, rows: npt.NDArray[np.int64]) -> None:
-        codes, index = np.unique(piece.codes[rows][::-1], return_index=True)
-        offsets = piece.records.offset[rows][::-1][index]
-        subjects = piece.dictionary.subjects
+    def note(slice_: Addressed, rows: Ints) -> None:
+        codes, index = np.unique(slice_.codes[rows][::-1], return_index=True)
+        offsets = slice_.records.offset[rows][::-1][index]
+        subjects = slice_.dictionary.subjects
         lasts.update((subjects[code], offset) for code, offset in zip(codes.tolist(), offsets.tolist(), strict=True))
-        step(piece.records.next_offset - span[0])
 
-    await _scan(client, config, stream, source, span, note)
-    return np.sort(np.fromiter(lasts.values(), np.int64, len(lasts)))
+    while pieces := search.next():
+        for piece in pieces:
+            await _scan(client, config, stream, source, piece, note, _shift(step, span[1] - piece.next_offset))
+            search.take(lasts.items())
+            lasts.clear()
+    return search.offsets
+
+
+def _shift(step: Step, settled: int) -> Step:
+    return lambda done, size: step(settled + done, size)
 
 
 async def _scan(
@@ -153,15 +248,19 @@ async def _scan(
     config: ConsumerConfig,
     stream: StreamConfig,
     source: Source,
-    span: tuple[int, int],
-    note: Callable[[Addressed, npt.NDArray[np.int64]], None],
+    part: Piece,
+    note: Callable[[Addressed, Ints], None],
+    step: Step = lambda done, size: None,
 ) -> None:
     """Show `note` every slice of a part of a partition and its matching rows. Corrupt batches are passed over here: the
     delivery that follows meets them again and does what the stream's on_corrupt says."""
     addressing = Addressing(stream.subject.rule, stream.patterns)
     audience = Audience(addressing.dictionary(*source), [patterns(config)])
-    async for fetched in read_span(client, *source, *span):
-        position = max(fetched.position, span[0])
-        for piece in addressing.read(*source, fetched.data, position, stop=span[1], aborted=fetched.aborted):
-            if isinstance(piece, Addressed):
-                note(piece, audience.select(piece.codes).of(0))
+    first, end, size = part
+    async with aclosing(read_span(client, *source, first, end, size=size if size > 0 else None)) as fetches:
+        async for fetched in fetches:
+            position = max(fetched.position, first)
+            for slice_ in addressing.read(*source, fetched.data, position, stop=end, aborted=fetched.aborted):
+                if isinstance(slice_, Addressed):
+                    note(slice_, audience.select(slice_.codes).of(0))
+            step(min(fetched.next_offset, end) - first, fetched.data.size)

@@ -159,6 +159,26 @@ def test_the_line_to_add(text: str, line: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("departed > '2013-01-01T05:00:00Z'", "1357016400000"),
+        ("'2013-01-01T05:00:00Z' <> departed", "1357016400000"),
+        ("departed IN (5, 'noon')", "UTC() for now"),
+        ("departed NOT IN ('')", "UTC() for now"),
+        ("departed = 0xFF", "UTC() for now"),
+    ],
+)
+def test_a_text_beside_a_timestamp_is_refused(text: str, hint: str) -> None:
+    """It would be equal to nothing, unequal to everything, and never less or greater."""
+    error = refuse(text)
+    assert error.message == "the stream declares departed as timestamp, which no text is like"
+    assert hint in error.hint
+    assert error.column == text.index("departed") + 1
+    bind(parse(text), None, text)
+    bind(parse(text), {**DECLARED, "departed": "string"}, text)
+
+
 def test_property_filters_are_refused_by_the_key() -> None:
     mapping = {"application_properties": {"carrier": "AA", "dep_dlay": 60}}
     with pytest.raises(FilterSyntaxError) as caught:

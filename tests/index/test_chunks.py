@@ -17,11 +17,11 @@ from overlay.index import bloom
 from overlay.index.bloom import NONE, Bloom
 from overlay.index.chunk import Header
 from overlay.index.chunks import Chunks
-from overlay.index.counts import Counts
+from overlay.index.counts import Choice, Counts
 from overlay.index.encode import encode, parse_values
 from overlay.index.scope import Scope, find_scope
 from overlay.index.terms import Term, as_hashes, property_term, value_term
-from overlay.subject import Matcher, Pattern
+from overlay.subject import Pattern
 from tests.index import partitions
 from tests.index.headers import any_blooms, any_bounds, subjects
 
@@ -108,7 +108,7 @@ def check(chunks: Chunks, headers: list[Header]) -> None:
     check_terms(chunks, headers)
     check_zones(chunks, headers)
     for pattern in ("a.>", "*", "b"):
-        counts, known = chunks.subject_counts(Matcher([(Pattern(pattern), 0)]))
+        counts, known = chunks.subject_counts([Pattern(pattern)])
         assert known.tolist() == [one.scope == 99 and one.subjects is not None for one in headers]
         for at in np.flatnonzero(known):
             mine = headers[at].subjects or {}
@@ -223,8 +223,8 @@ def test_counts_beyond_the_limit_of_subjects_are_not_known() -> None:
         )
         known = counts.add(block, np.arange(3), np.ones(3, np.bool_))
         assert known.tolist() == [[True] * 3, [True, True, False], [False] * 3, [False] * 3][at]
-    assert counts.count(Matcher([(Pattern(">"), 0)]), 0).tolist() == [2, 4, 6, 2, 4] + [0] * 7
-    assert counts.count(Matcher([(Pattern("s.0.>"), 0)]), 1).tolist() == [4, 6, *[0] * 9]
+    assert counts.count(Choice([Pattern(">")]).learn(counts.subjects), 0, 12).tolist() == [2, 4, 6, 2, 4] + [0] * 7
+    assert counts.count(Choice([Pattern("s.0.>")]).learn(counts.subjects), 1, 12).tolist() == [4, 6, *[0] * 9]
 
 
 @pytest.mark.slow

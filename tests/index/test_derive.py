@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from overlay.config.consumer import FilterConfig
+from overlay.config.stream import StreamConfig
 from overlay.filter import compile_properties, compile_sql
 from overlay.index.chunk import Header
 from overlay.index.derive import derive, derive_subjects, derive_values
@@ -14,6 +15,7 @@ from overlay.index.expressions import MOST_TERMS
 from overlay.index.probes import Conditions, Everything, Has, Nothing, Part, Probe, SubjectIs, Unsure, leaves
 from overlay.index.prune import evaluate
 from overlay.index.terms import UNFILTERED, value_term
+from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 from tests.filter.strategies import to_time
 from tests.index.partitions import Record, forget, load, say, seal, sql, stream
@@ -281,19 +283,24 @@ def test_subjects_that_the_stream_has_anyway() -> None:
     assert derive_subjects(CONFIG, [Pattern("*.*")]) == SubjectIs((Pattern("*.*"),))
 
 
+def choose(config: StreamConfig, *values: str, match_unfiltered: bool = False) -> Values | None:
+    return choose_values(FilterConfig(values=values, match_unfiltered=match_unfiltered), config)
+
+
 def test_filter_values_are_terms() -> None:
     ours = stream(filter_value={"header": "v"})
     eu, us = Has(value_term(b"eu")), Has(value_term(b"us"))
-    assert derive_values(ours, [], True) == Everything()
-    assert walk(derive_values(ours, ["eu", "us", "eu"], False)) == [eu, us]
-    assert walk(derive_values(ours, ["eu"], True)) == [eu, Has(UNFILTERED)]
-    assert walk(derive_values(ours, ["", "eu"], False)) == [eu, Has(UNFILTERED)]
-    assert derive_values(ours, map(str, range(MOST_TERMS + 1)), False) == Unsure()
+    assert derive_values(choose(ours, match_unfiltered=True)) == Everything()
+    assert walk(derive_values(choose(ours, "eu", "us", "eu"))) == [eu, us]
+    assert walk(derive_values(choose(ours, "eu", match_unfiltered=True))) == [eu, Has(UNFILTERED)]
+    assert walk(derive_values(choose(ours, "", "eu"))) == [eu, Has(UNFILTERED)]
+    assert walk(derive_values(choose(ours, ""))) == [Has(UNFILTERED)]
+    assert derive_values(choose(ours, *map(str, range(MOST_TERMS + 1)))) == Unsure()
 
 
 def test_filter_values_that_are_subjects() -> None:
-    assert derive_values(CONFIG, ["a.b", "c"], True) == SubjectIs((Pattern("a.b"), Pattern("c")))
-    assert derive_values(CONFIG, ["", "a b", "*"], True) == Nothing()
+    assert derive_values(choose(CONFIG, "c", "a.b", match_unfiltered=True)) == SubjectIs((Pattern("a.b"), Pattern("c")))
+    assert derive_values(choose(CONFIG, "", "a b", "*", match_unfiltered=True)) == Nothing()
 
 
 def test_unfiltered_records() -> None:
@@ -302,9 +309,9 @@ def test_unfiltered_records() -> None:
     headers = [seal(ours, [Record(i, "a", value=value)], i, i + 1) for i, value in enumerate((b"eu", b"us", None, b""))]
 
     def ask(*values: str, match_unfiltered: bool = False) -> str:
-        config = FilterConfig(values=values, match_unfiltered=match_unfiltered)
+        wanted = choose(ours, *values, match_unfiltered=match_unfiltered)
         return "".join(
-            "NMA"[level] for level in evaluate(derive(ours, config=config, now=0), load(ours, headers)).levels
+            "NMA"[level] for level in evaluate(derive(ours, values=wanted, now=0), load(ours, headers)).levels
         )
 
     assert ask("eu") == "MNNN"
@@ -383,13 +390,13 @@ def test_bloom_and_sql_together() -> None:
         seal(ours, [event(10 * row + i, *kind) for i in range(5)], 10 * row, 10 * row + 10)
         for row, kind in enumerate(kinds)
     ]
-    config = FilterConfig(sql=text, values=("order.created",))
-    conditions = derive(ours, config=config, filter=sql(text, ours), now=NOW)
+    created = choose(ours, "order.created")
+    conditions = derive(ours, values=created, filter=sql(text, ours), now=NOW)
     answers = evaluate(conditions, load(ours, headers))
     assert answers.levels.tolist() == [0, 0, 0, 1, 1]
     assert [Part(int(part)) for part in answers.residual[3:]] == [Part.FILTER, Part.FILTER]
     # the Bloom filter on its own refuses what is no order
-    alone = derive(ours, config=FilterConfig(values=("order.created",)), now=NOW)
+    alone = derive(ours, values=created, now=NOW)
     assert evaluate(alone, load(ours, headers)).levels.tolist() == [0, 2, 2, 2, 2]
     matching = [event(0, *kind).message for kind in kinds]
     assert [sql(text, ours).matches(message, now=NOW) for message in matching] == [False, False, False, True, False]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.chunk import Header
-from overlay.index.pending import Pending, count_pending
+from overlay.index.pending import Pending, count_pending, simplify
 from overlay.index.plan import Span
 from overlay.index.probes import Part
 from overlay.subject import Pattern
@@ -41,6 +41,18 @@ def test_chunks_that_are_cut_but_refuse_are_not_scanned() -> None:
 def test_chunks_without_counts_are_scanned_unless_their_terms_refuse() -> None:
     chunks = load(CONFIG, [chunk(0, "a.x", lost="counts"), chunk(10, "b", lost="counts")])
     assert count_pending(chunks, [A], 0, 20) == Pending(0, True, (Span(0, 10, Part.SUBJECT),))
+
+
+def test_everything_is_counted_in_chunks_of_any_number_of_subjects() -> None:
+    chunks = load(CONFIG, [chunk(0, "a.x", "b", lost="counts"), chunk(10, "b", lost="counts"), chunk(20, "c")])
+    assert count_pending(chunks, [Pattern(">")], 0, 30) == Pending(4, True, ())
+    assert count_pending(chunks, [A, Pattern(">")], 5, 30) == Pending(2, True, (Span(5, 10, Part.SUBJECT),))
+
+
+def test_patterns_that_take_in_all_that_a_stream_has() -> None:
+    ours = stream(subject={"template": "a.{header:to}"})
+    assert simplify(ours, [Pattern("a.*"), B]) == simplify(ours, []) == (Pattern(">"),)
+    assert simplify(CONFIG, [A, B]) == (A, B)
 
 
 def test_what_has_no_header_is_scanned() -> None:

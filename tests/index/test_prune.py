@@ -14,6 +14,7 @@ from overlay.index.derive import derive
 from overlay.index.plan import plan
 from overlay.index.probes import Answer, Part
 from overlay.index.prune import evaluate
+from overlay.match import choose_values
 from overlay.subject import Pattern, escape_token
 from tests.filter import strategies as some
 from tests.index.partitions import Question, Record, forget, load, seal
@@ -120,7 +121,7 @@ def ask(case: Case) -> Any:
     question = case.question
     config = FilterConfig(values=question.values, match_unfiltered=question.match_unfiltered)
     conditions = derive(
-        case.config, question.patterns, config, question.filter,
+        case.config, question.patterns, choose_values(config, case.config), question.filter,
         now=case.now, since=question.since, until=question.until, start=question.start, stop=question.stop,
     )  # fmt: skip
     chunks = load(case.config, case.headers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tests.oracle.batches import Header, Record
 from tests.oracle.subjects import matches
 
-SUBJECT, TOKEN = b"Nats-Subject", b"Nats-Reply-To"
+SUBJECT, TOKEN, VALUE_SIZE = b"Nats-Subject", b"Nats-Reply-To", b"Nats-Msg-Size"
 FULL_NAMES = (
     b"Nats-Stream",
     b"Nats-Consumer",
@@ -53,12 +53,16 @@ def wants(filters: Sequence[str], subject: str) -> bool:
     return not filters or any(matches(pattern, subject) for pattern in filters)
 
 
-def deliver(record: Record, subject: str, token: Token, *, full: bool = False) -> list[Header]:
+def deliver(
+    record: Record, subject: str, token: Token, *, full: bool = False, headers_only: bool = False
+) -> list[Header]:
     """The headers of a delivery: the source's, without those that bear a name of ours, and then ours."""
     ours: list[Header] = [(SUBJECT, subject.encode()), (TOKEN, str(token).encode())]
     if full:
         texts = str(token).split(".")[2:]
         ours += [(name, text.encode()) for name, text in zip(FULL_NAMES, texts, strict=True)]
+    if headers_only:
+        ours.append((VALUE_SIZE, b"%d" % len(record.value or b"")))
     names = {name for name, _ in ours}
     return [header for header in record.headers if header[0] not in names] + ours
 

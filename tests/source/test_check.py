@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from overlay.connection import open_client
 from overlay.errors import SourceChanged
-from overlay.source.check import Glimpse, check_mark, glimpse, void
+from overlay.source.check import Glimpse, check_mark, glimpse, glimpse_all, void
 from overlay.source.mark import Mark
 from tests.index.partitions import Record, load, seal, stream
 from tests.source.test_start import delete_below
@@ -54,6 +54,29 @@ async def test_a_glimpse(client: AIOKafkaClient, bootstrap: str, topic: str) -> 
             await glimpse(client, (topic, 0), offset)
     with pytest.raises(KafkaError):
         await glimpse(client, (topic, 9), 0)
+
+
+async def test_glimpses_at_once(client: AIOKafkaClient, bootstrap: str, topic: str, new_topic: NewTopicFixture) -> None:
+    """Those beside come with the others, and bring bounds whatever they hold."""
+    full, empty = (topic, 0), (new_topic(), 0)
+    other = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(other, b"x" * 1_000)
+    assert producer.flush(30) == 0
+    for name in (empty[0], other):
+        await client.add_topic(name)
+    offsets = {(other, 0): 0, full: 4, empty: 0}
+    for beside in ([], [(other, 0)], [(other, 0), empty], list(offsets)):
+        found = await glimpse_all(client, offsets, beside)
+        assert {source: (g.first, g.end) for source, g in found.items()} == {
+            full: (0, 30),
+            empty: (0, 0),
+            (other, 0): (0, 1),
+        }
+        if full not in beside:
+            assert found[full] == await glimpse(client, full, 4)
+    with pytest.raises(OffsetOutOfRangeError):
+        await glimpse_all(client, {full: 4, (other, 0): 9}, [(other, 0)])
 
 
 async def test_a_glimpse_ends_where_what_is_committed_ends(client: AIOKafkaClient, bootstrap: str, topic: str) -> None:

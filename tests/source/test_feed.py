@@ -15,7 +15,7 @@ from overlay.connection import open_client
 from overlay.errors import SourceChanged
 from overlay.scan import Decoder, Records, make_plan
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
-from overlay.source.span import read_span, read_values
+from overlay.source.span import read_records, read_span
 from overlay.source.wire import fetch
 from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
@@ -190,7 +190,7 @@ async def test_a_span_is_read_once(
     values = [b"%d" % number for number in range(300)]
     values[20] = b""
     produce_values(bootstrap, topic, values, **{"batch.num.messages": 30, "compression.type": "lz4"})
-    found = [pair async for pair in read_values(client, topic, 0, start, end)]
+    found = [(offset, value) async for offset, _, value in read_records(client, topic, 0, start, end)]
     assert found == list(enumerate(values))[start:end]
 
 

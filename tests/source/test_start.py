@@ -11,6 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition
 
+from overlay.admin import Admin
+from overlay.config import ConsumerConfig, StreamConfig
+from overlay.connection import open_client
+from overlay.source.start import find_start
 from tests.oracle.push import last_per_subject
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import (
@@ -103,6 +107,34 @@ def test_policies(scene: Scene, new_topic: NewTopicFixture) -> None:
             with CommittedReader(scene.bootstrap, output) as reader:
                 await_records(reader, len(wanted))
                 check_output(reader.read(), wanted, consumer=name)
+
+
+async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """Brokers say that there is no record since then, though later ones are there."""
+    topic = new_topic(retention_ms=-1)
+    for run in range(24):  # a batch each
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for number in range(10):
+            producer.produce(topic, b"x", timestamp=BASE + 100 * run + number, headers=[("to", "a")])
+        assert producer.flush(30) == 0
+    delete_below(bootstrap, topic, 170)
+    stream = StreamConfig.model_validate({"name": "S", "topics": (topic,)})
+    admin, client = Admin({"bootstrap.servers": bootstrap}), await open_client({"bootstrap.servers": bootstrap})
+    try:
+        found = {}
+        for since in (0, 3, 1_650, 1_705, 2_000, 2_309, 2_310, 10_000):
+            config = ConsumerConfig.model_validate(
+                {
+                    "stream": "S",
+                    "durable_name": "c",
+                    "deliver_policy": "by_start_time",
+                    "opt_start_time": write_time(BASE + since),
+                }
+            )
+            found[since] = (await find_start(client, admin, config, stream, [(topic, 0)])).positions[topic, 0]
+    finally:
+        await client.close()
+    assert found == {0: 170, 3: 170, 1_650: 170, 1_705: 175, 2_000: 200, 2_309: 239, 2_310: 240, 10_000: 240}
 
 
 def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:

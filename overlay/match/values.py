@@ -1,0 +1,168 @@
+"""Filter values: the one value that stands for a record, compared with those that a consumer wants.
+
+They are stage 1 of RabbitMQ's streams (facts, section 8). There a chunk passes as a whole, and clients filter again. Here the
+same values leave out chunks (overlay/index/derive.py), and each record is compared as well, so that results never depend
+on where chunks end. What a record's value is, the stream's `filter_value` says:
+
+- subject: a value is then a subject without wildcards, so the values narrow down a consumer's patterns (`narrow`), and
+  records cost nothing
+- header: its bytes, compared where they lie
+- template: a text made of several fields, once for each distinct tuple of them (Templated)
+
+A record whose value is missing, empty or cannot be made is unfiltered. It passes where a consumer says `match_unfiltered`, or
+names the empty value. `match_unfiltered` without values asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from overlay.config.consumer import FilterConfig
+from overlay.config.stream import FilterValue, StreamConfig
+from overlay.field import Field, FieldKind
+from overlay.scan.columns import Ints, gather
+from overlay.subject import Pattern, SubjectRule, is_subject
+from overlay.subject.dictionary import Codes, Dictionary
+
+from .addressing import Addressed
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a consumer wants of the filter values that `source` gives records: one of `wanted`, or none where `unfiltered`."""
+
+    source: FilterValue
+    wanted: frozenset[str]
+    """None of them empty."""
+    unfiltered: bool
+
+    @property
+    def are_subjects(self) -> bool:
+        return self.source.subject is True
+
+    @property
+    def encoded(self) -> list[bytes]:
+        """`wanted` as headers hold them, ascending."""
+        return sorted(value.encode("utf-8", "surrogatepass") for value in self.wanted)
+
+
+def choose_values(config: FilterConfig, stream: StreamConfig) -> Values | None:
+    """The condition on filter values of a consumer's filter; None where it names no value, and all records pass."""
+    if not config.values:
+        return None
+    wanted = frozenset(filter(None, config.values))
+    return Values(stream.filter_value, wanted, config.match_unfiltered or len(wanted) < len(set(config.values)))
+
+
+def narrow(patterns: Sequence[Pattern], values: Values | None) -> tuple[Pattern, ...]:
+    """The patterns of the records that pass both, where values are subjects; it may be that there are none."""
+    if values is None or not values.are_subjects:
+        return tuple(patterns)
+    # every record of a stream has a subject, so none is unfiltered; what cannot be a subject is nobody's
+    wanted = (Pattern(value) for value in sorted(values.wanted) if is_subject(value))
+    return tuple(one for one in wanted if any(pattern.matches(one.text) for pattern in patterns))
+
+
+class Templated:
+    """The filter values that a template makes. Not for two threads at once."""
+
+    def __init__(self, template: str) -> None:
+        self._rule = SubjectRule.from_template(template)
+        self._dictionaries: dict[tuple[str, int], Dictionary] = {}
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self._rule.fields
+
+    def encode(self, piece: Addressed, rows: Ints) -> tuple[Dictionary, Codes]:
+        """The code of each row's value, below 0 for none, and the dictionary whose codes they are until it is asked again."""
+        key = (piece.topic, piece.partition)
+        if key not in self._dictionaries:
+            self._dictionaries[key] = Dictionary(self._rule, *key, lambda value: True)
+        dictionary, records = self._dictionaries[key], piece.records
+        slots = [records.plan.slot(field) for field in self._rule.fields]
+        return dictionary, dictionary.encode(records.buf, records.at[slots][:, rows], records.size[slots][:, rows])
+
+
+class ValueMasks:
+    """The values that a scan's consumers want, numbered as those are; None lets everything pass, and so do subjects: they
+    narrow patterns. `fields`: what the slices must be decoded with."""
+
+    def __init__(self, values: Sequence[Values | None]) -> None:
+        self._values = {i: each for i, each in enumerate(values) if each is not None and not each.are_subjects}
+        sources = {each.source for each in self._values.values()}
+        self._readers = {source: _make_reader(source) for source in sources}
+        self.fields: tuple[Field, ...] = tuple(dict.fromkeys(f for each in self._readers.values() for f in each.fields))
+
+    def sift(self, piece: Addressed, wanted: Mapping[int, Ints]) -> dict[int, Ints]:
+        """Of the rows that each consumer may want, those whose value it wants.
+
+        Consumers that are given the same array of rows and want the same are given the same array back.
+        """
+        known: dict[tuple[Values, int], Ints] = {}
+        kept: dict[int, Ints] = {}
+        for i, rows in wanted.items():
+            if values := self._values.get(i):
+                key = (values, id(rows))
+                if key not in known:
+                    known[key] = rows[self._readers[values.source].find(piece, rows, values)]
+                rows = known[key]
+            if rows.size:
+                kept[i] = rows
+        return kept
+
+
+class _HeaderReader:
+    def __init__(self, name: str) -> None:
+        self._field = Field(FieldKind.HEADER, name)
+        self.fields: tuple[Field, ...] = (self._field,)
+        self._sets: dict[Values, pa.Array] = {}
+
+    def find(self, piece: Addressed, rows: Ints, values: Values) -> Flags:
+        """Which of the rows pass."""
+        slot = piece.records.plan.slot(self._field)
+        at, size = piece.records.at[slot, rows], piece.records.size[slot, rows]
+        if values not in self._sets:
+            self._sets[values] = pa.array(values.encoded, pa.binary())
+        found = pc.is_in(gather(piece.records.buf, at, size, "binary").array, value_set=self._sets[values])
+        passes: Flags = found.to_numpy(zero_copy_only=False)
+        return passes | (size <= 0) if values.unfiltered else passes
+
+
+class _TemplateReader:
+    """What is wanted of a dictionary's values is found out once for each code, as codes come up."""
+
+    def __init__(self, template: str) -> None:
+        self._made = Templated(template)
+        self.fields = self._made.fields
+        self._known: dict[tuple[Values, Dictionary], tuple[int, Flags]] = {}
+
+    def find(self, piece: Addressed, rows: Ints, values: Values) -> Flags:
+        dictionary, codes = self._made.encode(piece, rows)
+        passes: Flags = self._learn(values, dictionary)[np.maximum(codes, -1)]
+        return passes
+
+    def _learn(self, values: Values, dictionary: Dictionary) -> Flags:
+        """Whether each code passes, and last of all whether what has none does: that is what code -1 finds."""
+        generation, flags = self._known.get((values, dictionary), (-1, np.empty(0, np.bool_)))
+        known = flags.size - 1 if generation == dictionary.generation else 0
+        if known < len(dictionary.subjects) or generation != dictionary.generation:
+            fresh = [subject in values.wanted for subject in dictionary.subjects[known:]]
+            flags = np.concatenate((flags[:known], np.array([*fresh, values.unfiltered], np.bool_)))
+            self._known[values, dictionary] = dictionary.generation, flags
+        return flags
+
+
+def _make_reader(source: FilterValue) -> _HeaderReader | _TemplateReader:
+    if source.header is not None:
+        return _HeaderReader(source.header)
+    assert source.template is not None
+    return _TemplateReader(source.template)
