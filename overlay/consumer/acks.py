@@ -37,6 +37,7 @@ class Flaw(enum.Enum):
     RANGES = "ranges"
     FUTURE = "future"
     CLOSED = "closed"
+    UNKNOWN = "unknown"  # another stream, or no consumer of this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class Garbage:
 
     flaw: Flaw
     token: Token | None = None
+
+
+def acks_topic(prefix: str, stream: str) -> str:
+    """The topic that takes a stream's acks."""
+    return f"{prefix}.{stream}.acks"
 
 
 def parse_token(text: str) -> Token | None:

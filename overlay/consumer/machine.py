@@ -8,6 +8,9 @@ Who holds what: `window` has everything between a first delivery and its settlin
 messages before it, `waiting` the pull requests, `pace` what slows a push consumer down. The machine decides only what
 goes where next: messages that go out again before new ones; those new ones only below max_ack_pending.
 
+The shell may say how many messages go out in one step: 0 while it takes events in, and then, when it has the records that
+`find_next_up` names in its hands, as many as these. So a record that turns out to be gone never takes a consumer sequence.
+
 The shell owes the machine three things. It offers what matches, in stream order and without gaps, as far as `wanted` says. It
 makes records of Deliver's columns and hands back what it finds gone as Removed. It sends effects out only with the state that
 they belong to (`snapshot`), so that what was told is never forgotten.
@@ -38,7 +41,7 @@ from .queues import Offers
 from .table import PAUSED, TRANSITIONS, State
 from .timer import find_next, find_removal
 from .waiting import Waiter, Waiting
-from .window import Settled, Window
+from .window import EMPTY, Settled, Window
 
 _TIME_DIGITS = 19
 
@@ -74,24 +77,33 @@ class Machine:
         self._burst, self.jitter = burst, jitter
         self.active_at = now
         self.beat_at = now + config.idle_heartbeat if config.idle_heartbeat else NEVER
-        self._armed_at = NEVER
+        self.armed_at = NEVER
         self.ready_at = NEVER
         self.blocked_until: int | None = None
         self.is_removal_said = False
         self._effects: list[Effect] = []
+        self._left = NEVER
         awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
         self.state = State.ASLEEP if awaits_reader else State.AWAKE
         if config.pause_until is not None and config.pause_until > now:
             self._pause(events.Paused(config.pause_until), now)
             self.state = TRANSITIONS[self.state][events.Paused]
 
-    def handle(self, event: events.Event, now: int) -> list[Effect]:
-        """What is to be done about an event. `now` never goes back."""
+    def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:
+        """What is to be done about an event. `now` never goes back; `most`: messages that may go out or be given up."""
         after = TRANSITIONS[self.state].get(type(event))
         if after is None:
             return [Refuse(Flaw.CLOSED)]
-        self.state = after
+        self.state, self._left = after, most
         _HANDLERS[type(event)](self, event, now)
+        return self._finish(now)
+
+    def deliver(self, now: int, most: int) -> list[Effect]:
+        """Go on where `handle` stopped because of its `most`."""
+        self._left = most
+        return self._finish(now)
+
+    def _finish(self, now: int) -> list[Effect]:
         self._deliver(now)
         self._arm(now)
         effects, self._effects = self._effects, []
@@ -115,6 +127,14 @@ class Machine:
             return 0
         room = self.window.room if self.config.is_push else min(self.window.room, self.waiting.claimed)
         return max(min(room, ahead) - self.offers.count, 0)
+
+    def find_next_up(self, most: int) -> tuple[Ints, Ints]:
+        """Stream sequences and sizes of the messages whose turn is next, `most` or fewer."""
+        if self.state is not State.AWAKE or (not self.config.is_push and not len(self.waiting)):
+            return EMPTY, EMPTY
+        again = self.window.find_next_up(most)
+        run = self.offers.find_next_up(min(most - again[0].size, self.window.room))
+        return np.concatenate((again[0], run.sequences)), np.concatenate((again[1], run.sizes))
 
     def gate(self, now: int) -> Gate:
         """What holds back new messages at `now`."""
@@ -286,8 +306,14 @@ class Machine:
         if self.state in PAUSED:
             self.waiting.end_one_shots()
         while self.state is State.AWAKE and self._has_taker(now):
-            rows, ended = self.window.peek_again()
+            if not self._left and (self.window.queued or (self.offers.count and self.window.room)):
+                self.ready_at = now
+                return
+            rows, ended = self.window.peek_again(self._left)
             self._exhaust(ended)
+            self._left -= len(ended)
+            if len(ended) and not rows.size:
+                continue
             if rows.size:
                 is_sent = self._send(None, int(self.window.pending.view("size")[rows[0]]), rows, now)
             elif not self.window.room:
@@ -332,9 +358,11 @@ class Machine:
 
     def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
         """Deliver up to `most` messages; returns how many."""
+        most = min(most, self._left)
         if is_again:
             given, ended = self.window.give_again(most, now)
             self._exhaust(ended)
+            self._left -= len(ended)
             num_pending = np.full(given.sequences.size, self.num_pending)
         else:
             run = self.offers.take(min(most, self.window.room))
@@ -343,6 +371,7 @@ class Machine:
         reply, pin = (waiter.reply, self.waiting.pin.id) if waiter else ("", "")
         columns = given.sequences, given.consumer_seqs, given.deliveries, num_pending
         self._effects.append(Deliver(reply, *columns, self.config.headers_only, pin))
+        self._left -= given.sequences.size
         self.delivered_at = self.active_at = now
         if self.config.idle_heartbeat:
             self.beat_at = now + self.config.idle_heartbeat
@@ -366,8 +395,8 @@ class Machine:
 
     def _arm(self, now: int) -> None:
         at = find_next(self, now)
-        if at != self._armed_at:
-            self._armed_at = at
+        if at != self.armed_at:
+            self.armed_at = at
             self._effects.append(ArmTimer(at))
 
 

@@ -144,6 +144,15 @@ def _take(column: npt.NDArray[Any], kept: Ints, room: int) -> npt.NDArray[Any]:
     return narrower
 
 
+def distinct(numbers: Ints) -> Ints:
+    """Each number once, rising. Several times as fast as np.unique where they rise already, as they mostly do."""
+    if numbers.size < 2 or (numbers[1:] > numbers[:-1]).all():
+        return numbers
+    rising = np.sort(numbers)
+    found: Ints = rising[np.concatenate((np.ones(1, np.bool_), rising[1:] != rising[:-1]))]
+    return found
+
+
 @nb.njit(cache=True, nogil=True)
 def _skip_settled(state, at, end):  # type: ignore[no-untyped-def]
     while at < end and (state[at] == 0 or state[at] == 4):

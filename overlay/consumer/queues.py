@@ -62,6 +62,17 @@ class Offers:
         self.count -= len(run)
         return run
 
+    def find_next_up(self, most: int) -> Run:
+        """The next messages without taking them, `most` or fewer."""
+        cut: list[Run] = []
+        for run in self._runs:
+            if most <= 0:
+                break
+            cut.append(run.cut(0, min(most, len(run))))
+            most -= len(run)
+        names = ("sequences", "times", "sizes")
+        return Run(*(np.concatenate([np.empty(0, np.int64), *(getattr(run, name) for run in cut)]) for name in names))
+
     def remove(self, below: int, sequences: Ints) -> int:
         """Drop messages that left the stream; returns how many."""
         before = self.count
@@ -124,6 +135,16 @@ class Redeliveries:
             if rows.size:
                 return rows
         return np.empty(0, np.int64)
+
+    def find_next_up(self, pending: Pending, most: int) -> Ints:
+        """Rows of the next entries without taking them, `most` or fewer."""
+        found = [np.empty(0, np.int64)]
+        for ticket, sequences in self._runs:
+            if most <= 0:
+                break
+            found.append(_find_queued(pending, ticket, sequences)[:most])
+            most -= found[-1].size
+        return np.concatenate(found)
 
     def _drop(self, count: int) -> None:
         ticket, sequences = self._runs.popleft()

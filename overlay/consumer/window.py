@@ -23,7 +23,7 @@ from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
 from overlay.index.ragged import Ints
 
 from .deadlines import NEVER, Deadlines
-from .pending import Pending, Row
+from .pending import Pending, Row, distinct
 from .queues import Redeliveries
 
 _MANY_AGAIN = 4096
@@ -106,6 +106,11 @@ class Window:
         return max(most - self.pending.count + freed, 0)
 
     @property
+    def awaits_reader(self) -> bool:
+        """Whether there are deliveries whose timer waits for a reader."""
+        return not self._starts_at_delivery and self.pending.count > 0 and self.read_up_to < self.delivered.consumer
+
+    @property
     def num_redelivered(self) -> int:
         return 0 if self.config.max_deliver == 1 else self.pending.redelivered
 
@@ -159,21 +164,29 @@ class Window:
         deliveries = column["deliveries"][rows].astype(np.int64)
         return Given(sequences, consumer_seqs, deliveries, column["size"][rows].astype(np.int64)), ended
 
-    def peek_again(self) -> tuple[Ints, Settled]:
-        """The row that goes out again next, none or one, and the rows before it that end as used up."""
+    def peek_again(self, most: int = NEVER) -> tuple[Ints, Settled]:
+        """The row that goes out again next, none or one, and the rows before it that end as used up, `most` of them."""
         used_up: list[int] = []
         while (row := self.queue.peek(self.pending)) >= 0 and self._is_used_up(np.array([row]))[0]:
+            if len(used_up) == most:
+                row = -1
+                break
             self.queue.take(self.pending, 1)
             used_up.append(row)
         ended = self._exhaust(np.array(used_up, np.int64))
         return np.array([row] if row >= 0 else [], np.int64), ended
+
+    def find_next_up(self, most: int) -> tuple[Ints, Ints]:
+        """Stream sequences and sizes of what is queued to go out again, in its order; `most` of them or fewer."""
+        rows = self.queue.find_next_up(self.pending, most)
+        return self.pending.view("sequence")[rows], self.pending.view("size")[rows].astype(np.int64)
 
     # what comes back
 
     def ack(self, sequences: Ints, consumer_seq: int) -> Settled:
         """Settle these messages, or with `all` what is pending up to the highest. `consumer_seq`: the last token's."""
         if self.config.ack_policy is AckPolicy.EXPLICIT:
-            return self._settle(self.pending.find(np.unique(sequences)))
+            return self._settle(self.pending.find(distinct(sequences)))
         highest = int(sequences.max()) if sequences.size else 0
         if highest <= self.floor.stream or consumer_seq <= self.floor.consumer:
             return self._look(EMPTY)
@@ -196,7 +209,7 @@ class Window:
         consumer_seqs, again = self.again
         found = [own[self.pending.find_delivered(first, last)] for first, last in ranges]
         found += [again[(consumer_seqs >= first) & (consumer_seqs <= last)] for first, last in ranges]
-        sequences = np.unique(np.concatenate(found))
+        sequences = distinct(np.concatenate(found))
         return own[self.pending.find(sequences)]
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
@@ -247,7 +260,7 @@ class Window:
         rows = self.pending.find(sequences[order])
         # a stale entry is known by its row: it is settled, queued, or due later
         state, deadline = self.pending.view("state")[rows], self.pending.view("deadline")[rows]
-        due = np.unique(rows[((state == Row.WAITING) | (state == Row.DELAYED)) & (deadline <= now)])
+        due = distinct(rows[((state == Row.WAITING) | (state == Row.DELAYED)) & (deadline <= now)])
         if self.config.max_deliver == 1:
             return self._exhaust(due)
         self._touch(self.pending.view("sequence")[due].copy())
@@ -287,7 +300,7 @@ class Window:
 
     def take_touched(self) -> Ints:
         """Stream sequences whose rows changed since this was last asked, rising."""
-        touched = np.unique(np.concatenate([EMPTY, *self._touched]))
+        touched = distinct(np.concatenate([EMPTY, *self._touched]))
         self._touched, self._touches = [], 0
         return touched
 
@@ -360,7 +373,7 @@ class Window:
         self._touched.append(sequences)
         self._touches += sequences.size
         if self._touches > self._many_touches:
-            self._touched = [np.unique(np.concatenate(self._touched))]
+            self._touched = [distinct(np.concatenate(self._touched))]
             self._touches = self._touched[0].size
             self._many_touches = max(2 * self._touches, _MANY_TOUCHES)
 
@@ -378,6 +391,6 @@ class Window:
     def _prune_again(self) -> None:
         """Leave out messages that are settled; and of those that are not, the earlier ones when they are too many."""
         consumer_seqs, sequences = self.again
-        known = self.pending.view("sequence")[self.pending.find(np.unique(sequences))]
+        known = self.pending.view("sequence")[self.pending.find(distinct(sequences))]
         kept = np.flatnonzero(np.isin(sequences, known))[-(self.pending.count + _MANY_AGAIN // 2) :]
         self._again, self._again_size = [(consumer_seqs[kept], sequences[kept])], kept.size

@@ -3,7 +3,7 @@
 A delivery keeps key, value and headers and gains `Nats-Subject` and `Nats-Reply-To` (interfaces.md, Delivery); with
 `headers: full` the token's parts stand in headers of their own as well. So most of an output record is one copy of the source
 record from its key to its last header. Only when the source already carries a header of one of our names are its
-headers copied one by one, without those.
+headers copied one by one, without those. With `headers_only` the value is null and `Nats-Msg-Size` tells how long it was.
 
 The kernel fills a buffer with records of one batch, offsets renumbered from 0, and stops before the record that would
 not fit; the caller closes the batch and calls again.
@@ -11,6 +11,7 @@ not fit; the caller closes the batch and calls again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba as nb
@@ -21,6 +22,8 @@ from overlay.scan.decode import Records
 from overlay.scan.header import Bytes
 from overlay.scan.varint import read_varint, skip, varint_size, write_varint
 from overlay.subject.dictionary import Texts
+
+from .record import encode_headers
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,8 +38,9 @@ FULL = (
     "Nats-Num-Pending",
 )
 """Further headers of `headers: full`, in the order of the token's parts; times in ns since 1970."""
+VALUE_SIZE = "Nats-Msg-Size"
 
-_TOKEN_ROOM = 4 * 21  # four decimals and their dots
+_TOKEN_ROOM = 5 * 21  # five decimals and their dots
 _RECORD_ROOM = 64  # varints and fixed bytes around what is copied
 
 
@@ -49,20 +53,49 @@ def _pack(names: tuple[str, ...]) -> tuple[Bytes, Ints]:
 class Envelope:
     """What is the same in every delivery of a consumer, as kernels take it."""
 
-    prefix: Bytes  # of the token, up to the dot before the stream sequence
+    prefix: Bytes  # of the token, up to the dot before the number of deliveries
     stream: Bytes
     consumer: Bytes
     names: Bytes
     bounds: Ints
     source_time: bool
+    headers_only: bool
+    more: Bytes  # further headers as they stand in a record
+    more_count: int
 
 
-def make_envelope(stream: str, consumer: str, *, full: bool, source_time: bool) -> Envelope:
-    """`source_time`: records keep the source's timestamp instead of the batch's."""
-    names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ())))
+def make_envelope(
+    stream: str,
+    consumer: str,
+    *,
+    full: bool,
+    source_time: bool,
+    headers_only: bool = False,
+    more: Sequence[tuple[str, bytes]] = (),
+) -> Envelope:
+    """`source_time`: records keep the source's timestamp instead of the batch's. `more`: headers that all of them get."""
+    names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ()), *((VALUE_SIZE,) if headers_only else ())))
     stream_text, consumer_text = (np.frombuffer(text.encode(), np.uint8) for text in (stream, consumer))
-    prefix = np.frombuffer(f"$JS.ACK.{stream}.{consumer}.1.".encode(), np.uint8)
-    return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time)
+    prefix = np.frombuffer(f"$JS.ACK.{stream}.{consumer}.".encode(), np.uint8)
+    encoded = np.frombuffer(encode_headers(more), np.uint8)
+    return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time, headers_only, encoded, len(more))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """What the tokens of some rows say, one entry a row: stream and consumer sequences, the count of deliveries of each
+    (None: the first), and num_pending after each (None: not known, which is written as 0)."""
+
+    stream: Ints
+    consumer: Ints
+    deliveries: Ints | None = None
+    pending: Ints | None = None
+
+    def complete(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """All four as arrays."""
+        deliveries = np.ones(self.stream.size, np.int64) if self.deliveries is None else self.deliveries
+        pending = np.zeros(self.stream.size, np.int64) if self.pending is None else self.pending
+        return self.stream, self.consumer, deliveries, pending
 
 
 @dataclass(slots=True)
@@ -76,6 +109,8 @@ class Body:
     max_timestamp: int = 0
     last_offset: int = -1
     """Source offset of the last record."""
+    consumer_seqs: tuple[int, int] = (0, -1)
+    """Consumer sequences of the first and the last record."""
 
     @property
     def records(self) -> Bytes:
@@ -89,32 +124,36 @@ def assemble(
     codes: npt.NDArray[np.int32],
     subjects: Texts,
     envelope: Envelope,
-    sequences: tuple[Ints, Ints],
+    numbers: tuple[Ints, Ints, Ints, Ints],
     now: int,
 ) -> int:
     """Append records for the leading rows of `source` while they fit; returns how many did.
 
-    `sequences`: stream sequence and consumer sequence of each row; `now`: ms, the time on the records of a new batch unless
-    they keep the source's.
+    `numbers`: of each row, as `Numbers.complete` gives them; `now`: ms, the time on the records of a new batch unless they
+    keep the source's.
     """
     if not body.count:
         body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
         body.max_timestamp = body.base_timestamp
     done, body.size, latest = _assemble(
         source.buf, source.body, source.end, source.timestamp, rows, codes, subjects.text, subjects.bounds,
-        envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.bounds, envelope.source_time,
-        sequences[0], sequences[1], body.base_timestamp, body.out, body.size, body.count,
+        envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.bounds, envelope.more,
+        envelope.more_count, envelope.source_time, envelope.headers_only,
+        *numbers, body.base_timestamp, body.out, body.size, body.count,
     )  # fmt: skip
     body.count += done
     if done:
         body.last_offset = int(source.offset[rows[done - 1]])
+        first = body.consumer_seqs[0] or int(numbers[1][0])
+        body.consumer_seqs = first, int(numbers[1][done - 1])
     body.max_timestamp = max(body.max_timestamp, latest)
     return int(done)
 
 
 def room_for(source: Records, row: int, subject: int, envelope: Envelope) -> int:
     """Bytes that surely hold one delivered record, `subject` being the size of its subject."""
-    constant = int(envelope.prefix.size + envelope.stream.size + envelope.consumer.size + envelope.names.size)
+    texts = envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.more
+    constant = int(sum(text.size for text in texts))
     return int(source.end[row] - source.body[row]) + subject + constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM
 
 
@@ -141,15 +180,18 @@ def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
     """A non-negative or negative integer in decimal; returns the next position."""
     if value < 0:
         out[pos] = 45
-        return _put_decimal(out, pos + 1, -value)
-    digits = 1
-    rest = value // 10
-    while rest:
+        pos += 1
+        value = -value
+    # unsigned, and with the digits counted by multiplication: tokens have five of these
+    rest = np.uint64(value)
+    digits, limit = 1, np.uint64(10)
+    while digits < 19 and rest >= limit:
         digits += 1
-        rest //= 10
-    for i in range(digits):
-        out[pos + digits - 1 - i] = 48 + value % 10
-        value //= 10
+        limit *= np.uint64(10)
+    for at in range(pos + digits - 1, pos - 1, -1):
+        left = rest // np.uint64(10)
+        out[at] = np.uint8(48) + np.uint8(rest - left * np.uint64(10))
+        rest = left
     return pos + digits
 
 
@@ -210,53 +252,67 @@ def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True)
+def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
+    """A number of the token and the dot behind it; returns the next position."""
+    pos = _put_decimal(token, pos, value)
+    token[pos] = 46
+    return pos + 1
+
+
+@nb.njit(cache=True, nogil=True)
 def _assemble(  # type: ignore[no-untyped-def]
-    buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds,
-    source_time, stream_sequence, consumer_sequence, base, out, at, count_before,
+    buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds, more, more_count,
+    source_time, headers_only, stream_sequence, consumer_sequence, deliveries, pending, base, out, at, count_before,
 ):  # fmt: skip
-    token = np.empty(prefix.size + 84, np.uint8)
+    token = np.empty(prefix.size + 105, np.uint8)
     _copy(token, 0, prefix, 0, prefix.size)
-    one = np.full(1, 49, np.uint8)
-    full = bounds.size > 3
-    marks = np.empty(5, np.int64)  # where the token's decimals begin
+    length = np.empty(21, np.uint8)
+    own = bounds.size - 1
+    full = own > 3
+    marks = np.empty(6, np.int64)  # where the token's decimals begin
+    marks[0] = prefix.size
     latest = np.int64(base)
     for i in range(rows.size):
         row = rows[i]
         end = end_of[row]
         key_size, pos = read_varint(buf, body[row], end)
-        value_size, pos = read_varint(buf, skip(pos, key_size), end)
+        value_at = skip(pos, key_size)
+        value_size, pos = read_varint(buf, value_at, end)
         headers_at = skip(pos, value_size)
         count, first = read_varint(buf, headers_at, end)
         kept, kept_size = _foreign(buf, first, end, count, names, bounds)
 
-        marks[0] = prefix.size
-        marks[1] = _put_decimal(token, marks[0], stream_sequence[i]) + 1
-        token[marks[1] - 1] = 46
-        marks[2] = _put_decimal(token, marks[1], consumer_sequence[i]) + 1
-        token[marks[2] - 1] = 46
-        marks[3] = _put_decimal(token, marks[2], _nanoseconds(timestamp[row])) + 1
-        token[marks[3] - 1] = 46
-        marks[4] = _put_decimal(token, marks[3], 0) + 1
-        token_size = marks[4] - 1
+        marks[1] = _put_part(token, marks[0], deliveries[i])
+        marks[2] = _put_part(token, marks[1], stream_sequence[i])
+        marks[3] = _put_part(token, marks[2], consumer_sequence[i])
+        marks[4] = _put_part(token, marks[3], _nanoseconds(timestamp[row]))
+        marks[5] = _put_part(token, marks[4], pending[i])
+        token_size = marks[5] - 1
+        length_size = _put_decimal(length, 0, max(value_size, 0)) if headers_only else 0
 
         code = codes[row]
         delta = timestamp[row] - base if source_time else 0
-        size = 1 + varint_size(delta) + varint_size(count_before + i) + (headers_at - body[row])
-        size += varint_size(kept + bounds.size - 1) + kept_size
+        size = 1 + varint_size(delta) + varint_size(count_before + i)
+        size += value_at + 1 - body[row] if headers_only else headers_at - body[row]
+        size += varint_size(kept + own + more_count) + kept_size + more.size
         size += _header_size(bounds, 0, text_bounds[code + 1] - text_bounds[code]) + _header_size(bounds, 1, token_size)
         if full:
             size += _header_size(bounds, 2, stream.size) + _header_size(bounds, 3, consumer.size)
-            size += _header_size(bounds, 4, 1)
-            for k in range(4):
-                size += _header_size(bounds, 5 + k, marks[k + 1] - 1 - marks[k])
+            for k in range(5):
+                size += _header_size(bounds, 4 + k, marks[k + 1] - 1 - marks[k])
+        if headers_only:
+            size += _header_size(bounds, own - 1, length_size)
         if at + size + 10 > out.size:
             return i, at, latest
 
         at = write_varint(out, at, size)
         out[at] = 0
         at = write_varint(out, write_varint(out, at + 1, delta), count_before + i)
-        at = _copy(out, at, buf, body[row], headers_at)
-        at = write_varint(out, at, kept + bounds.size - 1)
+        if headers_only:
+            at = write_varint(out, _copy(out, at, buf, body[row], value_at), -1)
+        else:
+            at = _copy(out, at, buf, body[row], headers_at)
+        at = write_varint(out, at, kept + own + more_count)
         if kept == count:  # noqa: SIM108 - one call a line
             at = _copy(out, at, buf, first, end)
         else:
@@ -266,9 +322,12 @@ def _assemble(  # type: ignore[no-untyped-def]
         if full:
             at = _put_header(out, at, names, bounds, 2, stream, 0, stream.size)
             at = _put_header(out, at, names, bounds, 3, consumer, 0, consumer.size)
-            at = _put_header(out, at, names, bounds, 4, one, 0, 1)
-            for k in range(4):
-                at = _put_header(out, at, names, bounds, 5 + k, token, marks[k], marks[k + 1] - 1)
+            for k in range(5):
+                at = _put_header(out, at, names, bounds, 4 + k, token, marks[k], marks[k + 1] - 1)
+        if headers_only:
+            at = _put_header(out, at, names, bounds, own - 1, length, 0, length_size)
+        if more_count:
+            at = _copy(out, at, more, 0, more.size)
         if source_time:
             latest = max(latest, timestamp[row])
     return rows.size, at, latest

@@ -12,6 +12,7 @@ from overlay.scan.codec import Codec, compress
 from overlay.scan.header import HEADER_SIZE, TRANSACTIONAL
 
 from .assemble import Body
+from .record import Record, encode_record
 
 _FRONT = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, CRC
 _REST = struct.Struct(">hiqqqhii")  # attributes ... record count: what the CRC covers, with the records
@@ -25,6 +26,8 @@ class EncodedBatch:
         self._attributes = int(codec) | (TRANSACTIONAL if transactional else 0)
         self._base, self._latest = body.base_timestamp, body.max_timestamp
         self.count = body.count
+        self.consumer_seqs = body.consumer_seqs
+        """Of the first and the last record, where they are deliveries."""
 
     @property
     def is_transactional(self) -> bool:
@@ -45,27 +48,9 @@ class EncodedBatch:
         return b"".join((front, rest, self._records))
 
 
-def encode_records(records: Sequence[tuple[bytes | None, bytes]], now: int) -> EncodedBatch:
-    """A transactional batch of some keys and values, without headers. `now`: ms since 1970."""
-    out = bytearray()
-    for delta, (key, value) in enumerate(records):
-        # attributes and timestamp delta; no headers
-        record = b"\0\0" + _varint(delta) + _sized(key) + _sized(value) + b"\0"
-        out += _varint(len(record)) + record
+def encode_records(records: Sequence[Record], now: int) -> EncodedBatch:
+    """A transactional batch of some records. `now`: ms since 1970."""
+    out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))
     body.size = body.out.size
     return EncodedBatch(body, Codec.NONE, transactional=True)
-
-
-def _sized(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    """Zigzag varint of a number from -1 on."""
-    rest, out = number << 1 if number >= 0 else 1, bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from overlay.config.consumer import PartitionBy
-from overlay.match.addressing import Addressed
 from overlay.scan.codec import Codec
+from overlay.scan.decode import Records
 from overlay.scan.header import HEADER_SIZE, Bytes
+from overlay.subject.dictionary import Codes, Texts
 
-from .assemble import Body, Envelope, assemble, room_for
+from .assemble import Body, Envelope, Numbers, assemble, room_for
 from .batch import EncodedBatch
 from .partition import place
 
 Ints = npt.NDArray[np.int64]
+_Columns = tuple[Ints, Ints, Ints, Ints]  # stream and consumer sequences, deliveries, num_pending
 
 _LARGEST_BODY = 1 << 20
 _SMALLEST_BODY = 1 << 14
 _SPARES = 8
 _EXPANSION = 1024  # what a codec may add to records that do not compress, beside a part in 128
+
+
+class Slice(Protocol):
+    """Records with the codes of their subjects: what the scan has in its hands, or what was kept of it."""
+
+    @property
+    def records(self) -> Records: ...
+    @property
+    def codes(self) -> Codes: ...
+    @property
+    def texts(self) -> Texts: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +48,7 @@ class Outlet:
     max_message_bytes: int
     codec: Codec
     transactional: bool
-    sequenced: bool  # whether the stream gives sequences; tokens say 0 where it does not
+    sequenced: bool  # whether offsets are the stream's sequences; tokens say 0 where they are not
     envelope: Envelope
 
     @property
@@ -67,20 +81,17 @@ class Press:
         self._closed: list[tuple[Outlet, Outgoing]] = []
         self._spares: list[Bytes] = []
 
-    def add(self, outlet: Outlet, slice_: Addressed, rows: Ints, partition: int, first_sequence: int, now: int) -> None:
-        """Add the deliveries of `rows`.
-
-        `partition`: of the source; `first_sequence`: the consumer sequence of the first row; `now`: ms.
-        """
-        source, codes, texts = slice_.records, slice_.codes, slice_.dictionary.texts
-        sequences = np.arange(first_sequence, first_sequence + rows.size)
+    def add(self, outlet: Outlet, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int) -> None:
+        """Add the deliveries of `rows`. `partition`: of the source; `numbers`: of the rows; `now`: ms."""
+        source, codes, texts = slice_.records, slice_.codes, slice_.texts
+        columns = numbers.complete()
         if outlet.partitions == 1:
-            self._fill(outlet, slice_, rows, sequences, 0, now)
+            self._fill(outlet, slice_, rows, columns, 0, now)
             return
         places = place(outlet.partition_by, outlet.partitions, partition, source, rows, codes, texts)
         for target in np.unique(places).tolist():
             mine = places == target
-            self._fill(outlet, slice_, rows[mine], sequences[mine], target, now)
+            self._fill(outlet, slice_, rows[mine], _cut(columns, mine), target, now)
 
     def flush(self) -> list[tuple[Outlet, Outgoing]]:
         """The batches of everything added since the last time, in order within each output partition."""
@@ -91,16 +102,15 @@ class Press:
         finished, self._closed = self._closed, []
         return finished
 
-    def _fill(self, outlet: Outlet, slice_: Addressed, rows: Ints, sequences: Ints, target: int, now: int) -> None:
-        stream_sequences = slice_.records.offset[rows] + 1 if outlet.sequenced else np.zeros(rows.size, np.int64)
+    def _fill(self, outlet: Outlet, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int) -> None:
         done, key = 0, (outlet, target)
         body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, outlet.body_limit)))
         while done < rows.size:
             is_alone = body.out.size > outlet.body_limit
             rest = slice(done, done + 1 if is_alone else None)
             done += assemble(
-                body, slice_.records, rows[rest], slice_.codes, slice_.dictionary.texts, outlet.envelope,
-                (stream_sequences[rest], sequences[rest]), now,
+                body, slice_.records, rows[rest], slice_.codes, slice_.texts, outlet.envelope,
+                _cut(numbers, rest), now,
             )  # fmt: skip
             if not is_alone and (done == rows.size or self._grow(body, outlet.body_limit)):
                 continue
@@ -137,6 +147,11 @@ class Press:
         self._closed.append((outlet, Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)))
 
 
-def _room_alone(outlet: Outlet, slice_: Addressed, row: int) -> int:
-    code, bounds = int(slice_.codes[row]), slice_.dictionary.texts.bounds
+def _cut(columns: _Columns, part: Any) -> _Columns:
+    stream, consumer, deliveries, pending = columns
+    return stream[part], consumer[part], deliveries[part], pending[part]
+
+
+def _room_alone(outlet: Outlet, slice_: Slice, row: int) -> int:
+    code, bounds = int(slice_.codes[row]), slice_.texts.bounds
     return room_for(slice_.records, row, int(bounds[code + 1] - bounds[code]), outlet.envelope)

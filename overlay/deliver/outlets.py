@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import structlog
-
 from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config.consumer import ConsumerConfig, Delivery, HeaderStyle, Timestamps
+from overlay.logs import get_logger
 from overlay.scan.codec import Codec
 
 from .assemble import make_envelope
 from .outbox import Outlet
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 DEFAULT_CODEC = Codec.LZ4
@@ -97,6 +96,7 @@ def make_outlet(facts: TopicFacts, config: ConsumerConfig, *, sequenced: bool) -
         name,
         full=config.output.headers is HeaderStyle.FULL,
         source_time=config.output.timestamps is Timestamps.SOURCE,
+        headers_only=config.headers_only,
     )
     return Outlet(
         topic=facts.name,

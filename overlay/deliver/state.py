@@ -10,7 +10,10 @@ consumers there are. A consumer that stands elsewhere (catching up, stalled, or 
 A mark is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
 below the position is still the log that was read.
 
-Records are JSON with a version: a newer version is refused, never half read.
+Records are JSON with a version: a newer version is refused, never half read. Beside them stand the records of machines
+(overlay/consumer/snapshot.py), whose key says whose they are; what is in them is not this module's matter. A machine's record
+that is larger than a record may be is written in parts, which the key counts. All parts are of one transaction, so whoever
+reads one of them finds the others behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,12 @@ from typing import Any, TypeVar
 from overlay.errors import OverlayError
 from overlay.source.mark import Mark, Source
 
+from .record import Record
+
 VERSION = 1
+MACHINE = "machine"
+PART_BYTES = 900_000
+"""Of a machine's record in one record of the log: below the limit that topics have by default."""
 
 ConsumerId = tuple[str, str]
 Part = TypeVar("Part")
@@ -60,6 +68,8 @@ class Delta:
     """The owner's generation; in the first record of an ownership."""
     reset: tuple[str, ...] = ()
     """Streams whose cursors and topic ids are dropped before the rest of the delta counts."""
+    acks: dict[tuple[str, Source], int] = field(default_factory=dict)
+    """For each stream and partition of its ack topic, the next offset to read."""
 
     def merge(self, later: Delta) -> Delta:
         """This and a later delta as one."""
@@ -71,10 +81,11 @@ class Delta:
             (*self.forgotten, *later.forgotten),
             self.generation if later.generation is None else later.generation,
             (*self.reset, *later.reset),
+            {**self.acks, **later.acks},
         )
 
     def __bool__(self) -> bool:
-        changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset
+        changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset or self.acks
         return bool(changes) or self.generation is not None
 
 
@@ -86,14 +97,21 @@ class ShardState:
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     generation: int = -1
+    acks: dict[tuple[str, Source], int] = field(default_factory=dict)
+    machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
+    """Records of each consumer's machine in order, as far as they were read; whoever runs the machines takes them out."""
 
     def apply(self, delta: Delta) -> None:
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
+        for consumer in [each for each in self.machines if each[0] in delta.reset]:
+            del self.machines[consumer]
         for consumer in delta.forgotten:
             self.consumers.pop(consumer, None)
+            self.machines.pop(consumer, None)
         self.cursors.update(delta.cursors)
         self.consumers.update(delta.consumers)
         self.topics.update(delta.topics)
+        self.acks.update(delta.acks)
         if delta.generation is not None:
             self.generation = delta.generation
 
@@ -114,7 +132,7 @@ class ShardState:
 
     def checkpoint(self) -> Delta:
         """Everything, as one record."""
-        return Delta(self.cursors, self.consumers, self.topics, generation=self.generation)
+        return Delta(self.cursors, self.consumers, self.topics, generation=self.generation, acks=self.acks)
 
 
 def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
@@ -135,6 +153,8 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
         record["topics"] = [[stream, topic, identity] for (stream, topic), identity in delta.topics.items()]
     if delta.forgotten:
         record["forgotten"] = delta.forgotten
+    if delta.acks:
+        record["acks"] = [[stream, *source, offset] for (stream, source), offset in delta.acks.items()]
     if delta.reset:
         record["reset"] = delta.reset
     return json.dumps(record, separators=(",", ":")).encode()
@@ -168,6 +188,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
             tuple((stream, name) for stream, name in record.get("forgotten", ())),
             record.get("generation"),
             tuple(record.get("reset", ())),
+            {(stream, (topic, p)): offset for stream, topic, p, offset in record.get("acks", ())},
         )
         return delta, record["kind"] == "checkpoint"
     except (ValueError, KeyError, TypeError) as error:
@@ -181,3 +202,47 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
     )
+
+
+def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
+    """The records for one record of a machine."""
+    parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
+    name = "/".join(consumer)
+    return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]
+
+
+class Replay:
+    """State records in order become a shard's state. `state` is complete once all of them have been applied."""
+
+    def __init__(self) -> None:
+        self.state = ShardState()
+        self.count = 0
+        self._parts: list[bytes] = []
+
+    def apply(self, key: bytes | None, value: bytes) -> None:
+        """The next record. Raises StateUnreadable."""
+        self.count += 1
+        if key is None:
+            delta, is_checkpoint = decode(value)
+            if is_checkpoint:
+                self.state = ShardState(machines=self.state.machines)
+            self.state.apply(delta)
+        else:
+            self._apply_machine(key, value)
+
+    def _apply_machine(self, key: bytes, value: bytes) -> None:
+        try:
+            kind, name, number, count = key.decode().split(" ")
+            stream, consumer = name.split("/")
+            part, last = int(number), int(count)
+        except ValueError as error:
+            raise StateUnreadable(f"a state record is not ours: key {key[:80]!r}") from error
+        if kind != MACHINE:
+            raise StateUnreadable(f"state of a kind that this overlay does not know: {kind!r}. Upgrade it")
+        if part == 1:
+            self._parts.clear()
+        self._parts.append(value)
+        if len(self._parts) != part:
+            raise StateUnreadable(f"part {part} of {last} of the state of {name} has no part before it")
+        if part == last:
+            self.state.machines.setdefault((stream, consumer), []).append(b"".join(self._parts))

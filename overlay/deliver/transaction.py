@@ -17,7 +17,6 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
@@ -25,12 +24,14 @@ from aiokafka.structs import TopicPartition
 from overlay.clock import now_ms
 from overlay.connection import Properties, for_aiokafka
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
+from overlay.logs import get_logger
 
-from .batch import encode_records
+from .entry import Entry, press_entries
 from .outbox import Outgoing
 from .produce import FENCED, Produce
+from .record import Record
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 15_000
 DEADLINE_S = 10.0
@@ -86,9 +87,9 @@ class _Sender:
 class PlainSender(_Sender):
     """For `delivery: at_least_once`: batches without a transaction."""
 
-    async def send(self, batches: Iterable[Outgoing]) -> None:
-        """Send and await batches. Raises DeliveryFailed."""
-        await self._produce.send(batches, DEADLINE_S)
+    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+        """Send and await batches; the offset of each. Raises DeliveryFailed."""
+        return await self._produce.send(batches, DEADLINE_S)
 
 
 class Transactions(_Sender):
@@ -105,22 +106,26 @@ class Transactions(_Sender):
         async with self._guard():
             await self._producer.begin_transaction()
 
-    async def send(self, batches: Iterable[Outgoing]) -> None:
-        """Send and await batches of the open transaction. One call at a time."""
+    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+        """Send and await batches of the open transaction; the offset of each. One call at a time."""
         async with self._guard():
-            await self._send(list(batches))
+            return await self._send(list(batches))
 
-    async def finish(self, state: bytes, batches: Iterable[Outgoing] = ()) -> int:
-        """Write the state record and the last batches, side by side, and commit; returns the state record's offset.
+    async def finish(
+        self, state: bytes, batches: Sequence[Outgoing] = (), more: Sequence[Record] = ()
+    ) -> tuple[int, list[int]]:
+        """Write the state record and the last batches, side by side, and commit. `more`: of the state, behind its record.
 
-        Side by side means one AddPartitionsToTxn and one produce request where there would be two of each.
+        Returns the state record's offset, and those of the batches. Side by side means one AddPartitionsToTxn and one produce
+        request where there would be two of each.
         """
-        record = Outgoing(self._state.topic, self._state.partition, encode_records([(None, state)], now_ms()))
+        topic, partition = self._state
+        records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
         async with self._guard():
             async with asyncio.timeout(2 * DEADLINE_S):
-                *_, offset = await self._send([*batches, record])
+                offsets = await self._send([*batches, *records])
                 await self._producer.commit_transaction()
-            return offset
+            return offsets[len(batches)], offsets[: len(batches)]
 
     async def _send(self, batches: Sequence[Outgoing]) -> list[int]:
         await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})

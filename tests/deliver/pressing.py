@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from overlay.config.consumer import PartitionBy
-from overlay.deliver.assemble import make_envelope
+from overlay.deliver.assemble import Numbers, make_envelope
 from overlay.deliver.outbox import Outgoing, Outlet, Press
 from overlay.match import Addressed, Addressing
 from overlay.scan.codec import Codec
@@ -34,9 +34,20 @@ class Settings:
     sequenced: bool = True
     full: bool = False
     source_time: bool = False
+    headers_only: bool = False
+    more: tuple[tuple[str, bytes], ...] = ()
+    counted: bool = False
+    """Whether the numbers of deliveries and of pending messages are given."""
 
     def make_outlet(self) -> Outlet:
-        envelope = make_envelope(STREAM, CONSUMER, full=self.full, source_time=self.source_time)
+        envelope = make_envelope(
+            STREAM,
+            CONSUMER,
+            full=self.full,
+            source_time=self.source_time,
+            headers_only=self.headers_only,
+            more=self.more,
+        )
         return Outlet(
             "out",
             self.partitions,
@@ -58,7 +69,12 @@ def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, f
             assert isinstance(piece, Addressed), piece
             rows = np.flatnonzero(piece.codes >= 0)
             if rows.size:
-                maker.add(outlet, piece, rows, partition, first, NOW)
+                sequences = piece.records.offset[rows] + 1 if settings.sequenced else np.zeros(rows.size, np.int64)
+                numbers = Numbers(sequences, np.arange(first, first + rows.size))
+                if settings.counted:
+                    offsets = piece.records.offset[rows]
+                    numbers = replace(numbers, deliveries=offsets % 12_000 + 1, pending=offsets * 7 % 1_000_003)
+                maker.add(outlet, piece, rows, partition, numbers, NOW)
                 first += rows.size
     return [out for _, out in maker.flush()]
 
@@ -80,11 +96,15 @@ def expect(
             continue
         subject = "t." + escape(origin)
         sequence = record.offset + 1 if settings.sequenced else 0
-        token = push.Token(STREAM, CONSUMER, 1, sequence, first, record.timestamp * 1_000_000, 0)
-        headers = push.deliver(record, subject, token, full=settings.full)
+        counts = (record.offset % 12_000 + 1, record.offset * 7 % 1_000_003) if settings.counted else (1, 0)
+        time = record.timestamp * 1_000_000
+        token = push.Token(STREAM, CONSUMER, counts[0], sequence, first, time, counts[1])
+        headers = push.deliver(record, subject, token, full=settings.full, headers_only=settings.headers_only)
+        headers += [(name.encode(), value) for name, value in settings.more]
         target = push.place(settings.partition_by.value, settings.partitions, partition, record.key, subject)
         time = record.timestamp if settings.source_time else NOW
-        wanted.setdefault(target, []).append(Record(record.offset, time, record.key, record.value, headers))
+        value = None if settings.headers_only else record.value
+        wanted.setdefault(target, []).append(Record(record.offset, time, record.key, value, headers))
         first += 1
     return wanted
 

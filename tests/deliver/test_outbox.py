@@ -20,7 +20,7 @@ from tests.oracle.batches import Record
 from tests.support.batches import build
 from tests.support.strategies import any_records, build_any, nullable_bytes
 
-OURS = [push.SUBJECT, push.TOKEN, *push.FULL_NAMES]
+OURS = [push.SUBJECT, push.TOKEN, push.VALUE_SIZE, *push.FULL_NAMES]
 
 outputs = st.builds(
     Settings,
@@ -32,6 +32,9 @@ outputs = st.builds(
     sequenced=st.booleans(),
     full=st.booleans(),
     source_time=st.booleans(),
+    headers_only=st.booleans(),
+    more=st.sampled_from([(), (("Overlay-Correlation-Id", b"7"), ("empty", b""))]),
+    counted=st.booleans(),
 )
 
 

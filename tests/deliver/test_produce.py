@@ -156,7 +156,7 @@ async def test_a_transaction_outlives_a_break(proxy: Proxy, bootstrap: str, new_
         proxy.cut()
         await sending
         assert read_committed(bootstrap, topic) == []
-        assert await transactions.finish(b"{}", batches[6:]) == 0
+        assert (await transactions.finish(b"{}", batches[6:]))[0] == 0
         check_log(bootstrap, topic, [12 * EACH])
     finally:
         proxy.open()

@@ -29,6 +29,7 @@ DELTAS = st.builds(
     st.lists(IDS, max_size=2, unique=True).map(tuple),
     st.none() | st.integers(0, 5),
     st.sampled_from([(), ("A",), ("A", "B")]),
+    st.dictionaries(st.tuples(NAMES, SOURCES), OFFSETS, max_size=2),
 )
 
 

@@ -1,0 +1,46 @@
+"""Reply topics as they stand: an answer to a topic that is not there would hold up the transaction that it is in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from overlay.admin import Admin
+
+from .entry import Entry
+
+FRESH_S = 30.0
+"""How long it is believed that a topic is there, or is not."""
+KNOWN = 10_000
+"""Topics that are remembered at once: strangers name them."""
+
+
+@dataclass(slots=True)
+class Addressees:
+    """Which topics may be answered to, asked of Kafka now and then."""
+
+    admin: Admin
+    _known: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+        """Those whose topic and partition are there, and those that would go nowhere. Raises SourceUnavailable."""
+        given = list(entries)
+        partitions = await self._count_partitions({entry.topic for entry in given})
+        reachable = [entry for entry in given if entry.partition < partitions[entry.topic]]
+        lost = [entry for entry in given if entry.partition >= partitions[entry.topic]]
+        return reachable, lost
+
+    async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
+        now = time.monotonic()
+        unknown = {topic for topic in topics if topic not in self._known or self._known[topic][1] <= now}
+        if unknown:
+            if len(self._known) > KNOWN:
+                self._known.clear()
+                unknown = topics
+            denied: dict[str, str] = {}
+            found = await self.admin.find_topics(unknown, with_config=False, denied=denied)
+            for topic in unknown:
+                count = found[topic].partitions if topic in found else 0
+                self._known[topic] = count, now + FRESH_S
+        return {topic: self._known[topic][0] for topic in topics}

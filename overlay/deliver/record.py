@@ -1,0 +1,43 @@
+"""Records that are made one by one, as bytes: state, chunk headers, advisories, whatever is no delivery of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """What a record holds beside its place and its time."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def encode_record(record: Record, delta: int) -> bytes:
+    """A record of a batch whose time it has. `delta`: its offset, from the batch's first."""
+    # attributes and timestamp delta are 0
+    body = b"\0\0" + encode_varint(delta) + _sized(record.key) + _sized(record.value)
+    body += encode_varint(len(record.headers)) + encode_headers(record.headers)
+    return encode_varint(len(body)) + body
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Headers as they stand in a record, without their count."""
+    return b"".join(_sized(name.encode()) + _sized(value) for name, value in headers)
+
+
+def encode_varint(number: int) -> bytes:
+    """Zigzag varint of a number from -1 on."""
+    rest, out = number << 1 if number >= 0 else 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data

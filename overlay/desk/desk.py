@@ -1,0 +1,279 @@
+"""The desk: where the machines of a shard sit, between what comes in and the records that go out. No IO, no clock.
+
+A step has three parts, all of them run by the shell (worker/clerk.py) one after the other:
+
+1. `take_in`: offers, acks, orders and the time are handed to the machines. Nothing goes out yet.
+2. `find_wanted`: which records the next deliveries need that are not at hand. The shell reads them again, and says which of
+   them are gone; JetStream's rule for those is that they are terminated.
+3. `give_out`: the machines deliver, as many messages as there are records for, and what they want done becomes batches.
+   Those and the machines' state go into one transaction.
+
+The parts are apart so that a delivery never takes a consumer sequence without having its record, and so that nothing has
+to wait in the middle of a machine's move. A step is bounded by STEP_MESSAGES and STEP_BYTES for each consumer, and by
+ROUND_BYTES for all; who has more to give takes the next step at once.
+
+Between a consumer's machine and the log stands its hold: the first message that was offered and is not delivered. A restart
+reads from there on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from overlay.consumer.acks import Flaw
+from overlay.consumer.deadlines import NEVER
+from overlay.consumer.effects import (
+    ArmTimer,
+    DeadLetter,
+    Deliver,
+    Effect,
+    Refuse,
+    Remove,
+    Rewind,
+)
+from overlay.consumer.events import Event, Offered, Removed, Ticked
+from overlay.consumer.pending import distinct
+from overlay.consumer.queues import Run
+from overlay.consumer.window import EMPTY
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.state import ConsumerId
+from overlay.index.ragged import Ints
+
+from .hearing import Said
+from .larder import Larder
+from .piece import Piece
+from .printing import Printing
+from .seat import Seat
+
+STEP_MESSAGES = 16_384
+STEP_BYTES = 8 << 20
+ROUND_BYTES = 16 << 20
+LEAST_LOG = 1 << 20
+"""Bytes of changes before everything is written anew; with more state than this, as many as that has."""
+MILLISECOND = 1_000_000
+_NO_RUN = Run(EMPTY, EMPTY, EMPTY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Rows of a piece that a consumer's filters want."""
+
+    consumer: ConsumerId
+    piece: Piece
+    rows: Ints
+
+
+@dataclass(slots=True)
+class Work:
+    """What a step came to, for one transaction."""
+
+    batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
+    records: dict[ConsumerId, bytes] = field(default_factory=dict)
+    """What is to be remembered of each machine that moved."""
+    is_checkpoint: bool = False
+    """Whether `records` holds everything of every machine."""
+    delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    redelivered: Counter[ConsumerId] = field(default_factory=Counter)
+    buried: Counter[ConsumerId] = field(default_factory=Counter)
+    refused: Counter[Flaw] = field(default_factory=Counter)
+    newest: dict[ConsumerId, int] = field(default_factory=dict)
+    oldest: dict[ConsumerId, int] = field(default_factory=dict)
+    """ms of the source records."""
+    removed: list[ConsumerId] = field(default_factory=list)
+    """Consumers that nobody uses any more (inactive_threshold)."""
+    rewound: dict[ConsumerId, int] = field(default_factory=dict)
+    """Consumers that want the stream anew, and the stream sequence from which they do."""
+
+    def __bool__(self) -> bool:
+        return bool(self.batches or self.records)
+
+
+class Desk:
+    """See the module's text. Not for two threads at once."""
+
+    def __init__(self, seats: Mapping[ConsumerId, Seat], printing: Printing, larder: Larder | None = None) -> None:
+        self.seats = dict(seats)
+        self.larder = larder or Larder()
+        self._printing = printing
+        self._effects: dict[ConsumerId, list[Effect]] = {}
+        # each is asked once when it sits down
+        self._fresh: dict[ConsumerId, None] = dict.fromkeys(self.seats)
+        self._active: dict[ConsumerId, None] = {}
+        self._touched: dict[ConsumerId, None] = {}
+
+    @property
+    def next_at(self) -> int:
+        """When a step is due even if nothing comes, ns; NEVER for not at all."""
+        if self._fresh or self._active:
+            return 0
+        return min((seat.machine.armed_at for seat in self.seats.values()), default=NEVER)
+
+    @property
+    def waiting_for_acks(self) -> set[str]:
+        """Streams with a deadline that waits for acks that are not read yet."""
+        return {consumer[0] for consumer, seat in self.seats.items() if seat.blocked_at < NEVER}
+
+    # 1: what comes in
+
+    def take_in(
+        self,
+        offers: Iterable[Offer],
+        said: Mapping[ConsumerId, Iterable[Said | Event]],
+        acks_up_to: Mapping[str, int],
+        now: int,
+        beyond: Mapping[ConsumerId, int] = MappingProxyType({}),
+    ) -> None:
+        """Hand everything to the machines. `acks_up_to`: by stream, the time up to which all acks are in `said`, or were in
+        that of an earlier step; ns, like `now`. `beyond`: messages behind the offers, where that has changed."""
+        known: dict[int, Piece] = {}
+        for consumer, events in said.items():
+            if seat := self.seats.get(consumer):
+                for event in events:
+                    self._tell(consumer, seat, event, now)
+        for offer in offers:
+            if id(offer.piece) not in known:
+                known[id(offer.piece)] = offer.piece
+                self.larder.put(offer.consumer[0], offer.piece)
+            if seat := self.seats.get(offer.consumer):
+                self._offer(offer, seat, now)
+        for consumer, count in beyond.items():
+            if seat := self.seats.get(consumer):
+                self._do(consumer, Offered(_NO_RUN, seat.machine.up_to, count), now)
+        for consumer, seat in self.seats.items():
+            up_to = acks_up_to.get(consumer[0])
+            is_due = seat.machine.armed_at <= now or consumer in self._fresh
+            if is_due or (up_to is not None and seat.blocked_at <= up_to):
+                self._do(consumer, Ticked(up_to), now)
+                deadline = seat.machine.window.deadlines.first
+                seat.blocked_at = deadline if up_to is not None and up_to < deadline <= now else NEVER
+        self._fresh.clear()
+
+    def _offer(self, offer: Offer, seat: Seat, now: int) -> None:
+        sequences = offer.piece.sequences[offer.rows]
+        fresh = np.flatnonzero(sequences > seat.machine.up_to)
+        if fresh.size:
+            rows = offer.rows[fresh]
+            times = offer.piece.records.timestamp[rows] * MILLISECOND
+            run = Run(sequences[fresh], times, offer.piece.measure(rows))
+            self._do(offer.consumer, Offered(run, int(run.sequences[-1])), now)
+
+    def _tell(self, consumer: ConsumerId, seat: Seat, said: Said | Event, now: int) -> None:
+        if not isinstance(said, Said):
+            self._do(consumer, said, now)
+            return
+        known = said.sequences <= seat.machine.window.delivered.stream
+        if not known.all():
+            self._note(consumer, [Refuse(Flaw.FUTURE)] * int((~known).sum()))
+            said = said.keep(np.flatnonzero(known))
+        for event in seat.list_events(said):
+            self._do(consumer, event, now)
+
+    def order(self, consumer: ConsumerId, event: Event, now: int) -> None:
+        """Hand in one more event: what an operator, a reader or a pull request wants."""
+        if consumer in self.seats:
+            self._do(consumer, event, now)
+
+    def _do(self, consumer: ConsumerId, event: Event, now: int) -> None:
+        self._note(consumer, self.seats[consumer].machine.handle(event, now, 0))
+        self._active[consumer] = self._touched[consumer] = None
+
+    def _note(self, consumer: ConsumerId, effects: Iterable[Effect]) -> None:
+        kept = self._effects.setdefault(consumer, [])
+        kept.extend(effect for effect in effects if not isinstance(effect, ArmTimer))
+
+    # 2: what is needed
+
+    def find_wanted(self) -> dict[str, Ints]:
+        """By stream, the stream sequences of records that this step needs and that are not at hand; rising."""
+        wanted: dict[str, list[Ints]] = {}
+        for consumer in self._active:
+            found = np.concatenate((self._find_turn(consumer), self._find_letters(consumer)))
+            missing = found[self.larder.find(consumer[0], found).missing] if found.size else found
+            if missing.size:
+                wanted.setdefault(consumer[0], []).append(missing)
+        return {stream: distinct(np.concatenate(parts)) for stream, parts in wanted.items()}
+
+    def _find_turn(self, consumer: ConsumerId) -> Ints:
+        """Whose turn it is in this step."""
+        sequences, sizes = self.seats[consumer].machine.find_next_up(STEP_MESSAGES)
+        fits = int(np.searchsorted(np.cumsum(sizes), STEP_BYTES, side="right"))
+        return sequences[: max(fits, 1)]
+
+    def _find_letters(self, consumer: ConsumerId) -> Ints:
+        letters = [effect.stream_seq for effect in self._effects.get(consumer, ()) if isinstance(effect, DeadLetter)]
+        return np.array(letters, np.int64)
+
+    # 3: what goes out
+
+    def give_out(self, recalled: Iterable[tuple[str, Piece]], gone: Mapping[str, Ints], now: int) -> Work:
+        """Deliver what there are records for. `recalled`: pieces for what was wanted, with their stream; `gone`: by stream,
+        sequences that were wanted and that the log does not hold any more."""
+        work = Work()
+        for stream, piece in recalled:
+            self.larder.lay_out(stream, piece)
+        size = 0
+        for consumer in list(self._active):
+            if size >= ROUND_BYTES:
+                break  # the others are still active
+            del self._active[consumer]
+            lost = gone.get(consumer[0])
+            if lost is not None and lost.size:
+                self._do(consumer, Removed(sequences=lost), now)
+                del self._active[consumer]
+            self._give(consumer, now)
+            size += self._print(consumer, work, now)
+        self.larder.clear()
+        self._remember(work)
+        return work
+
+    def _give(self, consumer: ConsumerId, now: int) -> None:
+        turn = self._find_turn(consumer)
+        missing = self.larder.find(consumer[0], turn).missing
+        ready = int(missing[0]) if missing.size else turn.size
+        seat = self.seats[consumer]
+        if ready:
+            self._note(consumer, seat.machine.deliver(now, ready))
+            self._touched[consumer] = None
+        if seat.machine.armed_at <= now and turn.size:
+            self._active[consumer] = None  # it has more to give
+
+    def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:
+        """Turn a consumer's effects into batches; returns their bytes."""
+        effects = self._effects.pop(consumer, [])
+        if not effects:
+            return 0
+        seat = self.seats[consumer]
+        for effect in effects:
+            match effect:
+                case Refuse(flaw):
+                    work.refused[flaw] += 1
+                case Remove():
+                    work.removed.append(consumer)
+                case Rewind(position):
+                    work.rewound[consumer] = position + 1
+                case Deliver():
+                    work.delivered[consumer] += effect.sequences.size
+                    work.redelivered[consumer] += int((effect.deliveries > 1).sum())
+                case DeadLetter():
+                    work.buried[consumer] += 1
+        printed = self._printing.print(consumer, seat, effects, self.larder, now)
+        work.batches += ((consumer, outgoing) for outgoing in printed.batches)
+        if printed.newest:
+            work.newest[consumer] = printed.newest
+            work.oldest[consumer] = printed.oldest
+        return sum(outgoing.batch.size for outgoing in printed.batches)
+
+    def _remember(self, work: Work) -> None:
+        """Put the machines' state beside the batches: what changed, or everything when the changes have grown beyond it."""
+        seats = self.seats.values()
+        if sum(seat.logged for seat in seats) > max(LEAST_LOG, sum(seat.base for seat in seats)):
+            work.records = {consumer: seat.take_checkpoint() for consumer, seat in self.seats.items()}
+            work.is_checkpoint = True
+        else:
+            work.records = {consumer: self.seats[consumer].take_delta() for consumer in self._touched}
+        self._touched.clear()

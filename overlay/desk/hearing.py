@@ -1,0 +1,309 @@
+"""What a fetch of the ack topic says, for the machines of one stream.
+
+Nearly all acks look alike: a token of version 1 of one of our consumers, in the header `Nats-Reply-To` or as the key, and a
+body that is a verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one `Said`.
+Everything else goes through `parse_ack` row by row: ranges, delays, reasons, tokens of version 2, acks that want an answer.
+
+The order of what one consumer is told is kept. Acks of the stream's other consumers, which other workers serve, are passed
+over; all that is no ack at all is counted by reason and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numba as nb
+import numpy as np
+
+from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
+from overlay.consumer.events import Event, FlowAnswered, read_ack
+from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, read_address
+from overlay.field import Field, FieldKind
+from overlay.index.ragged import Ints
+from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan.commit import Aborted
+from overlay.scan.header import Bytes
+from overlay.scan.kernel import open_bodies
+
+_TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
+_REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
+_KEY = Field(FieldKind.KEY)
+
+_ODD, _ELSEWHERE = 0, 1
+_VERBS = (Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM)
+_FIRST_VERB = 2
+FLOW = "$JS.FC."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """The same verb for some deliveries of one consumer, in order, as columns."""
+
+    verb: Verb
+    sequences: Ints
+    consumer_seqs: Ints
+    deliveries: Ints
+
+    def keep(self, kept: Ints) -> Said:
+        """Some of them."""
+        return Said(self.verb, self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept])
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was said, by consumer and in order; how many acks there were by verb, and what was refused by reason."""
+
+    said: dict[str, list[Said | Event]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    refused: Counter[Flaw] = field(default_factory=Counter)
+
+    def add(self, consumer: str, *said: Said | Event) -> None:
+        self.said.setdefault(consumer, []).extend(said)
+
+
+class Hearing:
+    """Reads a stream's acks. Not for two threads at once.
+
+    `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `prefix`: of
+    the overlay's topics, to which no answer goes.
+    """
+
+    def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], prefix: str) -> None:
+        self._stream, self._prefix = stream, prefix
+        self._mine = set(mine)
+        self._names = sorted({*self._mine, *others}, key=lambda name: name.encode())
+        texts = [name.encode() for name in self._names]
+        self._text = np.frombuffer(b"".join(texts), np.uint8)
+        self._bounds = np.cumsum([0, *(len(text) for text in texts)])
+        self._is_mine = np.array([name in self._mine for name in self._names], np.bool_)
+        self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
+        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)))
+
+    def read(self, data: Bytes, position: int, aborted: Aborted) -> Heard:
+        """What the acks from `position` on say. Batches that cannot be read are passed over and counted."""
+        heard = Heard()
+        for piece in self._decoder.decode(data, position, aborted=aborted):
+            if isinstance(piece, Malformed):
+                heard.refused[Flaw.PAYLOAD] += 1
+            elif len(piece):
+                self._read_slice(piece, heard)
+        return heard
+
+    def _read_slice(self, piece: Records, heard: Heard) -> None:
+        value = self._open(piece)
+        at = np.where(piece.size[0] >= 0, piece.at[0], piece.at[1])
+        size = np.where(piece.size[0] >= 0, piece.size[0], piece.size[1])
+        rows = len(piece)
+        kind, consumer = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        numbers = np.empty((3, rows), np.int64)
+        _read(
+            piece.buf, at, size, *value, piece.size[2] >= 0, self._head, self._text, self._bounds, self._is_mine,
+            kind, consumer, numbers,
+        )  # fmt: skip
+        for name, rows_of in self._deal(kind, consumer):
+            for run in _split(kind[rows_of]):
+                mine = rows_of[run]
+                if kind[mine[0]] == _ODD:
+                    self._read_odd(piece, mine, (at, size), value, heard)
+                else:
+                    verb = _VERBS[int(kind[mine[0]]) - _FIRST_VERB]
+                    heard.kinds[verb.name.lower()] += mine.size
+                    heard.add(name, Said(verb, *(column[mine] for column in numbers)))
+
+    def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
+        """The rows of each consumer of ours, in order. Odd rows may be of any: where there are some, all rows come at once,
+        cut wherever the consumer changes."""
+        ours = np.flatnonzero(kind != _ELSEWHERE)
+        if not (kind == _ODD).any():
+            for number in np.flatnonzero(np.bincount(consumer[ours])).tolist():
+                yield self._names[number], ours[consumer[ours] == number]
+            return
+        owner = np.where(kind[ours] == _ODD, -1, consumer[ours])
+        for run in _split(owner):
+            number = int(owner[run][0])
+            yield "" if number < 0 else self._names[number], ours[run]
+
+    @staticmethod
+    def _open(piece: Records) -> tuple[Ints, Ints]:
+        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
+        open_bodies(piece.buf, piece.body, piece.end, *columns)
+        return columns[2], columns[3]
+
+    def _read_odd(
+        self, piece: Records, rows: Ints, token: tuple[Ints, Ints], value: tuple[Ints, Ints], heard: Heard
+    ) -> None:
+        for row in rows.tolist():
+            text, body = (_cut(piece.buf, at[row], size[row]) for at, size in (token, value))
+            self._tell(text or b"", body or b"", _find_header(piece, row), int(piece.offset[row]), heard)
+
+    def _tell(
+        self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: Heard
+    ) -> None:
+        if text.startswith(FLOW.encode()):
+            return self._tell_flow(text, heard)
+        found = parse_ack(text, body)
+        if isinstance(found, Garbage):
+            heard.refused[found.flaw] += 1
+            return
+        stream, name = _name(found)
+        if stream != self._stream or name not in self._names:
+            heard.refused[Flaw.UNKNOWN] += 1
+        elif isinstance(found, Ack) and found.is_flawed:
+            heard.refused[Flaw.PAYLOAD] += 1
+        elif name in self._mine:
+            heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
+            # the record's offset serves as the id that a pinned client would get
+            heard.add(name, *read_ack(found, read_address(find_header, self._prefix), str(offset)))
+
+    def _tell_flow(self, text: bytes, heard: Heard) -> None:
+        parts = text.decode(errors="replace").split(".")
+        if len(parts) == 5 and parts[2] == self._stream and parts[3] in self._names:
+            if parts[3] in self._mine:
+                heard.add(parts[3], FlowAnswered(".".join(parts)))
+        else:
+            heard.refused[Flaw.UNKNOWN] += 1
+
+
+def _name(ack: Ack | RangeAck) -> tuple[str, str]:
+    named = ack if isinstance(ack, RangeAck) else ack.token
+    return named.stream, named.consumer
+
+
+def _find_header(piece: Records, row: int) -> Callable[[str], bytes | None]:
+    names = [field.name for field in _REPLY]
+
+    def find(name: str) -> bytes | None:
+        slot = 2 + names.index(name)
+        return _cut(piece.buf, piece.at[slot, row], piece.size[slot, row])
+
+    return find
+
+
+def _cut(buf: Bytes, at: int, size: int) -> bytes | None:
+    return buf[at : at + size].tobytes() if size >= 0 else None
+
+
+def _split(values: Ints) -> Sequence[slice]:
+    """Runs of equal values."""
+    if not values.size:
+        return []
+    cuts = np.flatnonzero(np.diff(values)) + 1
+    bounds = [0, *cuts.tolist(), values.size]
+    return [slice(first, end) for first, end in pairwise(bounds)]
+
+
+@nb.njit(cache=True, nogil=True)
+def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
+    if end - at < text.size:
+        return False
+    for i in range(text.size):  # noqa: SIM110 - numba has no all()
+        if buf[at + i] != text[i]:
+            return False
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
+    """Below 0, 0 or above 0, as bytes compare."""
+    for i in range(min(size, end - first)):
+        if buf[at + i] != text[first + i]:
+            return np.int64(buf[at + i]) - np.int64(text[first + i])
+    return size - (end - first)
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-def]
+    """The number of a name, -1 for one that is not there. `guess` is tried first."""
+    if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
+        return guess
+    low, high = 0, bounds.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        order = _compare(buf, at, size, text, bounds[middle], bounds[middle + 1])
+        if order == 0:
+            return middle
+        if order < 0:
+            high = middle
+        else:
+            low = middle + 1
+    return -1
+
+
+@nb.njit(cache=True, nogil=True)
+def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
+    """Five decimals with dots between them, up to `end`; whether that is what is there, and each fits."""
+    for k in range(5):
+        digits, value = 0, np.uint64(0)
+        while at < end and 48 <= buf[at] <= 57:
+            value = value * np.uint64(10) + np.uint64(buf[at] - 48)
+            digits += 1
+            at += 1
+        if (
+            digits == 0 or digits > 19 or value > np.uint64(0x7FFFFFFFFFFFFFFF)
+        ):  # 19 digits fit into 64 bits without a sign
+            return False
+        out[k] = np.int64(value)
+        if k < 4:
+            if at >= end or buf[at] != 46:
+                return False
+            at += 1
+    return at == end and out[0] > 0 and out[1] > 0 and out[2] > 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
+    """The kind that a body alone makes, 0 for another body."""
+    if size <= 0:
+        return 2
+    if size == 3 and buf[at] == 43 and buf[at + 1] == 79 and buf[at + 2] == 75:  # +OK
+        return 2
+    if size == 4:
+        first, a, b, c = buf[at], buf[at + 1], buf[at + 2], buf[at + 3]
+        if first == 43 and a == 65 and b == 67 and c == 75:  # +ACK
+            return 2
+        if first == 45 and a == 78 and b == 65 and c == 75:  # -NAK
+            return 3
+        if first == 43 and a == 87 and b == 80 and c == 73:  # +WPI
+            return 4
+    if (
+        size == 5
+        and buf[at] == 43
+        and buf[at + 1] == 84
+        and buf[at + 2] == 69
+        and buf[at + 3] == 82
+        and buf[at + 4] == 77
+    ):
+        return 5  # +TERM
+    return 0
+
+
+@nb.njit(cache=True, nogil=True)
+def _read(  # type: ignore[no-untyped-def]
+    buf, at, size, value_at, value_size, has_reply, head, names, bounds, is_mine, kind, consumer, numbers
+):
+    found = np.empty(5, np.int64)
+    guess = -1
+    for row in range(at.size):
+        kind[row], consumer[row] = 0, -1
+        first, end = at[row], at[row] + size[row]
+        if size[row] <= 0 or not _starts_with(buf, first, end, head):
+            continue
+        first += head.size
+        dot = first
+        while dot < end and buf[dot] != 46:
+            dot += 1
+        name = _find_name(buf, first, dot - first, names, bounds, guess)
+        if name < 0:
+            continue
+        guess = name
+        if not is_mine[name]:
+            kind[row] = 1
+            continue
+        if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
+            continue
+        kind[row] = _read_verb(buf, value_at[row], value_size[row])
+        consumer[row] = name
+        numbers[0, row], numbers[1, row], numbers[2, row] = found[1], found[2], found[0]

@@ -1,0 +1,128 @@
+"""From a machine's effects to batches: deliveries, dead letters, statuses, answers and advisories, in the order of the effects
+where they go to the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from overlay.config.consumer import PartitionBy
+from overlay.consumer.effects import DeadLetter, Deliver, Effect, Status
+from overlay.deliver.answers import describe_reply, encode_answers, encode_statuses
+from overlay.deliver.assemble import Numbers, make_envelope
+from overlay.deliver.deadletter import press_letters
+from overlay.deliver.entry import Entry, press_entries
+from overlay.deliver.notices import encode_notices
+from overlay.deliver.outbox import Outgoing, Outlet, Press
+from overlay.deliver.replies import parse_address
+from overlay.deliver.state import ConsumerId
+from overlay.index.ragged import Ints
+from overlay.scan.codec import Codec
+
+from .larder import NOWHERE, Larder
+from .piece import Piece
+from .seat import Seat
+
+MILLISECOND = 1_000_000
+REPLY_BYTES = 1_048_588
+"""What a batch for a reply topic may have: Kafka's default for topics."""
+
+
+@dataclass(slots=True)
+class Printed:
+    """Batches in order; the newest and the oldest source record among the deliveries, ms, 0 for none."""
+
+    batches: list[Outgoing] = field(default_factory=list)
+    newest: int = 0
+    oldest: int = 0
+
+
+class Printing:
+    """Not for two threads at once. `prefix`: of the overlay's topics."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._press = Press()
+
+    def print(self, consumer: ConsumerId, seat: Seat, effects: Sequence[Effect], larder: Larder, now: int) -> Printed:
+        """What one consumer's effects become. The larder has the records of all deliveries; now: ns."""
+        printed, entries = Printed(), list[Entry]()
+        time = now // MILLISECOND
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._deliver(effect, consumer, seat, larder, time, printed)
+            elif isinstance(effect, Status) and not effect.reply and seat.outlet is not None:
+                # it stands behind the deliveries that it is about
+                self._flush(printed)
+                statuses = encode_statuses([effect], *consumer, seat.outlet.topic, seat.outlet.partitions)
+                printed.batches += press_entries(statuses, time)
+        self._flush(printed)
+        printed.batches += self._bury(effects, consumer, seat, larder, time)
+        entries += encode_statuses([e for e in effects if isinstance(e, Status) and e.reply], *consumer)
+        entries += encode_answers(effects)
+        entries += encode_notices(effects, *consumer, now, self._prefix)
+        printed.batches += press_entries(entries, time)
+        return printed
+
+    def _deliver(
+        self, deliver: Deliver, consumer: ConsumerId, seat: Seat, larder: Larder, time: int, printed: Printed
+    ) -> None:
+        outlet = seat.outlet if not deliver.reply else _reply_outlet(deliver, consumer)
+        if outlet is None:
+            return
+        for piece, rows, part in _cut(larder, consumer[0], deliver.sequences):
+            numbers = Numbers(
+                deliver.sequences[part],
+                deliver.consumer_seqs[part],
+                deliver.deliveries[part],
+                deliver.num_pending[part],
+            )
+            self._press.add(outlet, piece, rows, piece.partition, numbers, time)
+            times = piece.records.timestamp[rows]
+            printed.newest = max(printed.newest, int(times.max()))
+            printed.oldest = min(printed.oldest or int(times.min()), int(times.min()))
+        if deliver.reply:
+            partition = parse_address(deliver.reply).partition or 0
+            printed.batches += (replace(outgoing, partition=partition) for _, outgoing in self._press.flush())
+
+    def _flush(self, printed: Printed) -> None:
+        printed.batches += (outgoing for _, outgoing in self._press.flush())
+
+    def _bury(
+        self, effects: Sequence[Effect], consumer: ConsumerId, seat: Seat, larder: Larder, time: int
+    ) -> Iterator[Outgoing]:
+        """Dead letters; records that the log does not hold any more are left out."""
+        letters = [effect for effect in effects if isinstance(effect, DeadLetter)]
+        if not letters or seat.letters is None:
+            return
+        sequences = np.array([letter.stream_seq for letter in letters], np.int64)
+        for piece, rows, part in _cut(larder, consumer[0], sequences):
+            yield from press_letters(seat.letters, piece, rows, letters[part], piece.partition, time)
+
+
+def _cut(larder: Larder, stream: str, sequences: Ints) -> Iterator[tuple[Piece, Ints, slice]]:
+    """Runs of neighbours that lie in one piece: the piece, their rows there, and which they are. Those that are nowhere are
+    left out."""
+    found = larder.find(stream, sequences)
+    cuts = np.flatnonzero(np.diff(found.number)) + 1
+    bounds = [0, *cuts.tolist(), sequences.size]
+    for first, end in pairwise(bounds):
+        number = int(found.number[first])
+        if number != NOWHERE:
+            yield found.pieces[number], found.row[first:end], slice(first, end)
+
+
+def _reply_outlet(deliver: Deliver, consumer: ConsumerId) -> Outlet:
+    """Where the messages of a pull request go."""
+    envelope = make_envelope(
+        *consumer,
+        full=False,
+        source_time=False,
+        headers_only=deliver.headers_only,
+        more=describe_reply(deliver.reply, deliver.pin),
+    )
+    topic = parse_address(deliver.reply).topic
+    return Outlet(topic, 1, PartitionBy.SOURCE, REPLY_BYTES, Codec.NONE, True, True, envelope)

@@ -1,0 +1,110 @@
+"""One consumer at the desk: its machine, where its records go, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from overlay.config.consumer import AckPolicy, ConsumerConfig, ReplayPolicy
+from overlay.consumer.acks import Verb
+from overlay.consumer.deadlines import NEVER
+from overlay.consumer.events import Acked, Event, Nakked, Progressed, Termed
+from overlay.consumer.machine import Machine
+from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.window import Pair
+from overlay.deliver.outbox import Outlet
+
+from .hearing import Said
+
+
+def needs_machine(config: ConsumerConfig) -> bool:
+    """Whether a consumer can only be served by a machine; the others are handed what matches as it is read."""
+    paced = config.rate_limit_bps or config.replay_policy is ReplayPolicy.ORIGINAL or config.pause_until is not None
+    watched = config.flow_control or config.idle_heartbeat or config.inactive_threshold
+    return bool(config.ack_policy is not AckPolicy.NONE or not config.is_push or paced or watched)
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """`outlet`: None for a pull consumer, whose records go to whoever pulls; `letters`: the dead-letter topic."""
+
+    machine: Machine
+    outlet: Outlet | None = None
+    letters: Outlet | None = None
+    base: int = 0
+    """Bytes of its last checkpoint."""
+    logged: int = 0
+    """Bytes of changes since."""
+    blocked_at: int = NEVER
+    """A deadline that has come and waits for acks that are not read yet, ns."""
+
+    @property
+    def hold(self) -> int | None:
+        """The first stream sequence that was offered and is not delivered; None when there is none."""
+        offers = self.machine.offers
+        return offers.peek()[0] if offers.count else None
+
+    def list_events(self, said: Said) -> Iterable[Event]:
+        """What was said as the machine takes it."""
+        if not said.sequences.size:
+            return ()
+        if said.verb is not Verb.ACK:
+            return _one_by_one(said)
+        if self.machine.config.ack_policy is AckPolicy.EXPLICIT:
+            return (Acked(said.sequences, int(said.consumer_seqs[-1])),)
+        # acks of all below them: each is one of its own where they do not rise, else the last one says everything
+        highest = int(np.argmax(said.sequences))
+        return (Acked(said.sequences[highest : highest + 1], int(said.consumer_seqs[highest])),)
+
+    def take_delta(self) -> bytes:
+        """What has changed since this was last asked."""
+        record = take_delta(self.machine)
+        self.logged += len(record)
+        return record
+
+    def take_checkpoint(self) -> bytes:
+        """Everything; changes count from here."""
+        record = take_checkpoint(self.machine)
+        self.base, self.logged = len(record), 0
+        return record
+
+
+def _one_by_one(said: Said) -> Iterable[Event]:
+    columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
+    for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
+        if said.verb is Verb.NAK:
+            yield Nakked(sequence, consumer_seq, deliveries)
+        elif said.verb is Verb.PROGRESS:
+            yield Progressed(sequence)
+        else:
+            yield Termed(sequence, consumer_seq, deliveries)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a consumer's machine begins when nothing is remembered of it.
+
+    `start`: the first stream sequence that it may deliver; `sequence`: the last consumer sequence that was given out before.
+    `last`: the stream's last sequence, for replay original.
+    """
+
+    start: int = 1
+    sequence: int = 0
+    last: int = 0
+    records: Sequence[bytes] = field(default=())
+
+
+def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet | None, letters: Outlet | None) -> Seat:
+    """Seat a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable."""
+    machine = Machine(config, now, start=beginning.start, replay_until=beginning.last)
+    machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
+    machine.window.floor = machine.window.delivered
+    log, base, logged = Log(), 0, 0
+    for value in beginning.records:
+        record = decode(value)
+        log.apply(record)
+        base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
+    log.restore(machine)
+    return Seat(machine, outlet, letters, base, logged)

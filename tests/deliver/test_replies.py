@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.deliver.replies import (
+    CORRELATION,
+    REPLY_PARTITION,
+    REPLY_TOPIC,
+    Address,
+    may_answer,
+    parse_address,
+    read_address,
+    reply_topic,
+)
+
+topics = st.from_regex(r"[a-z][a-zA-Z0-9._-]{0,20}", fullmatch=True)
+
+
+@given(st.builds(Address, topics, st.binary(max_size=40), st.none() | st.integers(0, 99)))
+def test_addresses_survive_as_text(address: Address) -> None:
+    assert parse_address(str(address)) == address
+
+
+@given(st.dictionaries(st.sampled_from([REPLY_TOPIC, REPLY_PARTITION, CORRELATION]), st.binary(max_size=300)))
+def test_headers_never_break_the_reader(headers: dict[str, bytes]) -> None:
+    found = read_address(headers.get, "overlay")
+    if found:
+        address = parse_address(found)
+        assert address.topic.encode() == headers[REPLY_TOPIC]
+        assert address.correlation == headers.get(CORRELATION, b"")
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({}, ""),
+        ({REPLY_TOPIC: b"inbox"}, "inbox//"),
+        ({REPLY_TOPIC: b"inbox", CORRELATION: b"a/b"}, "inbox//a%2Fb"),
+        ({REPLY_TOPIC: b"inbox", CORRELATION: b"7", REPLY_PARTITION: b"2"}, "inbox/2/7"),
+        ({REPLY_TOPIC: b"overlay.replies", CORRELATION: b"7"}, "overlay.replies//7"),
+        ({REPLY_TOPIC: b"inbox", REPLY_PARTITION: b"-1"}, ""),
+        ({REPLY_TOPIC: b"inbox", REPLY_PARTITION: b"x"}, ""),
+        ({REPLY_TOPIC: b"inbox", CORRELATION: b"x" * 257}, ""),
+        ({REPLY_TOPIC: b"in box"}, ""),
+        ({REPLY_TOPIC: b"\xff"}, ""),
+        ({REPLY_TOPIC: b"overlay.state"}, ""),
+    ],
+)
+def test_headers(headers: dict[str, bytes], found: str) -> None:
+    assert read_address(headers.get, "overlay") == found
+
+
+@pytest.mark.parametrize(
+    ("topic", "may"),
+    [
+        ("inbox", True),
+        ("overlay-inbox", True),
+        (reply_topic("overlay"), True),
+        ("overlay.replies.me", True),
+        ("overlay.state", False),
+        ("overlay.control", False),
+        ("overlay.repliesx", False),
+        ("__consumer_offsets", False),
+        ("__transaction_state", False),
+    ],
+)
+def test_strangers_may_not_name_our_topics(topic: str, may: bool) -> None:
+    assert may_answer(topic, "overlay") is may

@@ -1,0 +1,172 @@
+"""The columns of an ack topic against `parse_ack`, row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
+from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
+from overlay.desk.hearing import Hearing, Said
+from overlay.scan.commit import NO_ABORTS
+from tests.oracle.batches import Record
+from tests.support.batches import build
+
+MINE, OTHERS = ("a", "late-jfk", "zz"), ("b",)
+
+NUMBERS = st.sampled_from(["1", "2", "77", "0", "00012", "9223372036854775807", "9223372036854775808", "", "-1", "x"])
+TOKENS = st.one_of(
+    st.builds(
+        lambda stream, name, numbers: ".".join(["$JS", "ACK", stream, name, *numbers]),
+        st.sampled_from(["S", "S", "S", "T", ""]),
+        st.sampled_from([*MINE, *MINE, *OTHERS, "nobody", "late", "late-jfk2", ""]),
+        st.one_of(st.just(["1", "5", "6", "1700000000000000000", "3"]), st.lists(NUMBERS, min_size=3, max_size=7)),
+    ),
+    st.sampled_from(["", "$JS.ACK.S.a", "$JS.ACK.", "hello", "$JS.FC.S.a.0001", "$JS.FC.T.a.0001", "$JS.FC.S"]),
+)
+BODIES = st.sampled_from(
+    [
+        None, b"", b"+ACK", b"+OK", b"-NAK", b"+WPI", b"+TERM", b"+TERM why", b'-NAK {"delay": 5}', b"-NAK 5s", b"-NAK x",
+        b"+NXT", b"+NXT 5", b"+ack", b"+ACKK", b"+AC", b"-", b'+ACK {"consumer_seq": [[1, 4], [6, 6]]}', b"+WPI ",
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def ack_records(draw: st.DrawFn) -> list[Record]:
+    records = []
+    for offset in range(draw(st.integers(1, 30))):
+        token = draw(TOKENS).encode()
+        body = draw(BODIES)
+        headers: list[tuple[bytes, bytes | None]] = [(b"other", b"x")] if draw(st.booleans()) else []
+        if draw(st.integers(0, 9)) == 0:
+            headers += [(b"Overlay-Reply-Topic", b"answers"), (b"Overlay-Correlation-Id", b"7")]
+        in_header = draw(st.booleans())
+        if in_header:
+            headers.append((b"Nats-Reply-To", token))
+        key = b"a key" if in_header else token
+        records.append(Record(offset, 1_700_000_000_000, key, body, headers))
+    return records
+
+
+Row = tuple[object, ...]
+
+
+def expect(records: Sequence[Record]) -> tuple[dict[str, list[Row]], Counter[str], Counter[Flaw]]:
+    """What each consumer is told, the kinds, and what is refused; one record after the other."""
+    told: dict[str, list[Row]] = {}
+    kinds, refused = Counter[str](), Counter[Flaw]()
+    for record in records:
+        headers = dict(record.headers)
+        token = headers.get(b"Nats-Reply-To", record.key) or b""
+        reply = "answers//7" if b"Overlay-Reply-Topic" in headers else ""
+        if token.startswith(b"$JS.FC."):
+            parts = token.decode().split(".")
+            if parts[2] == "S" and len(parts) == 5:
+                told.setdefault(parts[3], []).append(("flow", token.decode()))
+            else:
+                refused[Flaw.UNKNOWN] += 1
+            continue
+        found = parse_ack(token, record.value or b"")
+        if isinstance(found, Garbage):
+            # those of the stream's other consumers are not looked at
+            if not token.startswith(b"$JS.ACK.S.b."):
+                refused[found.flaw] += 1
+            continue
+        stream, name = (found.stream, found.consumer) if isinstance(found, RangeAck) else named(found)
+        if stream != "S" or name not in (*MINE, *OTHERS):
+            refused[Flaw.UNKNOWN] += 1
+        elif name in OTHERS:
+            continue
+        elif isinstance(found, RangeAck):
+            kinds["range"] += 1
+            told.setdefault(name, []).append(("range", found.ranges, reply))
+        elif found.is_flawed:
+            refused[Flaw.PAYLOAD] += 1
+        else:
+            kinds[found.verb.name.lower()] += 1
+            told.setdefault(name, []).extend(list_rows(found, reply))
+    return told, kinds, refused
+
+
+def named(ack: Ack) -> tuple[str, str]:
+    return ack.token.stream, ack.token.consumer
+
+
+def list_rows(ack: Ack, reply: str) -> list[Row]:
+    token = ack.token
+    match ack.verb:
+        case Verb.ACK:
+            return [("ack", token.stream_seq, token.consumer_seq, reply)]
+        case Verb.NAK:
+            return [("nak", token.stream_seq, token.consumer_seq, token.deliveries, ack.delay, reply)]
+        case Verb.PROGRESS:
+            return [("wpi", token.stream_seq, reply)]
+        case Verb.TERM:
+            return [("term", token.stream_seq, token.consumer_seq, token.deliveries, ack.text, reply)]
+        case Verb.NEXT:
+            return [("ack", token.stream_seq, token.consumer_seq, ""), ("pull", reply)]
+
+
+def flatten(said: Sequence[Said | Event]) -> list[Row]:
+    rows: list[Row] = []
+    for each in said:
+        match each:
+            case Said(verb, sequences, consumer_seqs, deliveries):
+                columns = zip(sequences.tolist(), consumer_seqs.tolist(), deliveries.tolist(), strict=True)
+                rows.extend(list_said(verb, *row) for row in columns)
+            case Acked(sequences, consumer_seq, reply):
+                rows.append(("ack", int(sequences[0]), consumer_seq, reply))
+            case RangeAcked(ranges, reply):
+                rows.append(("range", ranges, reply))
+            case Nakked(sequence, consumer_seq, deliveries, delay, reply):
+                rows.append(("nak", sequence, consumer_seq, deliveries, delay, reply))
+            case Progressed(sequence, reply):
+                rows.append(("wpi", sequence, reply))
+            case Termed(sequence, consumer_seq, deliveries, reason, reply):
+                rows.append(("term", sequence, consumer_seq, deliveries, reason, reply))
+            case Pulled(_, reply):
+                rows.append(("pull", reply))
+            case FlowAnswered(subject):
+                rows.append(("flow", subject))
+    return rows
+
+
+def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int) -> Row:
+    if verb is Verb.ACK:
+        return "ack", sequence, consumer_seq, ""
+    if verb is Verb.PROGRESS:
+        return "wpi", sequence, ""
+    if verb is Verb.NAK:
+        return "nak", sequence, consumer_seq, deliveries, None, ""
+    return "term", sequence, consumer_seq, deliveries, "", ""
+
+
+@given(ack_records())
+@settings(max_examples=200, deadline=None)
+def test_columns_say_what_rows_say(records: list[Record]) -> None:
+    heard = Hearing("S", MINE, OTHERS, "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    told, kinds, refused = expect(records)
+    assert {name: flatten(said) for name, said in heard.said.items()} == told
+    assert heard.kinds == kinds
+    assert heard.refused == refused
+
+
+def test_a_run_of_acks_is_one_word() -> None:
+    records = [
+        Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"+ACK" if n % 2 else b"", []) for n in range(1000)
+    ]
+    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    (said,) = heard.said["a"]
+    assert isinstance(said, Said)
+    assert said.sequences.tolist() == list(range(1, 1001))
+
+
+def test_what_lies_before_the_position_was_heard_before() -> None:
+    records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
+    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
+    assert flatten(heard.said["a"]) == [("ack", n, n, "") for n in (8, 9, 10)]
