@@ -1,4 +1,4 @@
-"""`overlay consumer`: consumers as they are, and removing what is remembered of one."""
+"""`overlay consumer`: consumers as they are, and removing one. Those that change and deliver are in files beside this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import change_options, confirm, look_around, look_options, open_folder, print_facts, refuse_unknown
+from . import consumer_change, consumer_message
+from .folder import (
+    change_options,
+    confirm,
+    look_around,
+    look_options,
+    open_control,
+    open_folder,
+    print_facts,
+    refuse_unknown,
+)
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def consumer() -> None:
-    """List consumers, show how they are, and remove one's state."""
+    """Make, change, look at and remove consumers, and settle single messages by hand."""
 
 
 @consumer.command("ls")
@@ -66,24 +76,24 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 @change_options
 @click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
 def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
-    """Remove what is remembered of a consumer.
+    """Remove a consumer, or what is remembered of one.
 
-    That is its positions and its sequence. Remove its file and restart the service first. With --force a consumer
-    that is still served begins anew, by its deliver_policy and with sequence 1. Its output topic stays as it is.
+    That is its positions, its sequence and what waits for acks. One that was made by `add` goes with it. One that a file
+    has wants its file removed first; with --force it begins anew instead, by its deliver_policy and with sequence 1.
+    Output topics stay as they are.
     """
     import asyncio
-    import functools
 
-    from overlay.admin import Admin
+    from overlay.view.removal import find_removal
     from overlay.view.table import make_console, print_consumer
-    from overlay.worker.amend import amend, forget_consumer
 
     loaded = open_folder(folder)
     facts = look_around(loaded)
     found = find_consumer(facts, stream, name, folder)
-    if not force:
+    removal = asyncio.run(find_removal(loaded, found.id))
+    if not force and not removal.is_by_request:
         check_unused(loaded, facts, found)
-    if found.consumer_sequence is None:
+    if not removal.is_known and found.consumer_sequence is None:
         click.echo(f"nothing is remembered of consumer {stream}/{name}, so there is nothing to remove")
         return
     print_consumer(make_console(), facts, found)
@@ -91,8 +101,11 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
     if found.id in loaded.consumers:
         click.echo("Its file is still there: it begins anew by its deliver_policy, with sequence 1.")
     confirm("Remove it?", yes=yes)
-    change = functools.partial(forget_consumer, consumer=found.id)
-    asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), change))
+    if removal.is_by_request and facts.service is not None:
+        with open_control(folder) as control:
+            control.delete(stream, name)
+    else:
+        asyncio.run(removal.run(loaded))
     click.echo(f"consumer {stream}/{name} is removed")
 
 
@@ -115,11 +128,26 @@ def check_unused(loaded: Loaded, facts: Facts, found: ConsumerFacts) -> None:
     """Raises OverlayError while somebody would only create the consumer again."""
     if found.id in loaded.consumers:
         raise OverlayError(
-            f"{loaded.files[found.id]}: this file still has consumer {found.name}. Remove the file and restart the"
-            " service first, or say --force to have it begin anew"
+            f"{loaded.files[found.id]}: this file still has consumer {found.name}. Remove the file first, or say --force to"
+            " have it begin anew"
         )
     if found.state != "removed":
         raise OverlayError(
-            f"{facts.url}: the running service still serves consumer {found.name}. Restart it without the"
-            " consumer's file first, or say --force to have it begin anew"
+            f"{facts.url}: the running service still serves consumer {found.name}. It gives it up some seconds after the"
+            " file is gone, if it runs this folder; or say --force to have it begin anew"
         )
+
+
+for command in (
+    consumer_change.add,
+    consumer_change.update,
+    consumer_change.pause,
+    consumer_change.resume,
+    consumer_change.report,
+    consumer_message.pull,
+    consumer_message.ack,
+    consumer_message.nak,
+    consumer_message.term,
+    consumer_message.replay,
+):
+    consumer.add_command(command)

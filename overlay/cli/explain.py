@@ -16,7 +16,8 @@ from overlay.errors import OverlayError
 from .folder import look_options, open_folder, print_json, refuse_unknown
 
 if TYPE_CHECKING:
-    from overlay.config import ConsumerConfig, Loaded
+    from overlay.config import ConsumerConfig, Loaded, StreamConfig
+    from overlay.match import Values
     from overlay.view.analysis import Matches, Observed
     from overlay.view.explanation import Explanation, Wanted
 
@@ -30,6 +31,8 @@ STRIP_WIDTH = 64
     "--subject", "subjects", multiple=True, metavar="PATTERN", help="With --stream: subjects; may be repeated."
 )
 @click.option("--sql", metavar="EXPRESSION", help="With --stream: a filter.")
+@click.option("--value", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
+@click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")
 @click.option("--analyze", is_flag=True, help="Read it, and compare what was found with what was predicted.")
@@ -39,6 +42,8 @@ def explain(
     stream: str,
     subjects: tuple[str, ...],
     sql: str | None,
+    values: tuple[str, ...],
+    match_unfiltered: bool,
     since: str | None,
     until: str | None,
     analyze: bool,
@@ -53,11 +58,13 @@ def explain(
     """
     if bool(consumer) == bool(stream):
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
-    if consumer and (subjects or sql is not None):
-        raise click.UsageError("--subject and --sql go with --stream; a consumer has its own")
+    if consumer and (subjects or sql is not None or values or match_unfiltered):
+        raise click.UsageError("--subject, --sql and --value go with --stream; a consumer has its own")
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
     wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
+    if not config:
+        wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
     explanation = _explain(loaded, wanted)
     observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)
@@ -77,11 +84,13 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
     from overlay.config.filters import compile_filter
+    from overlay.match import choose_values
     from overlay.source.start import patterns
     from overlay.view.explanation import Wanted
 
     stream = loaded.streams[config.stream]
-    return Wanted(stream, patterns(config), compile_filter(config.filter, stream), config.filter)
+    filter, values = compile_filter(config.filter, stream), choose_values(config.filter, stream)
+    return Wanted(stream, patterns(config), filter, values)
 
 
 def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> Wanted:
@@ -94,6 +103,15 @@ def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: 
     stream = loaded.streams[name]
     filter = None if sql is None else compile_sql(sql, stream.properties)
     return Wanted(stream, tuple(Pattern.parse(text) for text in subjects), filter)
+
+
+def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfiltered: bool) -> Values | None:
+    from overlay.client.question import BadQuestion, read_values
+
+    try:
+        return read_values(stream, values, match_unfiltered)
+    except BadQuestion as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _read_moment(option: str, text: str | None) -> int | None:
@@ -135,6 +153,8 @@ def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig 
         question["properties"] = consumer.filter.properties
     elif wanted.filter is not None:
         question["sql"] = wanted.filter.text
+    if wanted.values is not None:
+        question["values"] = [*wanted.values.wanted, *([""] if wanted.values.unfiltered else [])]
     for name, moment in (("since", wanted.since), ("until", wanted.until)):
         if moment is not None:
             question[name] = _as_moment(moment)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ import click
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
+    from overlay.client.control import Control
     from overlay.config import Loaded
     from overlay.view.facts import Facts
 
@@ -59,6 +61,19 @@ def open_folder(folder: Path) -> Loaded:
         what = f"{count} problem{'' if count == 1 else 's'} in the config; see `overlay validate {folder}`"
         click.echo(what, err=True)
     return loaded
+
+
+@contextlib.contextmanager
+def open_control(folder: Path) -> Iterator[Control]:
+    """The running service of the folder, to be asked; in audits the asker is called `overlay`."""
+    from overlay.client import control as client
+
+    service = open_folder(folder).service
+    control = client.Control(service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay")
+    try:
+        yield control
+    finally:
+        control.close()
 
 
 def look_around(loaded: Loaded) -> Facts:

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import structlog
 
 from overlay.config import Loaded, load
 from overlay.errors import ConfigError, OverlayError, Place
-from overlay.logs import set_up_logs
+from overlay.logs import get_logger, set_up_logs
+from overlay.worker.folder import watch_folder
 from overlay.worker.service import Service
 
 from .folder import config_option
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @click.command()
@@ -26,28 +26,33 @@ log = structlog.get_logger(__name__)
 def run(folder: Path, log_format: str) -> None:
     """Run the overlay until SIGTERM or Ctrl-C.
 
-    Bad files are reported and left out; the good ones are served.
+    Bad files are reported and left out; the good ones are served. Stream and consumer files that change are taken up
+    while it runs.
     """
     set_up_logs(human=None if log_format == "auto" else log_format == "human")
     loaded = load(folder)
     for problem in loaded.problems:
         log.error("config problem", problem=str(problem))
-    if not loaded.consumers:
-        hint = "no consumer can be served. Add one to consumers/, or repair what is reported above"
+    if not loaded.streams:
+        hint = "no stream can be served. Add one to streams/, or repair what is reported above"
         raise ConfigError(Place(str(folder)), hint)
-    asyncio.run(serve(loaded))
+    asyncio.run(serve(loaded, folder))
 
 
-async def serve(loaded: Loaded) -> None:
-    """Serve until a signal says stop."""
+async def serve(loaded: Loaded, folder: Path) -> None:
+    """Serve until a signal says stop, and follow the folder."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    service = Service(loaded)
+    watching = asyncio.create_task(watch_folder(folder, service.reload))
     try:
-        await Service(loaded).run(stop)
+        await service.run(stop)
     except* OverlayError as group:
         raise next(list_errors(group)) from None
+    finally:
+        watching.cancel()
     log.info("stopped")
 
 

@@ -1,4 +1,4 @@
-"""`overlay stream`: streams as they are, and beginning one anew."""
+"""`overlay stream`: streams as they are, beginning one anew, and giving one the partitions that were added to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def stream() -> None:
-    """List streams, show how they are, and begin one anew."""
+    """List streams, show how they are, begin one anew, or extend one."""
 
 
 @stream.command("ls")
@@ -91,6 +91,38 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     confirm("Reset the stream?", yes=yes)
     asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), rewind.change))
     click.echo(f"stream {name} begins anew; a running service takes this up within some seconds")
+
+
+@stream.command()
+@click.argument("name")
+@change_options
+def extend(name: str, folder: Path, yes: bool) -> None:
+    """Have a stream of one partition read those that were added.
+
+    Its sequences go on: those of today stay what they are, and from then on a ledger gives them out. A running service takes
+    it up without a restart. When this is interrupted, run it again.
+    """
+    import asyncio
+
+    from overlay.view.stored import name_source
+    from overlay.worker.extension import carry_out, plan_extension
+
+    loaded = open_folder(folder)
+    if name not in loaded.streams:
+        raise refuse_unknown("stream", name, loaded.streams, folder)
+    plan = asyncio.run(plan_extension(loaded, name))
+    if plan.is_begun:
+        click.echo(f"stream {name} has its ledger already; services that have stopped the stream begin again")
+    else:
+        click.echo(f"stream {name} will also read {', '.join(map(name_source, plan.added))}. This cannot be taken back")
+        confirm("Extend the stream?", yes=yes)
+    cut = asyncio.run(carry_out(loaded, plan))
+    if cut >= 0:
+        assert plan.first is not None
+        click.echo(
+            f"stream {name} has a ledger: up to {cut} its sequences are the offsets of {name_source(plan.first)} + 1, from"
+            f" {cut + 1} on the ledger gives them; a running service takes this up within some seconds"
+        )
 
 
 def announce(loaded: Loaded, rewind: Rewind, where: str) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from overlay.index.probes import Answer
+from overlay.match import Values
 
 from .analysis import Observed
 from .explanation import Explanation
@@ -114,9 +115,16 @@ def _describe_question(found: Explanation) -> Iterator[tuple[str, str]]:
         f"{wanted.stream.name}, {show_count(offsets)} offsets in {count} partition{'s' if count != 1 else ''}",
     )
     yield "subjects", ", ".join(pattern.text for pattern in wanted.patterns)
+    yield "values", "" if wanted.values is None else ", ".join(_list_values(wanted.values))
     yield "filter", wanted.filter.text if wanted.filter else ""
     yield "since", _show_time(wanted.since)
     yield "until", _show_time(wanted.until)
+
+
+def _list_values(values: Values) -> Iterator[str]:
+    yield from sorted(values.wanted)
+    if values.unfiltered:
+        yield "records without a value"
 
 
 def _describe_plan(found: Explanation, observed: Observed | None) -> Iterator[tuple[str, str]]:
@@ -179,6 +187,8 @@ def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: 
     return {
         "stream": wanted.stream.name,
         "subjects": [pattern.text for pattern in wanted.patterns],
+        "values": None if wanted.values is None else sorted(wanted.values.wanted),
+        "match_unfiltered": None if wanted.values is None else wanted.values.unfiltered,
         "filter": wanted.filter.text if wanted.filter else None,
         "since": wanted.since,
         "until": wanted.until,

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from overlay.config.consumer import FilterConfig
 from overlay.config.stream import StreamConfig
 from overlay.filter import Filter
 from overlay.index.chunks import Chunks
-from overlay.index.derive import NO_FILTER, derive
+from overlay.index.derive import derive
 from overlay.index.plan import FETCH_S, READ_BYTES_S, Route, plan
 from overlay.index.probes import Answer, Conditions, Has, Probe, SubjectIs, leaves
 from overlay.index.prune import Answers, Tally, evaluate
+from overlay.match import Values
 from overlay.source.mark import Source
 from overlay.subject import Pattern
 
@@ -45,12 +45,12 @@ class Wanted:
     stream: StreamConfig
     patterns: tuple[Pattern, ...] = ()
     filter: Filter | None = None
-    config: FilterConfig = NO_FILTER
+    values: Values | None = None
     since: int | None = None
     until: int | None = None
 
     def derive(self, now: int) -> Conditions:
-        return derive(self.stream, self.patterns, self.config, self.filter, now=now, since=self.since, until=self.until)
+        return derive(self.stream, self.patterns, self.values, self.filter, now=now, since=self.since, until=self.until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

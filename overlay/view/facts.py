@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from overlay.deliver.state import ConsumerId
 
@@ -45,6 +46,16 @@ class IndexPartFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """The ledger of a stream of several partitions: the sequences that it has given out, from that of the first record which
+    the logs may still have, and in how many runs."""
+
+    first_sequence: int
+    last_sequence: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexFacts:
     """The chunk index of a stream. `reason`: why there is none, or why it is not kept. `rate` (records a second that go into
     chunks) comes from a running service only, topic, bytes and `foreign` (records passed over) from the index topic."""
@@ -56,6 +67,8 @@ class IndexFacts:
     topic: str = ""
     bytes: int | None = None
     foreign: int | None = None
+    ledger: LedgerFacts | None = None
+    """None where offsets give the sequences."""
 
     @property
     def chunks(self) -> int:
@@ -116,6 +129,13 @@ class ConsumerFacts:
     lag_seconds: float | None = None
     delivered: int | None = None
     rate: float | None = None
+    num_pending: int | None = None
+    """Records that match ahead of it; None where nobody has said."""
+    num_pending_is: str = ""
+    """`exact` or `estimate`, and empty where there is no telling."""
+    acks: Mapping[str, Any] | None = None
+    """What waits for acks and the rest of a ConsumerInfo (control/responses.py); None where nobody has said, and of consumers
+    without acks."""
 
     @property
     def id(self) -> ConsumerId:

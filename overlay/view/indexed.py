@@ -13,11 +13,12 @@ from overlay.admin import Admin
 from overlay.config import Loaded, StreamConfig
 from overlay.connection import check_reachable, open_client
 from overlay.index.chunks import Chunks
+from overlay.index.ledger import Ledger
 from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 
-from .facts import IndexFacts, IndexPartFacts
+from .facts import IndexFacts, IndexPartFacts, LedgerFacts
 from .stored import DEADLINE_S, find_partitions, name_source
 
 ABSENT = "there is no index topic yet. A service makes it, or `overlay index build {}`"
@@ -59,6 +60,7 @@ async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topi
     # after the headers, so that none of them can be of records that were not there yet
     sources = find_partitions(stream, topics)
     bounds, written = await admin.find_bounds(sources), await admin.find_bounds(sources, committed=False)
+    index.ledger.drop({source: first for source, (first, _) in bounds.items()})
     for source in sources:
         chunks = index.of(source)
         chunks.drop(bounds[source][0])
@@ -75,7 +77,15 @@ def describe_index(found: StoredIndex, running: IndexFacts | None = None) -> Ind
     }
     reason = running.reason if running is not None and running.reason else found.reason
     rate = None if running is None else running.rate
-    return IndexFacts(reason, partitions, rate, found.topic, found.index.bytes, found.index.foreign)
+    ledger = describe_ledger(found.index.ledger)
+    return IndexFacts(reason, partitions, rate, found.topic, found.index.bytes, found.index.foreign, ledger)
+
+
+def describe_ledger(ledger: Ledger) -> LedgerFacts | None:
+    """None for one that has given out nothing yet."""
+    if ledger.next_sequence == 1:
+        return None
+    return LedgerFacts(ledger.first_sequence, ledger.next_sequence - 1, len(ledger))
 
 
 def _describe_part(chunks: Chunks, first: int, end: int) -> IndexPartFacts:

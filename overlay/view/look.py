@@ -66,8 +66,8 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
     notes = []
     if found.digest != mine.digest:
         notes.append(
-            f"the service at {found.url} runs other streams and consumers than {mine.folder} has now; it read {found.folder}"
-            " when it started. Restart it to have it read the config again"
+            f"the service at {found.url} runs other streams and consumers than {mine.folder} has now; it follows"
+            f" {found.folder}, and takes up what changes there within seconds"
         )
     others = found.shard_count - len(found.shards)
     if found.shard_count and others:

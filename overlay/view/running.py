@@ -11,7 +11,16 @@ import aiohttp
 from overlay.config import HttpConfig
 from overlay.errors import OverlayError
 
-from .facts import ConsumerFacts, Facts, IndexFacts, IndexPartFacts, PartitionFacts, ServiceFacts, StreamFacts
+from .facts import (
+    ConsumerFacts,
+    Facts,
+    IndexFacts,
+    IndexPartFacts,
+    LedgerFacts,
+    PartitionFacts,
+    ServiceFacts,
+    StreamFacts,
+)
 
 DEADLINE_S = 3.0
 
@@ -82,7 +91,8 @@ def _read_index(found: dict[str, Any]) -> IndexFacts:
         name: IndexPartFacts(entry["chunks"], entry["position"], entry["end"] if entry["end"] >= 0 else None)
         for name, entry in found["partitions"].items()
     }
-    return IndexFacts(**_known(IndexFacts, found) | {"partitions": partitions})
+    ledger = LedgerFacts(**_known(LedgerFacts, found["ledger"])) if found.get("ledger") else None
+    return IndexFacts(**_known(IndexFacts, found) | {"partitions": partitions, "ledger": ledger})
 
 
 def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
 from overlay.connection import check_reachable, open_client
+from overlay.control.tail import read_book
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.errors import SourceChanged
 from overlay.source.mark import Source
 from overlay.worker.amend import read_states
-from overlay.worker.service import shard_of
+from overlay.worker.holding import shard_of
 from overlay.worker.sources import list_sources
 
 from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
@@ -33,6 +34,8 @@ class Memory:
     bounds: Mapping[Source, tuple[int, int]]
     cluster: str = ""
     """Kafka's id of the cluster."""
+    loaded: Loaded | None = None
+    """What the files and the control topic say together, None where nobody has looked."""
 
     def state_for(self, consumer: ConsumerId) -> ShardState:
         """The state of the shard that owns a consumer."""
@@ -54,7 +57,9 @@ async def read_memory(loaded: Loaded) -> Memory:
         await client.close()
     topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
     sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
-    return Memory(states, topics, await admin.find_bounds(sorted(sources)), await admin.find_cluster())
+    bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
+    book = await read_book(kafka, admin, loaded)
+    return Memory(states, topics, bounds, cluster, book.effective())
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[Source]:
@@ -69,6 +74,7 @@ def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> l
 
 def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
     """Facts without rates, of everything in the config and of the consumers whose files are gone."""
+    loaded = memory.loaded or loaded
     reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
     streams = {name: _stream(loaded, stream, memory, reasons[name]) for name, stream in loaded.streams.items()}
     consumers = {c: _consumer(c, config, memory, reasons[c[0]]) for c, config in loaded.consumers.items()}

@@ -9,7 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .facts import ConsumerFacts, Facts, IndexFacts, PartitionFacts, StreamFacts
+from .acks import list_ack_rows, show_pending
+from .facts import ConsumerFacts, Facts, IndexFacts, LedgerFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 
 PIPED_WIDTH = 10_000
@@ -76,6 +77,7 @@ def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
         ("records/s", show_rate(found.rate)),
         ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
         ("index", show_index(found.index) if found.index else ""),
+        ("ledger", show_ledger(found.index.ledger) if found.index else ""),
     )
     index = found.index or IndexFacts()
     right = ("position", "end", "behind", *(("chunks", "indexed to", "not indexed") if index.partitions else ()))
@@ -107,6 +109,8 @@ def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None
         ),
         ("lag", f"{show_count(found.lag_records)} offsets" if found.lag_records is not None else UNKNOWN),
         ("lag time", show_seconds(found.lag_seconds)),
+        ("to come", show_pending(found)),
+        *list_ack_rows(found.acks),
     )
     stream = facts.streams.get(found.stream)
     table = make_table(console, "partition", right=("position", "end"))
@@ -126,6 +130,14 @@ def show_index(found: IndexFacts) -> str:
     return ", ".join(parts)
 
 
+def show_ledger(found: LedgerFacts | None) -> str:
+    """`sequences 1 to 4,711 in 12 runs`; empty where there is none."""
+    if found is None:
+        return ""
+    runs = f"{show_count(found.runs)} run{'' if found.runs == 1 else 's'}"
+    return f"sequences {show_count(found.first_sequence)} to {show_count(found.last_sequence)} in {runs}"
+
+
 def print_index(console: Console, name: str, found: IndexFacts) -> None:
     """`overlay index status`, of one stream."""
     size = f"{found.topic}, {show_bytes(found.bytes)}" if found.bytes else ""
@@ -134,7 +146,8 @@ def print_index(console: Console, name: str, found: IndexFacts) -> None:
         ("stream", name),
         ("index", show_index(found)),
         ("topic", size),
-        ("passed over", f"{show_count(found.foreign)} records that are no chunk headers" if found.foreign else ""),
+        ("ledger", show_ledger(found.ledger)),
+        ("passed over", f"{show_count(found.foreign)} records of another kind" if found.foreign else ""),
         ("older config", f"{show_count(outdated)} chunks, which are made anew" if outdated else ""),
     )
     table = make_table(console, "partition", right=("chunks", "from", "to", "end", "not indexed", "older config"))

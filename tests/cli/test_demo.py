@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,16 +163,8 @@ def test_a_service_that_dies_is_quoted(tmp_path: Path) -> None:
         service = start_service(home, url)
         try:
             with pytest.raises(DemoError, match=r"(?s)has ended with exit code 1\. The end of .*bootstrap\.server"):
-                _look_until_it_fails(service.look)
+                wait_until(lambda: service.look() and None, 60, "looking at it fails")
         finally:
             service.stop()
         assert service.stop() == 1
         assert not is_locked(home.life_lock)
-
-
-def _look_until_it_fails(look: object) -> None:
-    assert callable(look)
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        look()
-        time.sleep(0.05)

@@ -67,6 +67,23 @@ def test_what_is_read_and_what_to_index(trips: Trips) -> None:
     assert set(strip.split()[1]) == set("·░█") or set(strip.split()[1]) == set("·█")
 
 
+def test_filter_values(trips: Trips) -> None:
+    with (trips.folder / "streams" / "trips.yaml").open("a") as file:
+        file.write("filter_value: {header: to}\n")
+    trips.add_consumer("valued", to="*", filter="{values: [rome]}")
+    trips.run("index", "build", "TRIPS")
+    found = trips.run_json("explain", "valued")
+    assert {name: share["chunks"] for name, share in found["answers"].items()} == {"NO": 8, "MAYBE": 2, "ALL": 0}
+    (rule,) = (rule for rule in found["rules"] if rule["rule"].startswith("bloom"))
+    assert (rule["rule"], rule["asked"], rule["refused"]) == ("bloom rome", 10, 8)
+    assert (found["values"], found["match_unfiltered"]) == (["rome"], False)
+    question = ("--stream", "TRIPS", "--value", "rome", "--match-unfiltered")
+    assert trips.run_json("explain", *question, "--analyze")["observed"]["matched"] == 200
+    assert "rome, records without a value" in trips.run("explain", *question)
+    assert "a consumer has its own" in trips.run("explain", "rome", "--value", "x", code=2)
+    assert "goes with `values`" in trips.run("explain", "--stream", "TRIPS", "--match-unfiltered", code=2)
+
+
 def test_a_stream_and_a_question(trips: Trips) -> None:
     trips.run("index", "build", "TRIPS")
     question = ["--stream", "TRIPS", "--subject", "trips.oslo", "--sql", "n < 250"]

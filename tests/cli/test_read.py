@@ -20,6 +20,8 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
 from overlay.cli import overlay
+from overlay.client import open_client
+from tests.client.indexing import seal, write_index
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
@@ -79,6 +81,49 @@ def test_counts(config: Config) -> None:
     assert count("TRIPS", *config, "--since", "2023-11-14T22:13:20.1Z", "--until", "2023-11-14T22:13:20.200Z") == 100
     assert count("TRIPS", *config, "--since", "10m") == 0
     assert count("TRIPS", *config, "--from-seq", "391") == 10
+
+
+def test_filter_values(config: Config, folder: Path) -> None:
+    assert count("TRIPS", *config, "--value", "trips.oslo") == COUNT // 2
+    assert count("TRIPS", *config, "--value", "trips.oslo", "--value", "trips.rome", "--sql", "delay < 10") == 9
+    assert "Wildcards go into filter_subjects" in run("TRIPS", *config, "--value", "trips.*", code=2).stderr
+    assert "goes with `values`" in run("TRIPS", *config, "--match-unfiltered", code=2).stderr
+    valued = (folder / "streams" / "trips.yaml").read_text().replace("TRIPS", "VALUED") + "filter_value: {header: to}\n"
+    (folder / "streams" / "valued.yaml").write_text(valued.replace("subject: {template: 'trips.{header:to}'}\n", ""))
+    try:
+        assert count("VALUED", *config, "--value", "oslo") == COUNT // 2
+        assert count("VALUED", *config, "--value", "oslo", "--match-unfiltered") == COUNT // 2 + 1
+    finally:
+        (folder / "streams" / "valued.yaml").unlink()
+
+
+def test_the_last_of_each_subject(config: Config) -> None:
+    words = ("TRIPS", *config, "--format", "json", "--last-per-subject")
+    found = [json.loads(line) for line in run(*words).stdout.splitlines()]
+    assert [(record["subject"], record["offset"]) for record in found] == [("trips.rome", 398), ("trips.oslo", 399)]
+    found = [json.loads(line) for line in run(*words, "--sql", "delay < 7", "--no-index").stdout.splitlines()]
+    assert [(record["subject"], record["offset"]) for record in found] == [("trips.oslo", 5), ("trips.rome", 6)]
+    assert "exclude each other" in run("TRIPS", *config, "--last-per-subject", "--last", "3", code=2).stderr
+
+
+def test_without_the_index(config: Config, folder: Path, bootstrap: str) -> None:
+    """What an index leaves out is not looked at, so that nothing of it is told."""
+    file = folder / "streams" / "indexed.yaml"
+    file.write_text((folder / "streams" / "trips.yaml").read_text().replace("TRIPS", "INDEXED"))
+    client = open_client(folder)
+    try:
+        stream = client.find_stream("INDEXED")
+        write_index(bootstrap, client.prefix, "INDEXED", seal(client.kafka, stream, [(stream.topic_names[0], 0)]))
+        words = ("INDEXED", *config, "--subject", "trips.nowhere", "--count")
+        through, straight = run(*words), run(*words, "--no-index")
+        assert (through.stdout, through.stderr) == ("0\n", "")
+        assert (straight.stdout, straight.stderr) == ("0\n", "left out, having no subject in the stream: missing 1\n")
+        assert count("INDEXED", *config, "--sql", "delay < 9") == count(
+            "INDEXED", *config, "--sql", "delay < 9", "--no-index"
+        )
+    finally:
+        client.close()
+        file.unlink()
 
 
 def test_what_is_left_out_is_told(config: Config) -> None:

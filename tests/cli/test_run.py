@@ -17,13 +17,13 @@ pytestmark = pytest.mark.usefixtures("quiet_logs")
 def test_the_folder_comes_from_the_environment_as_for_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, other = write_folder(tmp_path / "meant", {}), tmp_path / "here"
+    folder, other = write_folder(tmp_path / "meant", {"streams/flights.yaml": "zork: 1\n"}), tmp_path / "here"
     other.mkdir()
     monkeypatch.chdir(other)
     monkeypatch.setenv("OVERLAY_CONFIG", str(folder))
     done = CliRunner().invoke(run, [])
     assert isinstance(done.exception, ConfigError)
-    assert str(done.exception).startswith(f"{folder}: no consumer can be served. Add one to consumers/")
+    assert str(done.exception).startswith(f"{folder}: no stream can be served. Add one to streams/")
 
 
 def test_without_one_it_is_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ ACLS = {
     "super.users": "User:ANONYMOUS",
 }
 # what the service's user has in the test that lacks only Read on the source
+OWN = ("ov.state", "ov.control", "ov.replies", "ov.events")
 GRANTS = (
     (ResourceType.TOPIC, "orders", "DESCRIBE"),
     (ResourceType.TOPIC, "orders", "DESCRIBE_CONFIGS"),
@@ -42,8 +43,7 @@ GRANTS = (
     (ResourceType.TOPIC, "late", "WRITE"),
     (ResourceType.TOPIC, "ov.ORDERS.index", "CREATE"),
     (ResourceType.TOPIC, "ov.ORDERS.index", "DESCRIBE"),
-    (ResourceType.TOPIC, "ov.state", "CREATE"),
-    (ResourceType.TOPIC, "ov.state", "DESCRIBE"),
+    *((ResourceType.TOPIC, topic, operation) for topic in OWN for operation in ("CREATE", "DESCRIBE")),
     (ResourceType.GROUP, "ov.workers", "READ"),
 )
 
@@ -81,8 +81,9 @@ def test_a_config_that_can_run(bootstrap: str, new_topic: NewTopicFixture, tmp_p
         topic: "ok",
         f"{topic}-out": "will be created",
         "ov.ORDERS.index": "will be created",
-        "ov.state": "will be created",
+        **dict.fromkeys(OWN, "will be created"),
         "ov.shard.0": "ok",
+        "ov.control.0": "ok",
         "ov.workers": "ok",
         "kafka-cluster": "ok",
     }
@@ -96,7 +97,7 @@ def test_people_get_a_table(bootstrap: str, new_topic: NewTopicFixture, tmp_path
     assert f"source topic {topic} (stream ORDERS): it is compacted" in result.output
     assert "it has 3 partitions, output.partitions says 1; it is used as it is" in result.output
     assert "its min.insync.replicas is 2, and it has 1 replica: Kafka 4.3 makes do" in result.output
-    assert result.output.endswith("7 needs, 0 missing; nothing was created\n")
+    assert result.output.endswith("11 needs, 0 missing; nothing was created\n")
 
 
 def test_what_is_missing_is_an_error(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
@@ -148,6 +149,9 @@ RESOURCES = {
     Kind.OUTPUT: ResourceType.TOPIC,
     Kind.INDEX: ResourceType.TOPIC,
     Kind.STATE: ResourceType.TOPIC,
+    Kind.CONTROL: ResourceType.TOPIC,
+    Kind.REPLIES: ResourceType.TOPIC,
+    Kind.EVENTS: ResourceType.TOPIC,
     Kind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
     Kind.GROUP: ResourceType.GROUP,
 }
@@ -169,8 +173,9 @@ def test_a_user_who_may_not_read_the_source(guarded: Guarded, tmp_path: Path) ->
         "orders": ("missing", ["Read"]),
         "late": ("ok", []),
         "ov.ORDERS.index": ("will be created", []),
-        "ov.state": ("will be created", []),
+        **dict.fromkeys(OWN, ("will be created", [])),
         "ov.shard.0": ("cannot be asked", []),
+        "ov.control.0": ("cannot be asked", []),
         "ov.workers": ("cannot be asked", []),
         "kafka-cluster": ("ok", []),
     }

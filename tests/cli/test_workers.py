@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.worker.service import shard_of
+from overlay.worker.holding import shard_of
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import RunningService, StartService, find_free_port
 from tests.support.waiting import wait_until
@@ -92,9 +92,13 @@ def test_the_service_of_another_config_is_not_believed(
     assert {c["state"] for c in shown["consumers"]} == {"new"}
 
 
-def test_a_config_that_changed_since_the_start(trips: Trips, running_service: StartService) -> None:
+def test_a_service_that_follows_another_copy_of_the_folder(
+    trips: Trips, running_service: StartService, tmp_path: Path
+) -> None:
     running_service(trips.folder)
+    followed, trips.folder = trips.folder, tmp_path / "copy"
+    shutil.copytree(followed, trips.folder)
     trips.add_consumer("oslo")
     notes = trips.run_json("stream", "ls")["notes"]
-    assert "Restart it to have it read the config again" in notes[0]
+    assert f"it follows {followed.resolve()}, and takes up what changes there" in notes[0]
     assert notes[1] == "the running service does not know consumer TRIPS/oslo"

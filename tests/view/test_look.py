@@ -60,7 +60,7 @@ def test_another_service_at_the_address_is_not_believed() -> None:
 
 def test_files_that_changed_since_the_start_are_pointed_out() -> None:
     (note,) = compare(replace(WORKER, digest="d2", folder="/old"), MINE)
-    assert "than /etc/overlay has now; it read /old when it started. Restart it" in note
+    assert "than /etc/overlay has now; it follows /old" in note
 
 
 def test_a_worker_speaks_for_its_own_shards() -> None:

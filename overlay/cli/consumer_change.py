@@ -1,0 +1,213 @@
+"""`overlay consumer add|update|pause|resume|report`: consumers made and changed by request, without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from overlay.errors import OverlayError
+
+from .folder import config_option, json_option, look_options, open_control, print_json
+
+if TYPE_CHECKING:
+    from overlay.client.control import ConsumerInfo
+
+
+def fields_options(command: Any) -> Any:
+    """What a consumer is made of: a file, flags for what is said most often, and --set for the rest."""
+    options = (
+        click.option("--file", "file", type=click.File("rb"), help="A consumer file; - is standard input."),
+        click.option("--output", "output", metavar="TOPIC", help="deliver_subject: the output topic."),
+        click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="A subject filter; repeatable."),
+        click.option("--sql", help="filter.sql: a condition that messages have to meet."),
+        click.option("--deliver", metavar="POLICY", help="deliver_policy: all, new, last, last_per_subject."),
+        click.option("--ack", metavar="POLICY", help="ack_policy: explicit, all, none."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="FIELD=VALUE",
+            help="Any other field, as a file has it: --set ack_wait=10s --set output.partitions=3",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("name", required=False)
+@fields_options
+@config_option
+@json_option
+def add(stream: str, name: str | None, folder: Path, as_json: bool, **given: Any) -> None:
+    """Create a consumer of STREAM, without a file and without a restart.
+
+    It lives in the control topic until `overlay consumer rm`. Says so when there is one of that name with another config.
+    """
+    fields = collect_fields(given)
+    if name is not None:
+        _agree(fields, "durable_name", name)
+    if stream != fields.setdefault("stream", stream):
+        raise OverlayError(f"the file is about stream {fields['stream']!r}, the command about {stream!r}")
+    with open_control(folder) as control:
+        info = control.add(stream, fields)
+    _print_info(info, as_json, "created")
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("name")
+@fields_options
+@config_option
+@json_option
+def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) -> None:
+    """Change a consumer that was made by `add`, while it runs.
+
+    Flags change what they name. A --file replaces the whole config: what it leaves out goes back to its default.
+    """
+    fields = collect_fields(given)
+    with open_control(folder) as control:
+        if given["file"] is None:
+            from overlay.control.records import write_config
+
+            fields = overlay_fields(write_config(control.info(stream, name).config), fields)
+        else:
+            _agree(fields, "durable_name", name)
+        info = control.update(stream, fields)
+    _print_info(info, as_json, "updated")
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("name")
+@click.option("--until", metavar="TIME", help="RFC 3339 with a zone, like 2026-01-31T12:00:00Z.")
+@click.option("--for", "span", metavar="DURATION", help="How long from now, like 30m.")
+@config_option
+@json_option
+def pause(stream: str, name: str, until: str | None, span: str | None, folder: Path, as_json: bool) -> None:
+    """Have a consumer deliver nothing for a while; acks are taken all the same."""
+    from datetime import timedelta
+
+    from overlay.units import parse_duration
+
+    if (until is None) == (span is None):
+        raise click.UsageError("Say --until TIME or --for DURATION.")
+    try:
+        when = until if until is not None else timedelta(microseconds=parse_duration(span) / 1000)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+    with open_control(folder) as control:
+        is_paused = control.pause(stream, name, when)
+        info = control.info(stream, name)
+    _print_info(info, as_json, "paused" if is_paused else "not paused, for that time is over")
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("name")
+@config_option
+@json_option
+def resume(stream: str, name: str, folder: Path, as_json: bool) -> None:
+    """End the pause of a consumer."""
+    with open_control(folder) as control:
+        control.resume(stream, name)
+        info = control.info(stream, name)
+    _print_info(info, as_json, "resumed")
+
+
+@click.command()
+@click.argument("stream", required=False)
+@look_options
+def report(stream: str | None, folder: Path, as_json: bool) -> None:
+    """Show what waits for acks: of all consumers, or of those of STREAM.
+
+    The running service is asked; without one there is nobody to tell.
+    """
+    from overlay.view.machine import print_report
+    from overlay.view.table import make_console
+
+    with open_control(folder) as control:
+        found = control.consumers(stream or "")
+    if as_json:
+        print_json({"consumers": [info.raw for info in found]})
+    else:
+        print_report(make_console(), found)
+
+
+def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that file and flags say together; a flag counts more than the file."""
+    fields: dict[str, Any] = read_file(given["file"]) if given["file"] else {}
+    named: dict[str, Any] = {
+        "deliver_subject": given["output"],
+        "deliver_policy": given["deliver"],
+        "ack_policy": given["ack"],
+    }
+    flags = {name: value for name, value in named.items() if value is not None}
+    if given["subjects"]:
+        flags |= {"filter_subjects": list(given["subjects"])}
+        fields.pop("filter_subject", None)
+    if given["sql"] is not None:
+        flags["filter"] = {"sql": given["sql"]}
+    return overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
+
+
+def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both together; where both have a field the second counts, mappings field by field."""
+    found = dict(under)
+    if "filter_subjects" in over:
+        found.pop("filter_subject", None)
+    if "filter_subject" in over:
+        found.pop("filter_subjects", None)
+    for name, value in over.items():
+        below = found.get(name)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        found[name] = overlay_fields(below, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def read_file(file: IO[bytes]) -> dict[str, Any]:
+    """The fields of a consumer file. Raises ConfigError with the place."""
+    from overlay.config.document import parse_document
+    from overlay.errors import ConfigError, Place
+
+    try:
+        text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(Place(file.name), "is not UTF-8. Save the file as UTF-8") from error
+    return dict(parse_document(file.name, text).data)
+
+
+def read_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """FIELD=VALUE as fields; a dot goes into a mapping, and values are what they would be in a file."""
+    from overlay.config.document import parse_document
+
+    found: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not all(path.split(".")):
+            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE", param_hint="--set")
+        # names of Kafka's topic properties have dots of their own
+        steps = path.split(".", 2 if path.startswith("output.config.") else -1)
+        value: Any = parse_document("--set", f"value: {text}").data["value"]
+        for step in reversed(steps):
+            value = {step: value}
+        found = overlay_fields(found, value)
+    return found
+
+
+def _agree(fields: dict[str, Any], field: str, name: str) -> None:
+    found = fields.get(field) or fields.get("name") or name
+    if found != name:
+        raise OverlayError(f"the file is about consumer {found!r}, the command about {name!r}")
+    if "name" not in fields:
+        fields[field] = name
+
+
+def _print_info(info: ConsumerInfo, as_json: bool, what: str) -> None:
+    if as_json:
+        print_json(info.raw)
+        return
+    reason = f": {info.reason}" if info.reason else ""
+    click.echo(f"consumer {info.stream}/{info.name} is {what}; it is {info.state or 'not served yet'}{reason}")

@@ -1,0 +1,169 @@
+"""`overlay consumer next|ack|nak|term|replay-dead-letter`: hand work on single messages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .folder import (
+    change_options,
+    config_option,
+    confirm,
+    json_option,
+    look_options,
+    open_control,
+    open_folder,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from overlay.client.control import Control, Pulled
+
+_tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
+
+
+@click.command("next")
+@click.argument("stream")
+@click.argument("name")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Messages at the most.")
+@click.option("--wait", default="5s", show_default=True, metavar="DURATION", help="How long to wait for them.")
+@click.option("--ack", "is_acked", is_flag=True, help="Ack each message that was printed.")
+@look_options
+def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: Path, as_json: bool) -> None:
+    """Pull messages of a pull consumer and print them with their tokens.
+
+    Without --ack they are delivered again after ack_wait, unless `overlay consumer ack` acks them.
+    """
+    seconds = _read_seconds(wait, "--wait") or 0.0
+    with open_control(folder) as control:
+        found = control.next(stream, name, count, expires=seconds)
+        for message in found:
+            print_json(describe_pulled(message)) if as_json else _print_pulled(message)
+            if is_acked:
+                control.ack(message.token)
+    if not found:
+        click.echo(f"no message of {stream}/{name} within {wait}", err=True)
+
+
+@click.command()
+@_tokens
+@config_option
+def ack(tokens: tuple[str, ...], folder: Path) -> None:
+    """Ack deliveries by their tokens, and wait until that is written down."""
+    _tell(folder, tokens, "acked", lambda control, token: control.ack(token))
+
+
+@click.command()
+@_tokens
+@click.option("--delay", metavar="DURATION", help="Deliver them again only after so long.")
+@config_option
+def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
+    """Have messages delivered again, at once or after a delay."""
+    seconds = _read_seconds(delay, "--delay")
+    _tell(folder, tokens, "nakked", lambda control, token: control.nak(token, seconds))
+
+
+@click.command()
+@_tokens
+@click.option("--reason", default="", help="Stands in the advisory and in the dead letter.")
+@config_option
+def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
+    """Have messages never delivered again."""
+    _tell(folder, tokens, "terminated", lambda control, token: control.term(token, reason))
+
+
+@click.command("replay-dead-letter")
+@click.argument("stream")
+@click.argument("name")
+@click.option("--to", "target", metavar="TOPIC", help="Where to produce them; the stream's topic when it has one only.")
+@click.option("--limit", type=click.IntRange(1), help="How many at the most.")
+@click.option("--again", is_flag=True, help="From the beginning, those that were replayed before included.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be replayed.")
+@change_options
+@json_option
+def replay(
+    stream: str,
+    name: str,
+    target: str | None,
+    limit: int | None,
+    again: bool,
+    dry_run: bool,
+    folder: Path,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Produce a consumer's dead letters once more, as new messages of its stream.
+
+    Key, value and the headers of the original stay; what the overlay added goes. Every consumer of the stream that wants
+    such messages is given them. What was replayed is remembered, and the next call goes on behind it.
+    """
+    import asyncio
+
+    from overlay.admin import Admin
+    from overlay.client.replay import Replay, choose_target
+    from overlay.control.tail import read_book
+
+    files = open_folder(folder)
+    loaded = asyncio.run(read_book(files.service.kafka, Admin(files.service.kafka), files)).effective()
+    letters, topic = choose_target(loaded, stream, name, target)
+    with Replay(loaded.service.kafka, loaded.service.topics.prefix, (stream, name), letters) as replaying:
+        found = replaying.read(limit=limit, again=again)
+        if not as_json:
+            for letter in found:
+                click.echo(f"{letter.where}  {letter.subject}  {letter.reason}, {letter.deliveries} deliveries")
+        if found and not dry_run:
+            if not as_json:
+                click.echo(f"{len(found)} dead letters of {stream}/{name} go to topic {topic}")
+            confirm("Replay them?", yes=yes or as_json)
+            replaying.send(found, topic)
+    done = 0 if dry_run else len(found)
+    if as_json:
+        letters_wire = [letter.describe() for letter in found]
+        print_json({"topic": topic, "replayed": done, "letters": letters_wire})
+    else:
+        click.echo(f"replayed {done} of {len(found)}" if found else f"no dead letters of {stream}/{name} in {letters}")
+
+
+def describe_pulled(message: Pulled) -> dict[str, Any]:
+    """A message as JSON: bytes that are no text are in base64, under `value_base64` and the like."""
+    found: dict[str, Any] = {"subject": message.subject, "token": message.token}
+    for name, data in (("key", message.key), ("value", message.value)):
+        found |= _show(name, data)
+    found["headers"] = [{"name": name, **_show("value", value)} for name, value in message.headers]
+    return found
+
+
+def _show(name: str, data: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode()}
+
+
+def _print_pulled(message: Pulled) -> None:
+    click.echo(f"{message.token}  {message.subject}")
+    click.echo((message.value or b"").decode(errors="backslashreplace"))
+
+
+def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Control, str], None]) -> None:
+    from overlay.client.control import find_token
+
+    for token in tokens:
+        find_token(token)
+    with open_control(folder) as control:
+        for token in tokens:
+            tell(control, token)
+            click.echo(f"{done} {token}")
+
+
+def _read_seconds(text: str | None, option: str) -> float | None:
+    from overlay.units import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text) / 1e9
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error

@@ -1,0 +1,127 @@
+"""Requests to the control topic, and what comes back for them: one answer, or for a pull as many as it brings."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from types import TracebackType
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.deliver.record import Headers
+from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, reply_topic
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+
+POLL_S = 0.05
+REACH_S = 5.0
+SEND_S = 10.0
+"""How long Kafka may take for the request itself, however short the wait for its answer is."""
+_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+class NoAnswer(OverlayError, TimeoutError):
+    """Nobody answered in time. What was asked for may have been done all the same."""
+
+
+class Inbox:
+    """One who asks. Opened by the first question; not for two threads at once."""
+
+    def __init__(self, kafka: Properties, prefix: str) -> None:
+        self._kafka, self._prefix = kafka, prefix
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Inbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections; the next question opens others."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._producer = None
+
+    def ask(
+        self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
+    ) -> Iterator[Message]:
+        """Send a record and hand out what comes back for it, until the caller has enough or `timeout` seconds have passed.
+
+        Raises SourceUnavailable, CredentialsRefused, and NoAnswer when the time is over.
+        """
+        correlation = (id or uuid.uuid4().hex).encode()
+        consumer, producer = self._open()
+        more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, correlation)]
+        self._send(producer, topic, key, value, more)
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            record = consumer.poll(min(left, POLL_S))
+            if record is not None and record.error() is None and _find(record, CORRELATION) == correlation:
+                yield record
+        raise NoAnswer(
+            f"no answer within {timeout:g} s. Does a service with topics.prefix {self._prefix!r} run on"
+            f" {self._kafka['bootstrap.servers']}?"
+        )
+
+    def _open(self) -> tuple[Consumer, Producer]:
+        if self._consumer is None or self._producer is None:
+            check_reachable(self._kafka, REACH_S)
+            self._consumer = self._listen()
+            self._producer = Producer({**for_confluent(self._kafka), "enable.idempotence": True, "log_level": 0})
+        return self._consumer, self._producer
+
+    def _listen(self) -> Consumer:
+        """A reader of the reply topic, from its end as it is now."""
+        topic = reply_topic(self._prefix)
+        settings = {"group.id": f"overlay-inbox-{uuid.uuid4().hex}", "enable.auto.commit": False, "log_level": 0}
+        consumer = Consumer(
+            {**for_confluent(self._kafka), **settings, "isolation.level": "read_committed", "fetch.wait.max.ms": 50}
+        )
+        with contextlib.ExitStack() as closing:
+            closing.callback(consumer.close)
+            try:
+                place = TopicPartition(topic, 0)
+                found = consumer.list_topics(topic, REACH_S).topics[topic]
+                if found.error is not None:
+                    raise SourceUnavailable(
+                        f"{topic}: {found.error.str()}. A service with topics.prefix {self._prefix!r} makes this topic when"
+                        " it starts"
+                    )
+                end = consumer.get_watermark_offsets(place, REACH_S, cached=False)[1]
+                consumer.assign([TopicPartition(topic, 0, end)])
+            except KafkaException as error:
+                raise _judge(topic, "Read", error.args[0]) from error
+            closing.pop_all()
+        return consumer
+
+    def _send(self, producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+        failures: list[RdKafkaError] = []
+        producer.produce(
+            topic,
+            value,
+            key,
+            headers=list(headers),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        left = producer.flush(SEND_S)
+        if failures:
+            raise _judge(topic, "Write", failures[0])
+        if left:
+            raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
+
+
+def _find(record: Message, name: str) -> bytes | None:
+    return next((value for key, value in reversed(record.headers() or ()) if key == name), None)
+
+
+def _judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
+    if error.code() in _REFUSALS:
+        return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
+    return SourceUnavailable(f"{topic}: {error.str()}")

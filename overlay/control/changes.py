@@ -1,0 +1,119 @@
+"""What a request changes, by JetStream's rules for create, update, pause and delete (facts/jetstream b, end). Pure.
+
+A consumer that a file has is the file's: requests may look at it and pause it, and neither change nor delete it. Asking for
+what is there already is granted, so a request that is asked twice, or answered by the next owner after a crash, comes to the
+same.
+"""
+
+from __future__ import annotations
+
+from overlay.config import check_update, fill_defaults
+from overlay.config.consumer import ConsumerConfig
+from overlay.config.unsupported import find_unsupported
+from overlay.errors import ConfigError
+from overlay.units import parse_time
+
+from .book import Book, find_fault, refuse_field
+from .records import Definition, Origin, Pause, read_config
+from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
+
+ACTIONS = ("", "create", "update")
+
+
+def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> Refusal | Definition:
+    """The definition that a create or an update asks for; the one there is where nothing changes.
+
+    `now`: ns since 1970; `is_bound`: somebody reads the output of the consumer as it is.
+    """
+    action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
+    if action not in ACTIONS:
+        return refuse(10025, err=f"action: found {action!r}, known are {', '.join(filter(None, ACTIONS))}")
+    try:
+        written = read_config(request.stream, request.body.get("config", {}))
+    except ConfigError as error:
+        return refuse(10025, err=_word(error))
+    if not written.id[1]:
+        written = written.model_copy(update={"name": request.consumer})
+    if written.id != request.about:
+        return refuse(10017, f"the request names {request.consumer!r}, its config {written.id[1]!r}")
+    config = fill_defaults(written)
+    if refusal := find_fault(config, book.effective()):
+        return refusal
+    for path, message in find_unsupported(written):
+        return refuse_field(path, message)
+    return _judge_existing(book, config, str(action), now, is_bound=is_bound)
+
+
+def _judge_existing(
+    book: Book, config: ConsumerConfig, action: str, now: int, *, is_bound: bool
+) -> Refusal | Definition:
+    known = book.definitions.get(config.id)
+    if known is not None and known.is_deleted:
+        return refuse(10012, "ask again", err="consumer is being deleted")
+    if (owner := _find_file(book, config.id)) is not None:
+        if _is_same(book.files.consumers[config.id], config):
+            return Definition(config, book.find_created(config.id), Origin.FILE)
+        return refuse(10148, owner) if action == "create" else refuse(10012, owner, err="consumer has a file")
+    is_there = config.id in book.effective().consumers
+    if not is_there and action == "update":
+        return refuse(10149)
+    if known is None:
+        return Definition(config, now)
+    if is_there and _is_same(known.config, config):
+        return known
+    if is_there and action == "create":
+        return refuse(10148)
+    # also of a consumer whose file is gone: its state is there, and is taken up where the rules allow it
+    for violation in check_update(known.config, config, has_interest=is_bound):
+        return refuse_violation(violation)
+    return Definition(config.model_copy(update={"pause_until": known.config.pause_until}), known.created)
+
+
+def judge_delete(book: Book, request: Request) -> Refusal | Definition:
+    """The definition to delete."""
+    known = book.definitions.get(request.about)
+    owner = _find_file(book, request.about)
+    if owner is not None:
+        return refuse(10012, owner, err="consumer has a file")
+    return refuse(CONSUMER_NOT_FOUND) if known is None else known
+
+
+def judge_pause(book: Book, request: Request, now: int) -> Refusal | Pause:
+    """Until when a consumer is to be paused; a time that is over, or none, resumes it."""
+    if refusal := find_missing(book, request):
+        return refusal
+    wanted = request.body.get("pause_until") if request.op is Op.PAUSE else None
+    if wanted is None:
+        return Pause(None)
+    try:
+        until = parse_time(wanted)
+    except (TypeError, ValueError) as error:
+        return refuse(10025, err=f"pause_until: {error}")
+    return Pause(until if until > now else None)
+
+
+def find_missing(book: Book, request: Request) -> Refusal | None:
+    """The refusal for a stream or a consumer that is not there."""
+    if request.stream and request.stream not in book.files.streams:
+        return refuse(10059)
+    if request.consumer and request.about not in book.effective().consumers:
+        return refuse(CONSUMER_NOT_FOUND)
+    return None
+
+
+def _is_same(known: ConsumerConfig, config: ConsumerConfig) -> bool:
+    """Whether two configs ask for the same. Neither says until when the consumer is paused."""
+    unpaused = {"pause_until": None}
+    return known.model_copy(update=unpaused) == config.model_copy(update=unpaused)
+
+
+def _find_file(book: Book, id: tuple[str, str]) -> str | None:
+    """What to do about a consumer that a file has; None for any other."""
+    if id not in book.files.consumers or id in book.lapsed:
+        return None
+    return f"it is defined in {book.files.files[id].file}: change or remove that file"
+
+
+def _word(error: ConfigError) -> str:
+    message = error.message.removesuffix(" (JetStream 10025)")
+    return f"{error.field}: {message}" if error.field else message

@@ -1,0 +1,154 @@
+"""What is done about a request: the records that it puts into the control topic, and the answer. Pure but for `Host`.
+
+A decision without a response is one whose answer comes later: of a create once the consumer is served, of a delete once its
+state is forgotten, of a pull from the consumer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from overlay.consumer.effects import Advisory
+from overlay.consumer.info import ConsumerInfo
+from overlay.consumer.pulls import PullRequest, StatusText
+from overlay.deliver.record import Record
+
+from .book import Book
+from .changes import find_missing, judge_create, judge_delete, judge_pause
+from .records import ConsumerId, Definition, Origin, write_definition, write_pause
+from .requests import Op, Refusal, Request, refuse, respond, respond_refused
+from .responses import describe_consumer, describe_pause, describe_stream, read_pull
+
+LIMIT = 256
+"""Consumers in one answer, as servers have it; `offset` asks for more."""
+
+Body = dict[str, object]
+
+
+class Host(Protocol):
+    """What the worker tells and takes."""
+
+    def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
+        """What the service says of a consumer; empty for one that it does not know."""
+
+    def report_stream(self, name: str) -> Mapping[str, Any]:
+        """What the service says of a stream; empty for one that it does not know."""
+
+    def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
+        """What a consumer's machine tells, None where it has none here."""
+
+    def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
+        """Hand a pull request to a consumer; False where none takes any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`records`: for the control topic; `advisory`: for the events topic. `is_settled`: nothing more is to be done."""
+
+    response: Body | None = None
+    records: tuple[Record, ...] = ()
+    advisory: Advisory | None = None
+    is_settled: bool = False
+
+
+def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
+    """`now`: ns since 1970."""
+    if request.fault or request.op is None:
+        return _refuse(request, refuse(10025, err=request.fault))
+    return _RULES[request.op](book, host, request, now)
+
+
+def describe(book: Book, host: Host, id: ConsumerId, now: int) -> Body:
+    """A ConsumerInfo of one that is in the book."""
+    config = book.effective().consumers[id]
+    return describe_consumer(config, book.find_created(id), host.report_consumer(id), host.find_info(id), now)
+
+
+def delete(definition: Definition) -> Record:
+    """The definition of a consumer whose state is to be forgotten."""
+    return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
+
+
+def _create(book: Book, host: Host, request: Request, now: int) -> Decision:
+    info = host.find_info(request.about)
+    found = judge_create(book, request, now, is_bound=info is not None and info.push_bound)
+    if isinstance(found, Refusal):
+        return _refuse(request, found)
+    known = book.definitions.get(found.id)
+    if found == known or found.origin is Origin.FILE:
+        return Decision()
+    return Decision(records=(write_definition(found),), advisory=None if known else Advisory.CREATED)
+
+
+def _delete(book: Book, host: Host, request: Request, now: int) -> Decision:
+    found = judge_delete(book, request)
+    if isinstance(found, Refusal):
+        return _refuse(request, found)
+    return Decision(records=() if found.is_deleted else (delete(found),))
+
+
+def _pause(book: Book, host: Host, request: Request, now: int) -> Decision:
+    found = judge_pause(book, request, now)
+    if isinstance(found, Refusal):
+        return _refuse(request, found)
+    same = found == book.pauses.get(request.about)
+    records = () if same else (write_pause(request.about, found),)
+    return Decision(respond(request, describe_pause(found, now)), records)
+
+
+def _info(book: Book, host: Host, request: Request, now: int) -> Decision:
+    if refusal := find_missing(book, request):
+        return _refuse(request, refusal)
+    return Decision(respond(request, describe(book, host, request.about, now)))
+
+
+def _list(book: Book, host: Host, request: Request, now: int) -> Decision:
+    if refusal := find_missing(book, request):
+        return _refuse(request, refusal)
+    ids = [id for id in sorted(book.effective().consumers) if request.stream in ("", id[0])]
+    offset = request.body.get("offset", 0)
+    if not isinstance(offset, int) or offset < 0:
+        return _refuse(request, refuse(10025, err=f"offset: found {offset!r}, wants a number of consumers"))
+    shown = [describe(book, host, id, now) for id in ids[offset : offset + LIMIT]]
+    return Decision(respond(request, {"total": len(ids), "offset": offset, "limit": LIMIT, "consumers": shown}))
+
+
+def _next(book: Book, host: Host, request: Request, now: int) -> Decision:
+    if refusal := find_missing(book, request):
+        return _refuse(request, refusal)
+    if book.effective().consumers[request.about].is_push:
+        hint = f"{'/'.join(request.about)} delivers to an output topic; read that"
+        return _refuse(request, refuse(10012, hint, err="consumer is push based"))
+    # one whose shard is just beginning takes it a little later
+    return Decision(is_settled=host.pull(request.about, read_pull(request.body), request.reply))
+
+
+def _stream(book: Book, host: Host, request: Request, now: int) -> Decision:
+    if refusal := find_missing(book, request):
+        return _refuse(request, refusal)
+    streams = book.effective().streams
+    if request.op is Op.STREAM_INFO:
+        name = request.stream
+        return Decision(respond(request, describe_stream(streams[name], host.report_stream(name), now)))
+    shown = [describe_stream(streams[name], host.report_stream(name), now) for name in sorted(streams)]
+    return Decision(respond(request, {"total": len(shown), "offset": 0, "limit": len(shown), "streams": shown}))
+
+
+def _refuse(request: Request, refusal: Refusal) -> Decision:
+    return Decision(respond_refused(request, refusal))
+
+
+_RULES: dict[Op, Callable[[Book, Host, Request, int], Decision]] = {
+    Op.CREATE: _create,
+    Op.UPDATE: _create,
+    Op.DELETE: _delete,
+    Op.PAUSE: _pause,
+    Op.RESUME: _pause,
+    Op.INFO: _info,
+    Op.LIST: _list,
+    Op.NEXT: _next,
+    Op.STREAM_INFO: _stream,
+    Op.STREAM_LIST: _stream,
+}

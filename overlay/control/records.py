@@ -1,0 +1,188 @@
+"""The control topic `<prefix>.control`: what its records say (docs/control.md).
+
+It is compacted, and a key says what a record is about:
+
+    consumer STREAM NAME    how a consumer is defined, until it is deleted
+    pause STREAM NAME       until when it is paused; with null it is not, whatever its definition says
+    request ID              something that is asked for, until it has been answered
+
+A definition says where it comes from. One that was asked for lives here only. One of a file is written down when the file is
+taken up, so that a file that changed while nobody was looking is still held to JetStream's update rules; the file stays what
+counts. `deleted` marks a consumer whose state is yet to be forgotten.
+
+Values are JSON with a version; a newer version is passed over and counted, so that an old worker leaves alone what a newer
+one has written. Configs have JetStream's names, with the overlay's own fields beside them.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
+from overlay.config.document import Document, Path
+from overlay.config.problems import validate
+from overlay.config.wire import to_wire
+from overlay.deliver.record import Record
+from overlay.errors import ConfigError, Place
+from overlay.units import format_time, parse_time
+
+VERSION = 1
+
+ConsumerId = tuple[str, str]
+
+
+def control_topic(prefix: str) -> str:
+    return f"{prefix}.control"
+
+
+class Subject(enum.StrEnum):
+    """The first word of a key."""
+
+    CONSUMER = "consumer"
+    PAUSE = "pause"
+    REQUEST = "request"
+
+
+class Origin(enum.StrEnum):
+    """What a definition was made from."""
+
+    FILE = "file"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A consumer as it was asked for, with its defaults filled in. `created`: ns since 1970."""
+
+    config: ConsumerConfig
+    created: int
+    origin: Origin = Origin.REQUEST
+    is_deleted: bool = False
+
+    @property
+    def id(self) -> ConsumerId:
+        return self.config.id
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """`until`: ns since 1970, None for not paused."""
+
+    until: int | None
+
+
+class Unreadable(ValueError):
+    """A record that this version cannot make sense of."""
+
+
+def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
+    """What a key is about. Raises Unreadable."""
+    try:
+        word, *names = (key or b"").decode().split(" ")
+        subject = Subject(word)
+    except ValueError as error:
+        raise Unreadable(f"not a key of the control topic: {key!r}") from error
+    if len(names) != (1 if subject is Subject.REQUEST else 2) or not all(names):
+        raise Unreadable(f"not a key of the control topic: {key!r}")
+    return subject, tuple(names)
+
+
+def make_key(subject: Subject, *names: str) -> bytes:
+    return " ".join((subject, *names)).encode()
+
+
+def write_definition(definition: Definition) -> Record:
+    body: dict[str, Any] = {
+        "v": VERSION,
+        "origin": definition.origin,
+        "created": format_time(definition.created),
+        "config": write_config(definition.config),
+    }
+    if definition.is_deleted:
+        body["deleted"] = True
+    return Record(make_key(Subject.CONSUMER, *definition.id), write_json(body))
+
+
+def read_definition(id: ConsumerId, value: bytes) -> Definition:
+    """Raises Unreadable."""
+    body = read_json(value)
+    try:
+        config = read_config(id[0], body["config"])
+        found = Definition(config, parse_time(body["created"]), Origin(body["origin"]), bool(body.get("deleted")))
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise Unreadable(f"the definition of {'/'.join(id)} cannot be read: {error}") from error
+    if found.id != id:
+        raise Unreadable(f"the definition of {'/'.join(id)} is one of {'/'.join(found.id)}")
+    return found
+
+
+def write_pause(id: ConsumerId, pause: Pause) -> Record:
+    until = None if pause.until is None else format_time(pause.until)
+    return Record(make_key(Subject.PAUSE, *id), write_json({"v": VERSION, "pause_until": until}))
+
+
+def read_pause(value: bytes) -> Pause:
+    """Raises Unreadable."""
+    try:
+        until = read_json(value)["pause_until"]
+        return Pause(None if until is None else parse_time(until))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unreadable(f"a pause that cannot be read: {value[:80]!r}") from error
+
+
+def write_config(config: ConsumerConfig) -> dict[str, object]:
+    """JetStream's fields as its JSON has them, and the overlay's own where they say something."""
+    own = set(ConsumerConfig.model_fields) - {"stream", *JETSTREAM_FIELDS}
+    return to_wire(config) | config.model_dump(mode="json", include=own, exclude_defaults=True)
+
+
+def read_config(stream: str, config: object) -> ConsumerConfig:
+    """A config from its JSON; durations may be texts as well, as in files. Raises ConfigError for the first fault."""
+    if not isinstance(config, dict):
+        raise ConfigError(Place("config"), "is not an object. Write the consumer's fields into it")
+    given = {name: value for name, value in config.items() if value is not None}
+    if given.setdefault("stream", stream) != stream:
+        raise ConfigError(Place("config"), f"names stream {given['stream']!r}, the request {stream!r}", field="stream")
+    data = _freeze(given)
+    assert isinstance(data, dict)
+    document = Document("config", data, dict.fromkeys(_walk(data, ()), Place("config")), {})
+    found, problems = validate(ConsumerConfig, document)
+    if found is None:
+        raise problems[0]
+    return found
+
+
+def write_json(body: Mapping[str, object]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_json(value: bytes) -> dict[str, Any]:
+    """An object of our version. Raises Unreadable."""
+    try:
+        body = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Unreadable("is not a JSON object")
+    if body.get("v", VERSION) != VERSION:
+        raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}")
+    return body
+
+
+def _freeze(value: object) -> object:
+    """Lists as tuples, which is what configs hold."""
+    if isinstance(value, dict):
+        return {name: _freeze(item) for name, item in value.items()}
+    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def _walk(value: object, path: Path) -> list[Path]:
+    found = [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+    for step, item in items:
+        found += _walk(item, (*path, step))
+    return found

@@ -1,0 +1,113 @@
+"""What responses say: JetStream's ConsumerInfo and StreamInfo, filled from the book and from what the service reports. Pure.
+
+A consumer with `ack_policy: none` waits for no acks, and its floor follows what is delivered. `num_pending` is left out for it
+while nobody knows how many messages that match lie ahead of it; `lag_records` tells how many offsets there are to read. What
+is the overlay's own stands under `overlay`, and there `num_pending_is` says `exact` or `estimate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from overlay.config import ConsumerConfig, StreamConfig
+from overlay.consumer.info import ConsumerInfo
+from overlay.consumer.pulls import PullRequest, StatusText, parse_pull
+from overlay.consumer.window import Pair
+from overlay.units import format_time, parse_duration
+
+from .records import Pause, write_config, write_json
+
+OWN = ("state", "reason", "positions", "lag_records", "lag_seconds", "rate", "num_pending_is")
+_PULL = ("batch", "no_wait", "max_bytes", "group", "min_pending", "min_ack_pending", "id", "priority")
+
+
+def describe_consumer(
+    config: ConsumerConfig, created: int, report: Mapping[str, Any], info: ConsumerInfo | None, now: int
+) -> dict[str, object]:
+    """A ConsumerInfo. `report`: what the service says of the consumer; `info`: of its machine, if it has one. Times: ns."""
+    stream, name = config.id
+    own = {key: report[key] for key in OWN if key in report}
+    return {
+        "stream_name": stream,
+        "name": name,
+        "created": format_time(created),
+        "config": write_config(config),
+        **(_describe_plain(report) if info is None else _describe_machine(info)),
+        "ts": format_time(now),
+        "overlay": own if info is None else {**own, **_describe_gate(info)},
+    }
+
+
+def describe_acks(info: ConsumerInfo) -> dict[str, object]:
+    """What the service's /consumers says of a machine: a ConsumerInfo's numbers, and what holds back new messages."""
+    return {"push_bound": False, "paused": False, **_describe_machine(info), **_describe_gate(info)}
+
+
+def _describe_gate(info: ConsumerInfo) -> dict[str, object]:
+    return {"gate": info.gate.value, "num_delayed": info.num_delayed}
+
+
+def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
+    """Of a consumer without acks: everything that was delivered is settled."""
+    sequence, positions = report.get("consumer_sequence", 0), report.get("positions", {})
+    # of one partition the stream's sequences are its offsets, from 1 on
+    pair = {"consumer_seq": sequence, "stream_seq": next(iter(positions.values()), 0) if len(positions) == 1 else 0}
+    pending = {"num_pending": report["num_pending"]} if "num_pending" in report else {}
+    return {
+        "delivered": pair,
+        "ack_floor": pair,
+        "num_ack_pending": 0,
+        "num_redelivered": 0,
+        "num_waiting": 0,
+        **pending,
+    }
+
+
+def _describe_machine(info: ConsumerInfo) -> dict[str, object]:
+    found: dict[str, object] = {
+        "delivered": _describe_pair(info.delivered, info.delivered_at),
+        "ack_floor": _describe_pair(info.ack_floor, info.acked_at),
+        "num_ack_pending": info.num_ack_pending,
+        "num_redelivered": info.num_redelivered,
+        "num_waiting": info.num_waiting,
+        "num_pending": info.num_pending,
+    }
+    if info.push_bound:
+        found["push_bound"] = True
+    if info.paused:
+        found |= {"paused": True, "pause_remaining": info.pause_remaining}
+    return found
+
+
+def _describe_pair(pair: Pair, at: int) -> dict[str, object]:
+    last = {"last_active": format_time(at)} if at else {}
+    return {"consumer_seq": pair.consumer, "stream_seq": pair.stream, **last}
+
+
+def describe_pause(pause: Pause, now: int) -> dict[str, object]:
+    """The body of a pause response."""
+    if pause.until is None:
+        return {"paused": False, "pause_until": "0001-01-01T00:00:00Z"}
+    return {"paused": True, "pause_until": format_time(pause.until), "pause_remaining": pause.until - now}
+
+
+def describe_stream(stream: StreamConfig, report: Mapping[str, Any], now: int) -> dict[str, object]:
+    """What there is of a StreamInfo: how the stream is made, and how it is."""
+    config = {"name": stream.name, "topics": list(stream.topic_names), "subjects": list(stream.subjects)}
+    state = {"consumer_count": len(report.get("consumers", ()))}
+    own = {key: report[key] for key in ("state", "reason", "partitions", "rate") if key in report}
+    return {"config": config, "state": state, "ts": format_time(now), "overlay": own}
+
+
+def read_pull(body: Mapping[str, Any]) -> PullRequest | StatusText:
+    """The pull request in the body of a request; JetStream's fields, durations also as texts."""
+    given = {name: body[name] for name in _PULL if name in body}
+    given.setdefault("batch", 1)
+    for name in ("expires", "idle_heartbeat"):
+        if name in body:
+            try:
+                given[name] = parse_duration(body[name])
+            except ValueError as error:
+                return StatusText(400, f"Bad Request - {name}: {error}")
+    return parse_pull(write_json(given))

@@ -1,0 +1,308 @@
+"""The service's side of the control topic: it reads all of it, takes up what changes, and answers what it is asked.
+
+Every worker reads the topic from its start, so every worker has the same book. A request is answered by the worker that owns
+the shard of what it is about, and only that worker writes about it (journal.py). One request at a time is decided, on a book
+that has seen every earlier decision: after something is written, the next request waits until it has been read back.
+
+What takes time does not hold up the others. A consumer that was created is answered for once it is being served, so that
+whoever is told of it can produce the next record and be sure of it; one that was deleted, once its state is forgotten. Until
+then the request stays in the topic. Should this worker die, its successor finds it there and comes to the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiokafka.errors import KafkaError
+
+from overlay.admin import Admin
+from overlay.clock import now_ns
+from overlay.config import Loaded
+from overlay.connection import Properties
+from overlay.consumer.effects import Advise, Advisory
+from overlay.deliver.addressees import Addressees
+from overlay.deliver.answers import answer
+from overlay.deliver.entry import Entry
+from overlay.deliver.notices import encode_audit, encode_notices
+from overlay.deliver.record import Record
+from overlay.desk.seat import needs_machine
+from overlay.errors import Fenced, SourceUnavailable
+from overlay.logs import get_logger
+
+from . import decide as rules
+from .book import Book
+from .decide import Body, Decision, decide, describe
+from .journal import Journal
+from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
+from .tail import Tail
+
+log = get_logger(__name__)
+
+SERVED_S = 8.0
+"""How long the answer to a create waits until the consumer is served: less than clients wait."""
+LOOK_S = 0.02
+REST_S = (0.5, 30.0)
+"""After an error, before the next try; longer each time."""
+
+
+class Host(rules.Host, Protocol):
+    """The worker around it."""
+
+    def find_shard(self, about: ConsumerId) -> int | None:
+        """The shard that a consumer belongs to (an empty name: its stream's; both: the first), None while it is not ours."""
+
+    def tend(self) -> Collection[ConsumerId]:
+        """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
+
+    async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
+        """Serve what is loaded from now on, and forget the state of consumers of ours that are not in it."""
+
+
+@dataclass(slots=True)
+class Registrar:
+    """Good for one connection to Kafka: `open`, then `run` for a host until it is told to stop, then `close`."""
+
+    kafka: Properties
+    admin: Admin
+    book: Book
+    name: str
+    """Of this worker, in audits."""
+    host: Host = field(init=False)
+    _tail: Tail = field(init=False)
+    _addressees: Addressees = field(init=False)
+    _journals: dict[int, Journal] = field(default_factory=dict)
+    _hold: int = 0
+    """How far the book has to have read before anything more is decided."""
+    _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Requests whose answer takes time."""
+    _forgotten: set[ConsumerId] = field(default_factory=set)
+    """Deleted consumers whose state is gone already."""
+    _reloaded: Loaded | None = None
+    _unwritten: list[Definition] | None = None
+    """What files say and the topic does not; None where that has to be looked at anew."""
+    _told: set[str] = field(default_factory=set)
+    """Problems that are in the log."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A journal has one transaction at a time."""
+
+    def __post_init__(self) -> None:
+        self._addressees = Addressees(self.admin)
+        self._tail = Tail(self.kafka, self.admin, self.book)
+
+    @property
+    def prefix(self) -> str:
+        return self.book.prefix
+
+    async def open(self) -> None:
+        """Read the topic up to its present end. Raises SourceUnavailable, CredentialsRefused."""
+        await self._tail.open()
+        self._tell_problems()
+
+    async def close(self) -> None:
+        """Stop; what has no answer yet is answered by whoever comes next."""
+        tasks = list(self._answering.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._drop_journals()
+        await self._tail.close()
+
+    async def run(self, host: Host, stop: asyncio.Event) -> None:
+        """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
+        self.host = host
+        failures = 0
+        while not stop.is_set():
+            try:
+                await self._turn()
+                failures = 0
+            except (Fenced, SourceUnavailable, KafkaError) as error:
+                log.warning("requests wait", reason=str(error))
+                await self._drop_journals()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), min(REST_S[0] * 2**failures, REST_S[1]))
+                failures += 1
+
+    def reload(self, files: Loaded) -> None:
+        """The folder has changed."""
+        self._reloaded = files
+
+    async def _turn(self) -> None:
+        subjects = await self._tail.read()
+        if self._reloaded is not None:
+            self.book.reload(self._reloaded)
+            self._reloaded = None
+            subjects.add(Subject.CONSUMER)
+        if subjects & {Subject.CONSUMER, Subject.PAUSE}:
+            self._unwritten = None
+            self._tell_problems()
+            deleted = self.book.find_deleted()
+            await self.host.take_up(self.book.effective(), deleted)
+            self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        await self._keep_book()
+        for request in list(self.book.requests.values()):
+            if self._tail.seen < self._hold:
+                return
+            shard = self.host.find_shard(request.about)
+            if shard is not None and request.id not in self._answering:
+                await self._handle(request, shard)
+
+    def _tell_problems(self) -> None:
+        """Log what the book has found wrong since the last time; what is wrong with files by themselves is told elsewhere."""
+        found = self.book.effective().problems[len(self.book.files.problems) :]
+        for problem in found:
+            if str(problem) not in self._told:
+                log.error("config problem", problem=str(problem))
+        self._told = {str(problem) for problem in found}
+
+    # what is to be done without being asked
+
+    async def _keep_book(self) -> None:
+        """Write down what files say, and end consumers that are to go."""
+        if self._tail.seen < self._hold:
+            return
+        await self._write_files()
+        for id in self.host.tend():
+            await self._lapse(id)
+        if self._tail.seen >= self._hold:
+            for id in self.book.find_deleted():
+                await self._bury(id)
+
+    async def _write_files(self) -> None:
+        """Write down what files say that the topic does not, a transaction for each shard of ours."""
+        if self._unwritten is None:
+            self._unwritten = list(self.book.find_unwritten(now_ns()))
+        by_shard: dict[int, list[Definition]] = {}
+        for definition in self._unwritten:
+            if (shard := self.host.find_shard(definition.id)) is not None:
+                by_shard.setdefault(shard, []).append(definition)
+        for mine in by_shard.values():
+            await self._write(mine[0].id, [write_definition(definition) for definition in mine])
+            self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+
+    async def _lapse(self, id: ConsumerId) -> None:
+        known = self.book.definitions.get(id)
+        if known is not None and known.origin is Origin.REQUEST:
+            if not known.is_deleted:
+                await self._write(id, [rules.delete(known)])
+        elif self.host.find_shard(id) is not None:
+            self.book.lapse(id)
+            await self.host.take_up(self.book.effective(), [id])
+            log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
+
+    async def _bury(self, id: ConsumerId) -> None:
+        """Forget the state; then drop what is written of the consumer, and answer who asked for it."""
+        if self.host.find_shard(id) is None:
+            return
+        if id not in self._forgotten:
+            await self.host.take_up(self.book.effective(), [id])
+        self._forgotten.discard(id)
+        records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
+        # a machine has told its end itself
+        advisories = [] if needs_machine(self.book.definitions[id].config) else [Advise(Advisory.DELETED)]
+        entries = encode_notices(advisories, *id, now_ns(), self.prefix)
+        for request in self.book.requests.values():
+            if request.op is Op.DELETE and request.about == id:
+                entries += await self._answer(request, respond(request, {"success": True}))
+        await self._write(id, records, entries)
+        log.info("consumer deleted", stream=id[0], consumer=id[1])
+
+    # requests
+
+    async def _handle(self, request: Request, shard: int) -> None:
+        if request.expires_at <= now_ns():
+            await self._write(request.about, [_settle(request)])
+            return
+        if shard not in self._journals:
+            # what the former owner has done is read first
+            async with self._writing:
+                await self._open_journal(shard)
+            return
+        decision = decide(self.book, self.host, request, now_ns())
+        await self._carry_out(request, decision)
+        if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
+            task = asyncio.create_task(self._answer_served(request, self._hold))
+            self._answering[request.id] = task
+            task.add_done_callback(lambda _: self._answering.pop(request.id, None))
+
+    async def _carry_out(self, request: Request, decision: Decision) -> None:
+        entries: list[Entry] = []
+        if decision.advisory is not None:
+            entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
+        if decision.response is not None:
+            entries += await self._answer(request, decision.response)
+        records = [*decision.records, *([_settle(request)] if decision.is_settled else [])]
+        if records or entries:
+            await self._write(request.about, records, entries)
+
+    async def _answer_served(self, request: Request, written: int) -> None:
+        """Answer a create once the consumer is served, or after a while if it is not."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SERVED_S):
+                    await self._await_served(request.about, written)
+            if request.about in self.book.effective().consumers:
+                response = respond(request, describe(self.book, self.host, request.about, now_ns()))
+            else:
+                response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
+            await self._write(request.about, [], await self._answer(request, response))
+        except (Fenced, SourceUnavailable) as error:
+            log.warning("a request is answered later", reason=str(error))
+            await self._drop_journals()
+
+    async def _await_served(self, id: ConsumerId, written: int) -> None:
+        while True:
+            if self._tail.seen >= written and self.host.report_consumer(id).get("state", "starting") != "starting":
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _answer(self, request: Request, response: Body) -> list[Entry]:
+        """The answer, the end of the request, and the audit of it."""
+        value = write_json(response)
+        reachable, lost = await self._addressees.sort([answer(request.reply, value)])
+        for entry in lost:
+            log.warning("nobody can be answered", topic=entry.topic, partition=entry.partition, request=request.id)
+        entries = [*reachable, Entry(self._tail.topic, _settle(request))]
+        if request.op is not None and request.op.changes:
+            entries.append(
+                encode_audit(self.name, request.subject, request.text, response, now_ns(), self.prefix, request.client)
+            )
+        return entries
+
+    # writing
+
+    async def _write(self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = ()) -> None:
+        """Commit as the owner of what it is about; nothing for what is not ours any more."""
+        shard = self.host.find_shard(about)
+        if shard is None:
+            return
+        written = [Entry(self._tail.topic, record) for record in records]
+        async with self._writing:
+            if shard not in self._journals:
+                await self._open_journal(shard)
+            last = await self._journals[shard].commit([*written, *entries])
+            self._hold = max(self._hold, last + 1)
+
+    async def _open_journal(self, shard: int) -> None:
+        if shard in self._journals:
+            return
+        journal = Journal(self.kafka, self.prefix, shard)
+        await journal.start()
+        self._journals[shard] = journal
+        self._hold = max(self._hold, await self._tail.find_end())
+
+    async def _drop_journals(self) -> None:
+        async with self._writing:
+            journals = list(self._journals.values())
+            self._journals.clear()
+            for journal in journals:
+                await journal.close()
+
+
+def _settle(request: Request) -> Record:
+    """The end of a request."""
+    return Record(make_key(Subject.REQUEST, request.id), None)

@@ -1,0 +1,50 @@
+"""What waits for acks at a consumer, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .figures import UNKNOWN, show_count
+
+if TYPE_CHECKING:
+    from .facts import ConsumerFacts
+
+_GATES = {
+    "open": "",
+    "state": "nobody reads",
+    "stalled": "flow control waits",
+    "paced": "slowed down",
+    "max_ack_pending": "max_ack_pending",
+    "no_request": "no pull request",
+    "drained": "",
+}
+"""What holds back new messages, in words; empty where nothing does but the stream's end."""
+
+
+def show_gate(gate: str) -> str:
+    return _GATES.get(gate, gate)
+
+
+def show_pending(found: ConsumerFacts) -> str:
+    """`1,234 exact` or `1,234 estimate`; of a machine that knows no more, what the service has read for it."""
+    if found.num_pending is not None:
+        return f"{show_count(found.num_pending)} {found.num_pending_is}".rstrip()
+    return f"{show_count(found.acks['num_pending'])} at least" if found.acks else UNKNOWN
+
+
+def list_ack_rows(acks: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Names and values of a machine, for the sheet of `overlay consumer info`; none for a consumer without one."""
+    if not acks:
+        return []
+    floor, last = acks["ack_floor"], acks["delivered"]
+    return [
+        ("unacked", show_count(acks["num_ack_pending"])),
+        ("delayed", show_count(acks["num_delayed"]) if acks["num_delayed"] else ""),
+        ("redelivered", show_count(acks["num_redelivered"])),
+        ("ack floor", f"consumer sequence {floor['consumer_seq']:,}, stream sequence {floor['stream_seq']:,}"),
+        ("last", f"consumer sequence {last['consumer_seq']:,}, stream sequence {last['stream_seq']:,}"),
+        ("pulls", show_count(acks["num_waiting"]) if acks["num_waiting"] else ""),
+        ("held back", show_gate(acks["gate"])),
+        ("paused", "yes" if acks["paused"] else ""),
+    ]

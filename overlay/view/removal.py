@@ -1,0 +1,43 @@
+"""What it takes to remove a consumer: its state, and what the control topic says of it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from overlay.admin import Admin
+from overlay.config import Loaded
+from overlay.control.journal import strike
+from overlay.control.records import Origin
+from overlay.control.tail import read_book
+from overlay.deliver.state import ConsumerId
+from overlay.worker.amend import amend, forget_consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """`is_known`: the control topic knows the consumer; `is_by_request`: and nobody else does, for it has no file."""
+
+    id: ConsumerId
+    is_known: bool
+    is_by_request: bool
+
+    async def run(self, loaded: Loaded) -> None:
+        """Remove it without the service. Raises Fenced, SourceUnavailable; what was removed before that stays removed."""
+        service = loaded.service
+        if self.is_by_request:
+            # first of all: a service that starts now would serve it
+            await strike(service.kafka, service.topics.prefix, self.id)
+        change = functools.partial(forget_consumer, consumer=self.id)
+        await amend(service, Admin(service.kafka), change)
+        if self.is_known and not self.is_by_request:
+            await strike(service.kafka, service.topics.prefix, self.id)
+
+
+async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
+    """How one consumer is removed. Raises SourceUnavailable."""
+    service = loaded.service
+    book = await read_book(service.kafka, Admin(service.kafka), loaded)
+    known = book.definitions.get(id)
+    is_by_request = known is not None and known.origin is Origin.REQUEST and id not in loaded.consumers
+    return Removal(id, known is not None, is_by_request)

@@ -1,0 +1,141 @@
+"""`overlay consumer add|update|pause|resume|report|rm` without a file, against a service that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from overlay.cli import overlay
+from overlay.cli.consumer_change import collect_fields, overlay_fields, read_settings
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import StartService
+from tests.support.waiting import wait_until
+from tests.worker.scenes import CommittedReader, await_records
+
+from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+NOTHING = {"file": None, "output": None, "subjects": (), "sql": None, "deliver": None, "ack": None, "settings": ()}
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
+    monkeypatch.setattr("overlay.client.control.TIMEOUT_S", float(DEADLINE_S))
+    return Trips(tmp_path / "config", bootstrap, new_topic())
+
+
+def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, tmp_path: Path) -> None:
+    trips.produce(20)
+    assert "makes this topic when it starts" in trips.run("consumer", "report", code=1)
+    service = running_service(trips.folder)
+    flags = ("--output", trips.output("rome"), "--subject", "trips.rome", "--ack", "none")
+    said = trips.run("consumer", "add", "TRIPS", "rome", *flags)
+    assert said == "consumer TRIPS/rome is created; it is running\n"
+    await_delivered(service, "rome", 10)
+    assert "consumer already exists" in trips.run(
+        "consumer", "add", "TRIPS", "rome", *flags, "--deliver", "new", code=1
+    )
+    found = trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]
+    assert (found["state"], found["consumer_sequence"]) == ("running", 10)
+
+    # what is not named stays as it is
+    changed = trips.run_json(
+        "consumer", "update", "TRIPS", "rome", "--subject", "trips.oslo", "--set", "description=x y"
+    )
+    assert (changed["config"]["filter_subjects"], changed["config"]["description"]) == (["trips.oslo"], "x y")
+    assert changed["config"]["deliver_subject"] == trips.output("rome")
+    refused = trips.run("consumer", "update", "TRIPS", "rome", "--deliver", "new", code=1)
+    assert "deliver policy can not be updated" in refused and "JetStream 10012" in refused
+
+    file = tmp_path / "oslo.yaml"
+    file.write_text(
+        f"stream: TRIPS\ndurable_name: oslo\ndeliver_subject: {trips.output('oslo')}\nfilter_subject: trips.oslo\n"
+        "ack_policy: none\n"
+    )
+    assert "is created" in trips.run("consumer", "add", "TRIPS", "--file", str(file))
+    with CommittedReader(trips.bootstrap, trips.output("oslo")) as reader:
+        await_records(reader, 10)
+    report = trips.run("consumer", "report").splitlines()
+    assert [line.split()[:3] for line in report[1:]] == [["TRIPS", "oslo", "running"], ["TRIPS", "rome", "running"]]
+
+    assert service.stop() == 0
+    # it outlives the service, and so does its state
+    stored = trips.run_json("consumer", "ls")["consumers"]
+    assert [(c["name"], c["state"], c["consumer_sequence"]) for c in stored] == [
+        ("oslo", "waiting", 10),
+        ("rome", "waiting", 10),
+    ]
+    assert "rome is removed" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes")
+    service = running_service(trips.folder)
+    wait_until(lambda: get_consumer(service, "oslo")["state"] == "running", DEADLINE_S, "oslo is served again")
+    assert "oslo is removed" in trips.run("consumer", "rm", "TRIPS", "oslo", "--yes")
+    assert trips.run_json("consumer", "ls")["consumers"] == []
+
+
+def test_a_folder_that_changes_is_followed(trips: Trips, running_service: StartService) -> None:
+    trips.add_consumer("rome")
+    trips.produce(20)
+    service = running_service(trips.folder)
+    await_delivered(service, "rome", 10)
+    trips.add_consumer("oslo")
+    wait_until(lambda: "oslo" in [c["name"] for c in service.get_json("/consumers")], DEADLINE_S, "oslo is taken up")
+    await_delivered(service, "oslo", 10)
+    trips.add_consumer("rome", deliver_policy="new")
+    wait_until(lambda: "It runs as it was" in service.read_log(), DEADLINE_S, "the change is refused")
+    assert "deliver policy can not be updated" in service.read_log()
+    trips.consumer_file("rome").unlink()
+    wait_until(lambda: [c["name"] for c in service.get_json("/consumers")] == ["oslo"], DEADLINE_S, "rome is gone")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("pause", "S", "c"), "Say --until TIME or --for DURATION"),
+        (("pause", "S", "c", "--for", "soon"), "durations look like"),
+        (("add", "S", "c", "--set", "ack_wait"), "'ack_wait' is not FIELD=VALUE"),
+        (("nak", "x", "--delay", "soon"), "durations look like"),
+    ],
+)
+def test_wrong_calls(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(overlay, ["consumer", *words, "--config", str(tmp_path)])
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+def test_fields_from_flags() -> None:
+    given = NOTHING | {
+        "output": "out",
+        "subjects": ("a.*", "b"),
+        "sql": "x > 1",
+        "ack": "explicit",
+        "settings": (
+            "ack_wait=10s",
+            "max_deliver=3",
+            "output.partitions=2",
+            "filter.values=[u, v]",
+            "headers_only=true",
+        ),
+    }
+    assert collect_fields(given) == {
+        "deliver_subject": "out",
+        "filter_subjects": ["a.*", "b"],
+        "filter": {"sql": "x > 1", "values": ("u", "v")},
+        "ack_policy": "explicit",
+        "ack_wait": "10s",
+        "max_deliver": 3,
+        "output": {"partitions": 2},
+        "headers_only": True,
+    }
+
+
+def test_settings_reach_into_mappings() -> None:
+    assert read_settings(["output.config.retention.ms=5"]) == {"output": {"config": {"retention.ms": 5}}}
+    with pytest.raises(click.BadParameter, match="is not FIELD=VALUE"):
+        read_settings(["a..b=1"])
+
+
+def test_one_spelling_of_filters_replaces_the_other() -> None:
+    assert overlay_fields({"filter_subject": "a"}, {"filter_subjects": ["b"]}) == {"filter_subjects": ["b"]}
+    assert overlay_fields({"filter_subjects": ["b"]}, {"filter_subject": "a"}) == {"filter_subject": "a"}

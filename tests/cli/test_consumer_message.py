@@ -1,0 +1,111 @@
+"""`overlay consumer next|ack|nak|term|replay-dead-letter` against a service that runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay.cli.consumer_message import describe_pulled
+from overlay.client.control import Pulled
+from overlay.config import ConsumerConfig
+from overlay.config.unsupported import find_unsupported
+from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.service import StartService
+from tests.support.waiting import wait_until
+from tests.worker.scenes import CommittedReader, await_records, read_committed
+
+from .trips import DEADLINE_S, Trips
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
+    monkeypatch.setattr("overlay.client.control.TIMEOUT_S", float(DEADLINE_S))
+    return Trips(tmp_path / "config", bootstrap, new_topic())
+
+
+def pull(trips: Trips, *words: str) -> list[dict[str, Any]]:
+    said = trips.run("consumer", "next", "TRIPS", "work", "--json", *words)
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+
+def read_info(trips: Trips) -> dict[str, Any]:
+    found: dict[str, Any] = trips.run_json("consumer", "info", "TRIPS", "work")["consumer"]["acks"]
+    return found
+
+
+@pytest.mark.xfail(
+    any(find_unsupported(ConsumerConfig(stream="S", durable_name="c"))),
+    reason="pull consumers are not offered yet (config/unsupported.py)",
+    strict=True,
+)
+def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
+    trips.produce(10)
+    running_service(trips.folder)
+    letters = trips.output("dead")
+    trips.run(
+        "consumer", "add", "TRIPS", "work", "--subject", "trips.rome", "--set", "max_deliver=2", "--set", "ack_wait=60s",
+        "--set", f"dead_letter={letters}",
+    )  # fmt: skip
+    first, second, third = pull(trips, "--count", "3")
+    assert [(m["subject"], m["value"]) for m in (first, second, third)] == [("trips.rome", v) for v in ("0", "2", "4")]
+    assert first["token"].startswith("$JS.ACK.TRIPS.work.1.1.1.")
+    found = read_info(trips)
+    assert (found["num_ack_pending"], found["num_pending"], found["delivered"]["consumer_seq"]) == (3, 2, 3)
+
+    assert trips.run("consumer", "ack", first["token"]) == f"acked {first['token']}\n"
+    assert trips.run("consumer", "term", second["token"], "--reason", "no such airport").startswith("terminated")
+    assert trips.run("consumer", "nak", third["token"]).startswith("nakked")
+    (again,) = pull(trips)
+    assert (again["value"], again["token"].split(".")[4]) == ("4", "2")
+    sheet = trips.run("consumer", "info", "TRIPS", "work")
+    assert re.search(r"unacked\s+1\s", sheet) and "ack floor" in sheet
+    (row,) = trips.run("consumer", "report", "TRIPS").splitlines()[1:]
+    assert row.split()[:2] == ["TRIPS", "work"]
+
+    # the second was given up, and comes back as a new message
+    with CommittedReader(trips.bootstrap, letters) as reader:
+        (letter,) = await_records(reader, 1)
+    assert (letter.value, letter.header(b"Overlay-Dead-Reason")) == (b"2", b"term")
+    replay = ("consumer", "replay-dead-letter", "TRIPS", "work")
+    assert "replayed 0 of 1" in trips.run(*replay, "--dry-run")
+    assert "Say --yes" in trips.run(*replay, code=1)
+    done = trips.run_json(*replay)
+    assert (done["replayed"], done["topic"], done["letters"][0]["reason"]) == (1, trips.topic, "term")
+    assert "no dead letters" in trips.run(*replay, "--yes")
+    elsewhere = (*replay, "--yes", "--again", "--to", trips.output("repaired"))
+    assert "Create the topic first" in trips.run(*elsewhere, code=1)
+    make_topic(trips.bootstrap, trips.output("repaired"))
+    assert "replayed 1 of 1" in trips.run(*elsewhere)
+    last = read_committed(trips.bootstrap, trips.topic)[-1]
+    assert (last.value, last.headers) == (b"2", [(b"to", b"rome")])
+    assert [seen.value for seen in read_committed(trips.bootstrap, trips.output("repaired"))] == [b"2"]
+
+    rest = pull(trips, "--count", "3", "--ack")
+    assert [message["value"] for message in rest] == ["6", "8", "2"]
+    trips.run("consumer", "ack", again["token"])
+    wait_until(lambda: read_info(trips)["num_ack_pending"] == 0, DEADLINE_S, "all are acked")
+    assert "no message of TRIPS/work within 100ms" in trips.run("consumer", "next", "TRIPS", "work", "--wait", "100ms")
+
+
+def test_what_cannot_be_settled(trips: Trips) -> None:
+    assert "'x' is no ack token" in trips.run("consumer", "ack", "x", code=1)
+    trips.add_consumer("rome")
+    assert "has no dead_letter topic" in trips.run("consumer", "replay-dead-letter", "TRIPS", "rome", code=1)
+    assert "there is no consumer TRIPS/oslo" in trips.run("consumer", "replay-dead-letter", "TRIPS", "oslo", code=1)
+
+
+def test_bytes_that_are_no_text() -> None:
+    message = Pulled("t.a", "token", None, b"\xff", (("h", b"\xfe"), ("i", b"x"), ("j", None)))
+    assert describe_pulled(message) == {
+        "subject": "t.a",
+        "token": "token",
+        "key": None,
+        "value_base64": "/w==",
+        "headers": [{"name": "h", "value_base64": "/g=="}, {"name": "i", "value": "x"}, {"name": "j", "value": None}],
+    }
