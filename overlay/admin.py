@@ -8,7 +8,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
@@ -229,16 +235,41 @@ class Admin:
 
     async def count_members(self, group: str) -> int:
         """How many members a consumer group has now; none when Kafka knows of no such group."""
-        return int(await _await_leaders()(asyncio.to_thread, self._count_members, group))
+        return (await self.count_members_of([group]))[group]
 
-    def _count_members(self, group: str) -> int:
+    async def count_members_of(self, groups: Iterable[str]) -> dict[str, int]:
+        """The same of several groups, in one request."""
+        found: dict[str, int] = await _await_leaders()(asyncio.to_thread, self._count_members, list(groups))
+        return found
+
+    def _count_members(self, groups: list[str]) -> dict[str, int]:
+        if not groups:
+            return {}
+        found: dict[str, int] = {}
+        for group, future in self._client.describe_consumer_groups(groups, request_timeout=DEADLINE_S).items():
+            try:
+                found[group] = len(get_answer(future).members)
+            except KafkaException as error:
+                if error.args[0].code() != RdKafkaError.GROUP_ID_NOT_FOUND:
+                    raise _judge(f"group {group}", "Describe", error) from error
+                found[group] = 0
+        return found
+
+    async def find_committed(self, group: str, topic: str) -> dict[int, int]:
+        """The offsets that a consumer group has committed in a topic, by partition; none where Kafka knows of none."""
+        found: dict[int, int] = await _await_leaders()(asyncio.to_thread, self._find_committed, group, topic)
+        return found
+
+    def _find_committed(self, group: str, topic: str) -> dict[int, int]:
         try:
-            future = self._client.describe_consumer_groups([group], request_timeout=DEADLINE_S)[group]
-            return len(get_answer(future).members)
+            asked = [ConsumerGroupTopicPartitions(group)]
+            future = self._client.list_consumer_group_offsets(asked, request_timeout=DEADLINE_S)[group]
+            offsets = get_answer(future).topic_partitions
         except KafkaException as error:
             if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
-                return 0
+                return {}
             raise _judge(f"group {group}", "Describe", error) from error
+        return {tp.partition: tp.offset for tp in offsets if tp.topic == topic and tp.offset >= 0}
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""

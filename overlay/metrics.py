@@ -69,6 +69,15 @@ class Metrics:
             "stream",
             "consumer",
         )
+        self.redeliveries = counter("redeliveries", "Deliveries of records beyond the first", "stream", "consumer")
+        self.acks = counter("acks", "Acks read from a stream's ack topic, by what they say", "stream", "kind")
+        self.acks_refused = counter("acks_refused", "Records of ack topics that change nothing, by reason", "reason")
+        self.acks_lost = counter("acks_lost", "Offsets of ack topics that retention removed unread", "stream")
+        self.ack_pending = gauge("ack_pending", "Deliveries that wait for their ack", "stream", "consumer")
+        self.dead_letters = counter("dead_letters", "Messages that were given up", "stream", "consumer")
+        self.redelivery_suspended = gauge(
+            "redelivery_suspended", "1 while deadlines wait for acks behind somebody's open transaction", "stream"
+        )
         self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
         self.stream_stopped = gauge("stream_stopped", "1 while a stream, or a partition of it, is not read", "stream")
         self.commit_seconds = Histogram(

@@ -1,4 +1,8 @@
-"""A consumer's filter: compiled against its stream's properties, or refused with its place in the file and in the text."""
+"""A consumer's filter: compiled against its stream's properties, or refused with its place in the file and in the text.
+
+Filter values that no message of the stream can have are refused as well: a consumer of them would be empty, and nobody could
+say why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import TYPE_CHECKING
 from overlay.config.consumer import FilterConfig
 from overlay.config.document import Path
 from overlay.config.stream import StreamConfig
-from overlay.errors import FilterSyntaxError
+from overlay.errors import FilterSyntaxError, SubjectError
+from overlay.subject import Pattern, SubjectRule, is_subject
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
@@ -37,6 +42,46 @@ def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[P
     except FilterSyntaxError as error:
         path: Path = ("filter", "sql") if config.sql is not None else ("filter", "properties", *error.path)
         yield path, _word(error)
+    yield from check_values(config, stream)
+
+
+def check_values(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    """Yield path and message of what is wrong with a filter's values."""
+    if config.match_unfiltered and not config.values:
+        yield (
+            ("filter", "match_unfiltered"),
+            "goes with `values`: without them every message passes. Name some, or leave it out",
+        )
+    for at, value in enumerate(config.values):
+        if fault := _find_fault(value, stream):
+            yield ("filter", "values", at), f"found {value!r}, which no message has: {fault}"
+
+
+def _find_fault(value: str, stream: StreamConfig) -> str:
+    """Why no message of the stream can have this filter value; nothing where one can."""
+    chosen = stream.filter_value
+    if chosen.header is not None or (chosen.template is not None and not value):
+        return ""
+    if chosen.template is not None:
+        (cover,) = SubjectRule.from_template(chosen.template).patterns()
+        fits = is_subject(value) and cover.matches(value)
+        return "" if fits else f"the stream's filter_value is made by {chosen.template}"
+    if not value:
+        return "the stream's filter_value is the subject, and every message has one"
+    if not is_subject(value):
+        hint = ". Wildcards go into filter_subjects" if _is_pattern(value) else ""
+        return f"the stream's filter_value is the subject, and this is none{hint}"
+    for words, patterns in (("has the subjects", stream.patterns), ("builds", stream.subject.rule.patterns())):
+        if not any(pattern.matches(value) for pattern in patterns):
+            return f"the stream {words} {', '.join(map(str, patterns))}"
+    return ""
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        return not Pattern(text).is_literal
+    except SubjectError:
+        return False
 
 
 def _word(error: FilterSyntaxError) -> str:

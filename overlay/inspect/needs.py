@@ -20,13 +20,21 @@ class Kind(Enum):
     OUTPUT = "output topic"
     INDEX = "index topic"
     STATE = "state topic"
+    CONTROL = "control topic"
+    REPLIES = "reply topic"
+    EVENTS = "events topic"
     TRANSACTION = "transactional id"
     GROUP = "group"
     CLUSTER = "cluster"
 
     @property
     def is_topic(self) -> bool:
-        return self in (Kind.SOURCE, Kind.OUTPUT, Kind.INDEX, Kind.STATE)
+        return self not in (Kind.TRANSACTION, Kind.GROUP, Kind.CLUSTER)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the overlay keeps it for itself, so that a file cannot name another."""
+        return self.is_topic and self not in (Kind.SOURCE, Kind.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,10 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
         from overlay.worker.takeover import STATE_CONFIG
 
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
+    if need.kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS):
+        from overlay.control.topics import list_topics
+
+        return NewTopicPlan(1, replication, list_topics(service.topics.prefix)[need.name])
     if need.kind is Kind.INDEX:
         from overlay.worker.indexes import index_config
 
@@ -122,7 +134,12 @@ def _need_service(service: ServiceConfig) -> Iterator[Need]:
     # Delete is what DeleteRecords asks for: the log is cut below its last checkpoint
     operations = ("Describe", "Read", "Write", "Delete", "Create")
     yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
+    # spelled as overlay/control does; a test compares them
+    yield Need(Kind.CONTROL, f"{prefix}.control", ("Describe", "Read", "Write", "Create"), users)
+    yield Need(Kind.REPLIES, f"{prefix}.replies", ("Describe", "Write", "Create"), users)
+    yield Need(Kind.EVENTS, f"{prefix}.events", ("Describe", "DescribeConfigs", "Write", "Create"), users)
     for shard in range(service.shards):
         yield Need(Kind.TRANSACTION, f"{prefix}.shard.{shard}", ("Describe", "Write"), users)
+        yield Need(Kind.TRANSACTION, f"{prefix}.control.{shard}", ("Describe", "Write"), users)
     yield Need(Kind.GROUP, f"{prefix}.workers", ("Describe", "Read"), users)
     yield Need(Kind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)

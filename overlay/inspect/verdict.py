@@ -55,7 +55,7 @@ def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[st
         topic = answers.topics[need.name]
         if topic.exists is None:
             why = "it is not there, or this user may not describe it. Grant the operations"
-            why += "" if need.kind in (Kind.INDEX, Kind.STATE) else ", or name another topic"
+            why += "" if need.kind.is_own else ", or name another topic"
             return Finding(need, State.MISSING, _without_create(need), (why,))
         if topic.exists:
             return _judge_topic(need, topic)

@@ -11,7 +11,7 @@ of it is tried again; the service waits longer after each loss, so this comes to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiokafka.client import AIOKafkaClient
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
@@ -20,6 +20,7 @@ from overlay.admin import Admin
 from overlay.config import ServiceConfig
 from overlay.connection import open_client
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState, encode
+from overlay.deliver.transaction import Transactions
 from overlay.errors import Fenced
 from overlay.source.mark import Mark, Source
 
@@ -29,6 +30,9 @@ ATTEMPTS = 6
 
 Change = Callable[[ShardState], Delta]
 """What to write, from the state as its owner finds it; an empty delta leaves the shard alone."""
+
+Work = Callable[[Transactions, ShardState], Awaitable[None]]
+"""What to do as the owner of a shard, with its transactions and its state."""
 
 
 async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list[ShardState]:
@@ -62,22 +66,29 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[in
 async def _amend_shard(
     service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change
 ) -> None:
+    async def write(transactions: Transactions, state: ShardState) -> None:
+        delta = Delta(generation=state.generation).merge(change(state))
+        await transactions.begin()
+        await transactions.finish(encode(delta))
+
+    await own_shard(service, client, admin, shard, write)
+
+
+async def own_shard(service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, work: Work) -> None:
+    """Do something as the owner of a shard, and try again when the owner takes it back meanwhile.
+
+    Raises Fenced when he keeps doing so.
+    """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(Fenced), stop=stop_after_attempt(ATTEMPTS), wait=wait_random(0, 0.3), reraise=True
     ):
         with attempt:
-            await _write(service, client, admin, shard, change)
-
-
-async def _write(service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change) -> None:
-    prefix = service.topics.prefix
-    transactions, state = await take_over(service.kafka, client, admin, prefix, shard, _keep_generation)
-    try:
-        delta = Delta(generation=state.generation).merge(change(state))
-        await transactions.begin()
-        await transactions.finish(encode(delta))
-    finally:
-        await transactions.close()
+            prefix = service.topics.prefix
+            transactions, state = await take_over(service.kafka, client, admin, prefix, shard, _keep_generation)
+            try:
+                await work(transactions, state)
+            finally:
+                await transactions.close()
 
 
 async def _keep_generation(state: ShardState) -> int:

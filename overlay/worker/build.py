@@ -22,9 +22,10 @@ from overlay.errors import OverlayError
 from overlay.metrics import Metrics
 from overlay.source.mark import Source
 
+from .holding import RELEASE_S, shard_of
 from .membership import Membership
 from .pipeline import Outcome
-from .service import RELEASE_S, SWITCH_S, shard_of
+from .service import SWITCH_S
 from .session import Session
 from .shard import Shard
 from .takeover import ensure_state_topic, state_topic
@@ -128,7 +129,7 @@ class Build:
         if not self._bounds:
             self._bounds = await admin.find_bounds(roster.sources[self.stream].partitions)
         positions = {
-            source: max(track.position for track in session.positions.tracks[self.stream, source])
+            source: max(track.position for track in session.positions.tracks[self.stream, source] if track.indexed)
             for source in self._bounds
         }
         self.total = sum(end - first for first, end in self._bounds.values())

@@ -15,6 +15,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from overlay.admin import Admin
 from overlay.deliver.outbox import Outgoing
@@ -61,7 +62,7 @@ class Round:
     """Where `owned` went, once it is with Kafka."""
     on_commit: Callable[[Round], None] | None = None
     """Told of the commit."""
-    plain: asyncio.Task[None] | None = None
+    plain: asyncio.Task[Any] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
     sent: bool = False
     """Whether its transactional batches are in the open transaction."""

@@ -1,7 +1,9 @@
 """Opening the indexes that a shard keeps: their topics made, what they hold read back, and that held against the log.
 
-An index is worth keeping only as long as it costs nobody anything: a topic that may not be created or written to leaves
-its stream without an index, and says so, while consumers are served as if there were none.
+Chunk headers are worth keeping only as long as they cost nobody anything: a topic that may not be created or written to
+leaves its stream without them, and says so, while consumers are served as if there were none.
+
+A ledger is another matter, for without it the stream has no sequences: it is opened (ledgers.py) or the stream stops.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config import ServiceConfig, StreamConfig
 from overlay.deliver.outlets import find_fault
+from overlay.deliver.state import Delta, ShardState
 from overlay.logs import get_logger
 from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Mark, Source
 
+from . import ledgers
 from .positions import Place
 from .roster import Roster
 
@@ -37,55 +41,88 @@ def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
 
 
 async def open_indexes(
-    client: AIOKafkaClient, admin: Admin, service: ServiceConfig, keeps: Mapping[str, str], roster: Roster
+    client: AIOKafkaClient,
+    admin: Admin,
+    service: ServiceConfig,
+    keeps: Mapping[str, str],
+    roster: Roster,
+    state: ShardState,
+    delta: Delta,
 ) -> dict[Place, Mark]:
     """Where indexing goes on in each partition of the streams `keeps`, whose values say why one is left out for now.
 
     Fills the roster's `index_topics` and `unindexed` for these, and `indexes` for all streams that have one: who is catching
-    up reads by it, whoever keeps it. Raises SourceUnavailable.
+    up reads by it, whoever keeps it. Streams that need a ledger get theirs, or are stopped; the delta takes the identity of
+    its topic. Raises SourceUnavailable.
     """
     topics = {name: index_topic(service.topics.prefix, name) for name in roster.sources}
+    known = {name: state.topics[name, topic] for name, topic in topics.items() if (name, topic) in state.topics}
     roster.unindexed = {name: why for name, why in keeps.items() if why and name in topics}
-    refused = await _ensure_topics(admin, service, topics, keeps, roster)
+    present, refused = await _ensure_topics(
+        admin, service, topics, {name for name in keeps if name not in known}, roster
+    )
     resumes: dict[Place, Mark] = {}
     for name, topic in topics.items():
+        is_kept = name in keeps and name not in roster.unindexed
+        needs_ledger = name in known or len(roster.sources[name].partitions) > 1
+        if needs_ledger:
+            roster.topics[topic] = present.get(topic)  # it is watched like the sources
         if topic in refused:
-            if name in keeps and name not in roster.unindexed:
+            if needs_ledger:
+                roster.stop(name, ledgers.explain_refusal(name, topic, refused[topic], known))
+            elif is_kept:
                 roster.unindexed[name] = refused[topic]
                 log.error("the stream has no index", stream=name, reason=refused[topic])
             continue
-        roster.indexes[name], marks = await _open(client, admin, topic, roster.streams[name], roster)
-        if name in keeps and name not in roster.unindexed:
+        index, marks = await _open(client, admin, topic, roster.streams[name], roster, whole=is_kept and needs_ledger)
+        if needs_ledger or index.ledger.next_sequence > 1:
+            opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
+            if why := ledgers.find_trouble(opening, state, roster) or roster.unindexed.get(name, ""):
+                roster.stop(name, why)
+                continue
+            await ledgers.open_ledger(client, admin, opening, roster, delta)
+        roster.indexes[name] = index
+        if is_kept:
             roster.index_topics[name] = topic
             resumes |= {(name, source): mark for source, mark in marks.items()}
     return resumes
 
 
 async def _ensure_topics(
-    admin: Admin, service: ServiceConfig, topics: Mapping[str, str], keeps: Container[str], roster: Roster
-) -> dict[str, str]:
-    """Create the index topics that are missing and ours to keep; why for each that is not there or takes nothing."""
+    admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], roster: Roster
+) -> tuple[dict[str, TopicFacts], dict[str, str]]:
+    """The index topics, those of `ours` created that are missing; why for each that is not there or takes nothing."""
     refused: dict[str, str] = {}
     present = await admin.find_topics(topics.values(), denied=refused)
     absent = {name: topic for name, topic in topics.items() if topic not in present and topic not in refused}
     missing = {
         topic: index_config(found for t in roster.streams[name].topic_names if (found := roster.topics.get(t)))
         for name, topic in absent.items()
-        if name in keeps
+        if name in ours
     }
-    refused |= {topic: f"topic {topic} is not there yet" for name, topic in absent.items() if name not in keeps}
-    refused |= await admin.create_topics(
-        new_topic(topic, 1, service.topics.replication, config) for topic, config in missing.items()
+    refused |= {topic: f"topic {topic} is not there" for name, topic in absent.items() if name not in ours}
+    created, more = await create_topics(admin, service, missing)
+    present, refused = present | created, refused | more
+    refused |= {name: f"topic {name}: {fault}" for name, facts in present.items() if (fault := find_fault(facts))}
+    return present, refused
+
+
+async def create_topics(
+    admin: Admin, service: ServiceConfig, configs: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, TopicFacts], dict[str, str]]:
+    """Make index topics with these properties; what they are then, and why for each that cannot be made."""
+    refused = await admin.create_topics(
+        new_topic(topic, 1, service.topics.replication, config) for topic, config in configs.items()
     )
-    present |= await admin.await_topics(topic for topic in missing if topic not in refused)
-    return refused | {name: f"topic {name}: {fault}" for name, facts in present.items() if (fault := find_fault(facts))}
+    return await admin.await_topics(topic for topic in configs if topic not in refused), refused
 
 
 async def _open(
-    client: AIOKafkaClient, admin: Admin, topic: str, stream: StreamConfig, roster: Roster
+    client: AIOKafkaClient, admin: Admin, topic: str, stream: StreamConfig, roster: Roster, *, whole: bool
 ) -> tuple[Index, dict[Source, Mark]]:
+    """`whole`: wait for what is not committed yet rather than read without it."""
     index = Index(stream)
-    first, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+    first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
     index.position = first
     await index.read(client, topic, end)
     sources = roster.sources[stream.name].partitions
@@ -94,8 +131,7 @@ async def _open(
     for source in sources:
         chunks = index.of(source)
         chunks.drop(bounds[source][0])
-        facts = roster.topics.get(source[0])
-        compacted = facts is not None and "compact" in facts.config.get("cleanup.policy", "")
+        compacted = roster.is_compacted(source[0])
         await void(client, stream.name, source, chunks, bounds[source], compacted=compacted)
         resumes[source] = index.find_resume(source, bounds[source][0])
     held = sum(len(chunks) for chunks in index.chunks.values())

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from overlay.config.stream import StreamConfig
 from overlay.deliver.batch import encode_records
 from overlay.deliver.outbox import Outgoing
+from overlay.deliver.record import Record
 from overlay.field import Field
 from overlay.index.chunk import Header
 from overlay.index.contents import Contents
@@ -106,12 +107,12 @@ class Indexing:
 
 
 def _pack(topic: str, headers: list[Header], now: int) -> list[Outgoing]:
-    packs: list[list[tuple[bytes | None, bytes]]] = [[]]
+    packs: list[list[Record]] = [[]]
     size = 0
     for key, value in map(encode, headers):
         if packs[-1] and size + len(value) > BATCH_BYTES:
             packs.append([])
             size = 0
-        packs[-1].append((key, value))
+        packs[-1].append(Record(key, value))
         size += len(key) + len(value)
     return [Outgoing(topic, 0, encode_records(pack, now)) for pack in packs]

@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
@@ -24,8 +23,9 @@ from aiokafka.structs import TopicPartition
 
 from overlay.connection import Properties, for_aiokafka
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500

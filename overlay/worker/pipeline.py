@@ -16,17 +16,24 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
+from overlay.consumer.pending import distinct
+from overlay.deliver.assemble import Numbers
 from overlay.deliver.outbox import Outgoing, Outlet, Press
 from overlay.deliver.state import ConsumerId
+from overlay.desk.desk import Offer
+from overlay.desk.piece import keep
 from overlay.field import Field
 from overlay.filter import Filter
-from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally
+from overlay.index.ledger import Ledger
+from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally, Values
 from overlay.scan import Malformed
 from overlay.source.feed import Fetched
 from overlay.source.mark import Mark, Source
 from overlay.subject import Pattern
 
 from .indexing import Indexing, Sealed
+from .outlook import Outlook, Sight, View
+from .sequencing import Sequencing, cut, find_mark
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,8 +44,14 @@ class Reader:
 
     id: ConsumerId
     subjects: tuple[Pattern, ...]
-    outlet: Outlet
+    outlet: Outlet | None
+    """None for a consumer that pulls."""
     filter: Filter | None = None
+    first_sequence: int = 0
+    """In a stream with a ledger, the one below which nothing is delivered."""
+    has_machine: bool = False
+    """Whether a machine says what is delivered: then what it wants is offered to it."""
+    values: Values | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,13 @@ class Task:
     """Offsets below which a consumer is given nothing."""
     indexed: bool = False
     """Whether the stream's chunk index is made of it."""
+    sequenced: bool = False
+    """Whether its records get their sequences now."""
+    convoy: int = 0
+    """Of its track."""
+    others: Mapping[Source, tuple[int, int]] = field(default_factory=dict)
+    """In a stream with a ledger, where its readers stand in the other partitions and the last stable offset there, -1 if
+    that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +104,10 @@ class Outcome:
 
     progress: list[Progress] = field(default_factory=list)
     batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
+    offers: list[tuple[Source, Offer]] = field(default_factory=list)
+    """What consumers with machines want, and the partitions that it is from."""
+    beyond: dict[ConsumerId, int] = field(default_factory=dict)
+    """How much more lies ahead of them, where that has changed; an estimate."""
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     """The last consumer sequence of each consumer that was given something."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
@@ -102,6 +126,10 @@ class Outcome:
     """Values that a filter named and that could not be read, by consumer and reason."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
+    ledger: list[Outgoing] = field(default_factory=list)
+    """Rounds of ledgers, as batches for the index topics."""
+    given_out: dict[str, int] = field(default_factory=dict)
+    """Of their streams, the sequence that is given out next."""
     index: list[Outgoing] = field(default_factory=list)
     """Chunk headers, as batches for the index topics."""
     sealed: list[Sealed] = field(default_factory=list)
@@ -112,7 +140,7 @@ class Outcome:
     @property
     def size(self) -> int:
         """Bytes of all batches."""
-        return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.index))
+        return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.ledger, *self.index))
 
     def note(self, consumer: ConsumerId, tally: Tally) -> None:
         """Count what a consumer's filter said of a slice."""
@@ -139,21 +167,29 @@ class Pipeline:
         streams: Mapping[str, StreamConfig],
         sequences: Mapping[ConsumerId, int],
         index_topics: Mapping[str, str] = MappingProxyType({}),
+        ledgers: Mapping[str, Ledger] = MappingProxyType({}),
+        outlook: Outlook | None = None,
     ) -> None:
-        """`index_topics`: of the streams whose index is made here."""
+        """`index_topics`: of the streams whose index is made here; `ledgers`: of those that have one. `outlook`: tells
+        num_pending, which is not known without."""
         self._streams = streams
         self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
         self._press = Press()
+        self._outlook = outlook
+        self._sequencing = Sequencing(ledgers, index_topics)
         self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
     def run(self, tasks: Sequence[Task], now: int) -> Outcome:
         """Work through one round; one without tasks seals what is old enough. `now`: ms since 1970, also on output records."""
         outcome = Outcome()
+        if self._outlook is not None:
+            self._outlook.begin_round()
+        outcome.ledger, outcome.given_out = self._sequencing.give_out(tasks, now)
         for task in tasks:
             self._run_task(task, now, outcome)
-        owners = {reader.outlet: reader.id for task in tasks for reader in task.readers}
+        owners = {reader.outlet: reader.id for task in tasks for reader in task.readers if reader.outlet}
         outcome.batches = [(owners[outlet], outgoing) for outlet, outgoing in self._press.flush()]
         outcome.sealed, outcome.index = self._indexing.finish(now)
         outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
@@ -166,9 +202,14 @@ class Pipeline:
         return outcome
 
     def _run_task(self, task: Task, now: int, outcome: Outcome) -> None:
+        before = next((p for p in outcome.progress if p.stopped and p.task.fetched is task.fetched), None)
+        if before is not None:  # another part of a fetch that cannot be read so far
+            outcome.progress.append(Progress(task, before.mark, stopped=True))
+            return
         topic, partition = task.source
         screen = self._screen(task)
         progress = Progress(task, Mark(task.position))
+        view = self._outlook.open(task) if self._outlook is not None and task.readers else None
         seal, fields = None, screen.masks.fields
         if task.indexed:
             seal = self._indexing.open(task.stream, task.source, task.position, task.fetched.batches)
@@ -176,7 +217,7 @@ class Pipeline:
         pieces = self._addressing[task.stream].read(
             topic,
             partition,
-            task.fetched.data,
+            cut(task.fetched, task.position, task.stop),
             task.position,
             more=fields,
             stop=task.stop,
@@ -189,11 +230,15 @@ class Pipeline:
                     break
             else:
                 progress.mark = Mark(piece.records.next_offset)
-                self._deal(task, piece, screen, now, outcome)
+                self._deal(task, piece, screen, view, now, outcome)
             if seal is not None:
                 seal.add(piece, now)
-        if progress.mark.position == task.fetched.next_offset:
-            progress.mark = task.fetched.mark
+        if not progress.stopped:
+            # what is left of the part holds no records
+            reached = max(progress.mark.position, min(task.stop, task.fetched.next_offset))
+            progress.mark = find_mark(task.fetched, reached)
+        if view is not None:
+            outcome.beyond |= view.close(progress.mark.position)
         outcome.progress.append(progress)
 
     def _pass_over(self, piece: Malformed, progress: Progress, outcome: Outcome) -> None:
@@ -204,20 +249,54 @@ class Pipeline:
         at = max(progress.mark.position, piece.base_offset) if progress.stopped else piece.next_offset
         progress.mark = Mark(at)
 
-    def _deal(self, task: Task, piece: Addressed, screen: _Screen, now: int, outcome: Outcome) -> None:
+    def _deal(
+        self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, outcome: Outcome
+    ) -> None:
         """Add a slice's records to the batches of those who want them."""
         self._count(task, piece, outcome)
-        sifted = screen.masks.sift(piece, _narrow(task, piece, screen.audience.select(piece.codes)), now)
+        wanted = _narrow(task, piece, screen.audience.select(piece.codes))
+        sights = view.pass_by(piece.records, wanted) if view is not None else {}
+        sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
             outcome.note(task.readers[i].id, tally)
+        offered = {i: rows for i, rows in sifted.rows.items() if task.readers[i].has_machine}
+        if offered:
+            self._offer(task, piece, offered, outcome)
+            if view is not None:
+                beyond = {task.readers[i].id: sights[i].count if i in sights else 0 for i in offered}
+                outcome.beyond |= view.tell(beyond)
         for i, rows in sifted.rows.items():
             reader = task.readers[i]
+            if reader.outlet is None or i in offered:
+                continue
+            sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
+            if reader.first_sequence:
+                rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
+                if not rows.size:
+                    continue
             first = self._sequences.get(reader.id, 0) + 1
-            self._press.add(reader.outlet, piece, rows, task.source[1], first, now)
+            pending = _count_pending(rows, wanted[i], sights.get(i))
+            numbers = Numbers(sequences, np.arange(first, first + rows.size), pending=pending)
+            self._press.add(reader.outlet, piece, rows, task.source[1], numbers, now)
             self._sequences[reader.id] = first + rows.size - 1
             outcome.delivered[reader.id] += rows.size
             outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
             outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
+
+    def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], outcome: Outcome) -> None:
+        """Keep what machines want, once for all of them."""
+        rows = distinct(np.concatenate(list(wanted.values())))
+        sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
+        rows, sequences = rows[sequences > 0], sequences[sequences > 0]
+        if not rows.size:
+            return
+        kept = keep(piece, rows, sequences)
+        for i, own in wanted.items():
+            places = np.flatnonzero(np.isin(rows, own, assume_unique=True))
+            if first := task.readers[i].first_sequence:
+                places = places[sequences[places] >= first]
+            if places.size:
+                outcome.offers.append((task.source, Offer(task.readers[i].id, kept, places)))
 
     @staticmethod
     def _count(task: Task, piece: Addressed, outcome: Outcome) -> None:
@@ -234,15 +313,27 @@ class Pipeline:
         if key not in self._screens:
             if len(self._screens) > 64:  # tracks come and go while consumers catch up
                 self._screens.clear()
+            properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
             self._screens[key] = _Screen(
-                Audience(dictionary, [reader.subjects for reader in task.readers]),
-                Masks([reader.filter for reader in task.readers], self._streams[task.stream].properties),
+                Audience(dictionary, [reader.subjects for reader in task.readers], values),
+                Masks([reader.filter for reader in task.readers], properties, values),
             )
         return self._screens[key]
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
     return first if not second else tuple(sorted({*first, *second}, key=str))
+
+
+def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None:
+    """num_pending after each of `rows`, which are among those `wanted` of a slice; None where it is not known."""
+    if sight is None or not sight.is_exact:
+        return None
+    last = sight.count + wanted.size - 1
+    if rows.size == wanted.size:
+        return np.arange(last, last - rows.size, -1)
+    pending: Ints = last - np.searchsorted(wanted, rows)
+    return pending
 
 
 def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:

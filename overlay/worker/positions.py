@@ -5,6 +5,7 @@ Holds the tracks of each partition and turns what a round has come to into the d
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,27 +26,63 @@ class Positions:
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    holds: dict[ConsumerId, dict[Source, int]] = field(default_factory=dict)
+    """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
+    parked: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
+    """Where consumers stand who have left their tracks (parking.py)."""
+    ordered: frozenset[str] = frozenset()
+    """Streams with a ledger, whose tracks go in convoys (order.py)."""
+    _convoys: int = 0
 
-    def enlist(self, consumer: ConsumerId, state: ConsumerState, marks: Mapping[Source, Mark]) -> None:
-        """Put a consumer on the track at its position in each partition, or on a new one."""
+    def enlist(
+        self, consumer: ConsumerId, state: ConsumerState, marks: Mapping[Source, Mark], *, careful: bool = False
+    ) -> None:
+        """Put a consumer on the track at its position in each partition, or on a new one.
+
+        `careful`: in a stream with a ledger it may not be told of sequences before they are committed.
+        """
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
+        convoy = self._find_convoy(consumer[0], state, marks, careful) if consumer[0] in self.ordered else 0
         for source, mark in marks.items():
             tracks = self.tracks.setdefault((consumer[0], source), [])
             end = state.snapshot.get(source, -1)
-            here = next((t for t in tracks if t.position == mark.position and not t.is_alone), None)
+            here = _find_at(tracks, mark, convoy)
             if mark.position < end:
-                tracks.append(Track(mark, {consumer}, only=np.empty(0, np.int64), snapshot_end=end))
+                snapshot = np.empty(0, np.int64)
+                tracks.append(Track(mark, {consumer}, snapshot, end, convoy=convoy, careful=careful))
             elif here is not None:
                 here.members.add(consumer)
             else:
-                tracks.append(Track(mark, {consumer}))
+                tracks.append(Track(mark, {consumer}, convoy=convoy, careful=careful))
+
+    def _find_convoy(self, stream: str, state: ConsumerState, marks: Mapping[Source, Mark], careful: bool) -> int:
+        """The convoy that stands at exactly these positions, or a new one."""
+        tracks = {source: self.tracks.get((stream, source), []) for source in marks}
+        some = next(iter(tracks.values()), [])
+        for number in {t.convoy for t in some if t.convoy and t.careful == careful and not state.snapshot}:
+            if all(_find_at(tracks[source], mark, number) for source, mark in marks.items()):
+                return number
+        return self._make_convoy()
+
+    def _make_convoy(self) -> int:
+        self._convoys += 1
+        return self._convoys
+
+    def enlist_ledger(self, stream: str, heads: Mapping[Source, Mark]) -> None:
+        """Have the sequences of a stream given out from these marks on. Before the consumers."""
+        convoy = self._make_convoy()
+        for source, mark in heads.items():
+            self.tracks.setdefault((stream, source), []).append(Track(mark, sequenced=True, convoy=convoy))
 
     def enlist_index(self, place: Place, mark: Mark) -> None:
         """Have the chunk index of a partition made from `mark` on, by whoever reads there."""
         tracks = self.tracks.setdefault(place, [])
-        here = next((t for t in tracks if t.position == mark.position and not t.is_alone), None)
+        ordered = place[0] in self.ordered
+        here = next(
+            (t for t in tracks if t.position == mark.position and not t.is_alone and t.sequenced == ordered), None
+        )
         if here is None:
             here = Track(mark)
             tracks.append(here)
@@ -68,6 +105,32 @@ class Positions:
         floors = {consumer: self.floors[consumer].get(source, 0) for consumer in track.members if self.floors[consumer]}
         return {consumer: floor for consumer, floor in floors.items() if floor > track.position}
 
+    def align(self, stream: str) -> None:
+        """Have convoys go together from now on that have met in every partition, and what only the index is made from go
+        with the head."""
+        tracks = {source: some for (name, source), some in self.tracks.items() if name == stream}
+        places: dict[int, dict[Source, int]] = defaultdict(dict)
+        apart: set[int] = set()
+        careful: set[int] = set()
+        for source, some in tracks.items():
+            head = next((track for track in some if track.sequenced), None)
+            for track in some:
+                if not track.convoy and head is not None and track.position == head.position:
+                    track.convoy = head.convoy
+                track.finish_snapshot()
+                places[track.convoy][source] = track.position
+                apart |= {track.convoy} if track.is_alone else set()
+                careful |= {track.convoy} if track.careful else set()
+        met: dict[tuple[object, ...], int] = {}
+        for number, positions in sorted(places.items()):
+            if number and number not in apart:
+                met.setdefault((number in careful, *sorted(positions.items())), number)
+        for number, positions in places.items():
+            into = met.get((number in careful, *sorted(positions.items()))) if number and number not in apart else None
+            if into is not None and into != number:
+                for track in (track for some in tracks.values() for track in some if track.convoy == number):
+                    track.convoy = into
+
     def settle(self, place: Place) -> list[Track]:
         """Join the tracks of a partition that have met; returns those that are no longer needed."""
         for track in self.tracks[place]:
@@ -83,7 +146,8 @@ class Positions:
                 for track in tracks:
                     if consumer in track.members and track is not tail:
                         own[source] = track.mark
-        return own
+        own |= self.parked.get(consumer, {})
+        return own | {source: Mark(offset) for source, offset in self.holds.get(consumer, {}).items()}
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         own = self.own(consumer)
@@ -91,7 +155,34 @@ class Positions:
         floor = {s: at for s, at in self.floors[consumer].items() if at > self._position(consumer, s)}
         return ConsumerState(self.sequences[consumer], own, snapshot, floor)
 
+    def is_alone(self, consumer: ConsumerId) -> bool:
+        """Whether it is still being given last messages, in any partition."""
+        return any(track.is_alone and consumer in track.members for _, track in self.all())
+
+    def park(self, consumer: ConsumerId) -> None:
+        """Take a consumer off its tracks."""
+        mine = [
+            (place[1], track) for place, track in self.all() if consumer in track.members and place[0] == consumer[0]
+        ]
+        self.parked[consumer] = {source: track.mark for source, track in mine}
+        for _, track in mine:
+            track.members.discard(consumer)
+
+    def unpark(self, consumer: ConsumerId, *, careful: bool) -> None:
+        """Put a consumer on tracks again, where it left them."""
+        state, marks = self.state_of(consumer), self.parked.pop(consumer)
+        self.enlist(consumer, state, marks, careful=careful)
+
+    def drop_empty(self) -> list[tuple[Place, Track]]:
+        """Forget the tracks that nobody is on and nothing is made from; returns them."""
+        empty = [(p, t) for p, t in self.all() if not t.members and not t.indexed and not t.sequenced]
+        for place, track in empty:
+            self.tracks[place].remove(track)
+        return empty
+
     def _position(self, consumer: ConsumerId, source: Source) -> int:
+        if consumer in self.parked:
+            return self.parked[consumer][source].position
         tracks = self.tracks.get((consumer[0], source), ())
         return next((track.position for track in tracks if consumer in track.members), 0)
 
@@ -105,3 +196,8 @@ class Positions:
         """All of it. A session begins with this, so that each partition has a cursor before a consumer is written without
         a position of its own."""
         return self.delta(self.tracks, self.sequences)
+
+
+def _find_at(tracks: Iterable[Track], mark: Mark, convoy: int) -> Track | None:
+    """The track at a position that others may join."""
+    return next((t for t in tracks if t.position == mark.position and t.convoy == convoy and not t.is_alone), None)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from overlay.clock import now_ms
+from overlay.clock import now_ms, now_ns
 from overlay.config import Loaded
+from overlay.control.responses import describe_acks
 from overlay.deliver.state import ConsumerId
 from overlay.metrics import Metrics
 
@@ -77,8 +78,8 @@ def report_service(
     served = [shard for shard in shards if shard.mine]
     reasons = [trouble] if trouble else []
     reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
-    consumers = [_consumer(loaded, sessions, rates, c, c in elsewhere) for c in sorted(loaded.consumers)]
-    streams = [_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)]
+    consumers = [report_consumer(loaded, sessions, rates, c, c in elsewhere) for c in sorted(loaded.consumers)]
+    streams = [report_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)]
     reasons += [f"{c['stream']}/{c['name']}: {c['reason']}" for c in consumers if c["state"] == "stalled"]
     reasons += [f"{s['name']}: {s['reason']}" for s in streams if s["state"] == "stopped"]
     _set_gauges(metrics, consumers, streams)
@@ -86,7 +87,7 @@ def report_service(
     return {"ready": ready, "reasons": reasons, "streams": streams, "consumers": consumers}
 
 
-def _consumer(
+def report_consumer(
     loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId, is_elsewhere: bool
 ) -> dict[str, Any]:
     now = now_ms()
@@ -109,6 +110,10 @@ def _consumer(
             found |= {"state": "stopped", "reason": session.roster.stopped[consumer[0]]}
         elif consumer in session.roster.readers:
             found |= _place(session, consumer)
+        if session.clerk is not None and (seat := session.clerk.desk.seats.get(consumer)):
+            found["acks"] = describe_acks(seat.machine.info(now_ns()))
+        if consumer in session.roster.readers:
+            found |= _count_pending(session, consumer)
     lagging = found.get("lag_records", 0) and consumer in rates.newest
     found["lag_seconds"] = max(0, now - rates.newest[consumer]) / 1000 if lagging else 0.0
     return found
@@ -126,7 +131,8 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
                 lane = session.lanes.get(track)
                 known = lane is not None and lane.stable_end >= 0  # the first response tells where the log ends
                 lag = lag + max(0, lane.stable_end - track.position) if lag is not None and lane and known else None
-                catching_up |= track is not find_tail(tracks)
+                tail = find_tail(tracks)
+                catching_up |= tail is None or track.is_alone or track.position < tail.position
     return {
         "state": "starting" if lag is None else "catching up" if catching_up else "running",
         "consumer_sequence": session.positions.sequences[consumer],
@@ -135,7 +141,27 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     }
 
 
-def _stream(
+def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
+    """`num_pending`, and whether that is exact or an estimate; neither where it is not known."""
+    count, is_exact = 0, True
+    for (stream, source), tracks in session.positions.tracks.items():
+        if stream != consumer[0]:
+            continue
+        track = next((track for track in tracks if consumer in track.members), None)
+        lane = None if track is None else session.lanes.get(track)
+        if track is None or lane is None or lane.stable_end < 0:
+            return {}
+        if track.position < lane.stable_end:
+            if (sight := session.outlook.find(consumer, source)) is None:
+                return {}
+            count += sight.count
+            is_exact &= sight.is_exact and sight.end >= lane.stable_end
+    if session.clerk is not None and (seat := session.clerk.desk.seats.get(consumer)):
+        count += seat.machine.offers.count
+    return {"num_pending": count, "num_pending_is": "exact" if is_exact else "estimate"}
+
+
+def report_stream(
     loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
     stream = loaded.streams[name]
@@ -178,10 +204,11 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     """The chunk index of a stream, None when this session does not keep it.
 
     By partition: `chunks` that were made from today's config (retention may have taken some since), up to `position`, and
-    the `end` of the log, -1 until that is known. `reason`: why it is not kept for now.
+    the `end` of the log, -1 until that is known. `reason`: why it is not kept for now. `ledger`: the sequences that it has
+    given out, in how many runs; None where offsets give them.
     """
     if stream in session.roster.unindexed:
-        return {"reason": session.roster.unindexed[stream], "partitions": {}}
+        return {"reason": session.roster.unindexed[stream], "partitions": {}, "ledger": None}
     if stream not in session.roster.indexes:
         return None
     partitions = {}
@@ -191,7 +218,12 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
             ends = [lane.stable_end for t in tracks if (lane := session.lanes.get(t))]
             entry = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
             partitions[f"{topic}-{partition}"] = entry
-    return {"reason": "", "partitions": partitions}
+    ledger = session.roster.ledgers.get(stream)
+    given_out = None
+    if ledger is not None and ledger.next_sequence > 1:
+        last = ledger.next_sequence - 1
+        given_out = {"first_sequence": ledger.first_sequence, "last_sequence": last, "runs": len(ledger)}
+    return {"reason": "", "partitions": partitions, "ledger": given_out}
 
 
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-import structlog
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin, TopicFacts
-from overlay.config import ConsumerConfig, Loaded, StreamConfig
+from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, StreamConfig
 from overlay.config.filters import compile_filter
+from overlay.deliver.outbox import Outgoing
 from overlay.deliver.outlets import ensure_topics, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
+from overlay.desk.seat import needs_machine
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
+from overlay.index.ledger import Ledger
+from overlay.logs import get_logger
+from overlay.match import choose_values
 from overlay.source.check import check_mark
-from overlay.source.index import Index
+from overlay.source.index import Index, index_topic
 from overlay.source.mark import Mark, Source
 from overlay.source.start import find_start, patterns
 
+from .leases import find_held
 from .pipeline import Reader
 from .sources import Sources, list_sources
+from .topics import ensure_machine_topics, list_topics
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -32,6 +38,8 @@ class Roster:
     streams: dict[str, StreamConfig] = field(default_factory=dict)
     sources: dict[str, Sources] = field(default_factory=dict)
     readers: dict[ConsumerId, Reader] = field(default_factory=dict)
+    machines: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
+    """Those of them that have a machine."""
     stopped: dict[str, str] = field(default_factory=dict)
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     starts: dict[Source, int] = field(default_factory=dict)
@@ -44,18 +52,38 @@ class Roster:
     """Of the streams whose chunk index is kept here."""
     indexes: dict[str, Index] = field(default_factory=dict)
     """What these indexes hold so far."""
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    """Of the streams whose sequences a ledger gives; those of the others are offset + 1."""
+    ledger_topics: dict[str, str] = field(default_factory=dict)
+    """Where these ledgers are."""
+    heads: dict[str, Mapping[Source, Mark]] = field(default_factory=dict)
+    """Up to where ledgers that are kept here have given sequences out, with what is in `opening`."""
+    opening: list[Outgoing] = field(default_factory=list)
+    """Rounds of theirs that the first transaction has to hold."""
     unindexed: dict[str, str] = field(default_factory=dict)
     """Streams whose index is to be kept here and cannot be, and why."""
 
     @property
     def output_partitions(self) -> int:
         """How many partitions of output topics there are to write to."""
-        outlets = [reader.outlet for reader in self.readers.values()]
+        outlets = [reader.outlet for reader in self.readers.values() if reader.outlet]
         return sum({outlet.topic: outlet.partitions for outlet in outlets}.values())
 
     def is_served(self, topic: str) -> bool:
-        """Whether a stream that is being read has this topic."""
-        return any(topic in stream.topic_names for stream in self.streams.values())
+        """Whether a stream that is being read has this topic, or its ledger there."""
+        is_source = any(topic in stream.topic_names for stream in self.streams.values())
+        return is_source or topic in self.ledger_topics.values()
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a source topic loses records out of its midst."""
+        facts = self.topics.get(topic)
+        return facts is not None and "compact" in facts.config.get("cleanup.policy", "")
+
+    def stop(self, stream: str, reason: str) -> None:
+        """Leave a stream out."""
+        del self.streams[stream], self.sources[stream]
+        self.stopped[stream] = reason
+        log.error("stream stopped", stream=stream, reason=reason)
 
     def members(self, stream: str) -> list[ConsumerId]:
         return [consumer for consumer in self.readers if consumer[0] == stream]
@@ -71,7 +99,7 @@ async def make_roster(
     stalled: Mapping[ConsumerId, str],
     stopped: Mapping[str, str],
 ) -> tuple[Roster, Delta]:
-    """Look at everything the consumers of this shard need, create what is missing, and find where new ones start.
+    """Look at the streams of this shard; their consumers come later (`enlist`), when the indexes are there.
 
     `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that are to be left out for
     now, and why.
@@ -89,7 +117,8 @@ async def make_roster(
         try:
             if reason := stopped.get(name) or next((denied[t] for t in stream.topic_names if t in denied), ""):
                 raise SourceChanged(reason)
-            sources = list_sources(stream, facts, state)
+            is_extended = (name, index_topic(loaded.service.topics.prefix, name)) in state.topics
+            sources = list_sources(stream, facts, state, is_extended=is_extended)
             bounds = await admin.find_bounds(sources.partitions, committed=False)
             for source in sources.partitions:
                 compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
@@ -104,20 +133,48 @@ async def make_roster(
         roster.streams[name], roster.sources[name] = stream, sources
         roster.starts.update({source: first for source, (first, _) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
+    return roster, delta
+
+
+async def enlist(
+    client: AIOKafkaClient,
+    admin: Admin,
+    loaded: Loaded,
+    mine: Mapping[ConsumerId, ConsumerConfig],
+    state: ShardState,
+    roster: Roster,
+    delta: Delta,
+) -> None:
+    """Make the consumers ready whose streams are there: create what is missing, and find where new ones start.
+
+    Adds to the roster, and to the delta what the state has to remember of them. Raises SourceUnavailable.
+    """
     ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
-    roster.outputs, refused = await ensure_topics(admin, ready, loaded.service.topics.replication)
+    pushing = [config for config in ready if config.is_push]
+    roster.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
+    machines = [config for config in ready if needs_machine(config)]
+    found, lacking = await ensure_machine_topics(admin, loaded, machines)
+    roster.outputs |= found
+    held = await find_held(admin, loaded.service.topics.prefix, ready, state)
     for config in ready:
         try:
+            if why := held.get(config.id):
+                raise OverlayError(why)
             if why := refused.get(config.deliver_subject):
                 raise OverlayError(why)
-            await _enlist(client, admin, config, roster.outputs[config.deliver_subject], state, roster, delta)
+            if needs_machine(config):
+                wanted = list_topics(loaded.service.topics.prefix, config)
+                if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
+                    raise OverlayError(why)
+                roster.machines[config.id] = config
+            await _enlist(client, admin, config, roster.outputs.get(config.deliver_subject), state, roster, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
             roster.stalled[config.id] = str(error)
+            roster.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
     delta.consumers.update(_pin_absent(state, roster))
-    return roster, delta
 
 
 def _marks(state: ShardState, stream: str, source: Source) -> set[Mark]:
@@ -131,21 +188,26 @@ async def _enlist(
     client: AIOKafkaClient,
     admin: Admin,
     config: ConsumerConfig,
-    output: TopicFacts,
+    output: TopicFacts | None,
     state: ShardState,
     roster: Roster,
     delta: Delta,
 ) -> None:
     """Make ready one consumer, and find its start if it is new."""
-    sources = roster.sources[config.stream]
+    sources, ledger = roster.sources[config.stream], roster.ledgers.get(config.stream)
     if config.id not in state.consumers:
-        start = await find_start(client, admin, config, roster.streams[config.stream], sources.partitions)
+        stream, index = roster.streams[config.stream], roster.indexes.get(config.stream)
+        start = await find_start(client, admin, config, stream, sources.partitions, ledger, index)
         own = {source: Mark(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
-    outlet = make_outlet(output, config, sequenced=sources.is_sequenced)
+    outlet = make_outlet(output, config, sequenced=ledger is None) if output else None
     accepts = compile_filter(config.filter, roster.streams[config.stream])
-    roster.readers[config.id] = Reader(config.id, patterns(config), outlet, accepts)
+    begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+    first = config.opt_start_seq if begins else 0
+    has_machine = config.id in roster.machines
+    values = choose_values(config.filter, roster.streams[config.stream])
+    roster.readers[config.id] = Reader(config.id, patterns(config), outlet, accepts, first, has_machine, values)
 
 
 def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerState]:

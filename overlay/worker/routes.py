@@ -19,7 +19,7 @@ from overlay.clock import now_ms
 from overlay.config.stream import StreamConfig
 from overlay.index.chunks import Chunks
 from overlay.index.derive import derive
-from overlay.index.plan import OPEN_END, Route, Saving, plan
+from overlay.index.plan import OPEN_END, Route, Saving, plan, weigh
 from overlay.index.probes import NO_PART
 from overlay.index.prune import Answers, evaluate
 from overlay.metrics import Metrics
@@ -53,8 +53,8 @@ class Detour:
         span = self.route.next(position)
         if self.chunks is None or span is None or span.next_offset == OPEN_END:
             return None
-        rows = np.searchsorted(self.chunks.next_offset, (position, span.next_offset - 1), side="right")
-        return int(self.chunks.bytes[rows[0] : rows[1] + 1].sum())
+        size = int(weigh(self.chunks, np.array([position]), np.array([span.next_offset]))[0])
+        return size if size >= 0 else None
 
     def find_mark(self, position: int) -> Mark:
         """The mark at a position that has been come to without reading."""
@@ -72,7 +72,7 @@ def plan_detour(
     if not readers or not len(chunks):
         return None
     answers = [
-        evaluate(derive(stream, reader.subjects, filter=reader.filter, now=now, start=position), chunks)
+        evaluate(derive(stream, reader.subjects, reader.values, reader.filter, now=now, start=position), chunks)
         for reader in readers
     ]
     levels = np.maximum.reduce([answer.levels for answer in answers])

@@ -1,54 +1,49 @@
 """`overlay run`: a config folder's consumers in one process, with HTTP for operators, until told to stop.
 
 The process is one worker of a group. It serves the shards that the group gives it; a second process with the same config
-takes its part of them, or stands by when there is one shard only.
+takes its part of them, or stands by when there is one shard only. What is served is what the folder's files and the control
+topic say together (control/book.py), and follows both while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import mmh3
-import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from overlay.admin import Admin
-from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.connection import check_reachable
+from overlay.control.book import Book
+from overlay.control.serve import Registrar
+from overlay.control.topics import ensure_own_topics
 from overlay.deliver.outlets import find_fault
-from overlay.deliver.state import ConsumerId
-from overlay.errors import SourceUnavailable
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
+from .holding import Holding
 from .http import make_app, start_http
 from .identity import Identity, identify
 from .membership import Membership
-from .pipeline import Outcome
 from .report import Rates, report_service
-from .shard import Shard, unless
+from .session import Session
+from .shard import unless
 from .takeover import ensure_state_topic, state_topic
 from .warmup import load_kernels
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SWITCH_S = 0.0002
 """How long a thread waits for the GIL before it asks for it. The event loop and the pipeline hand bytes to each other all
 the time; with Python's 5 ms each would stand still while the other has work for a moment."""
-RELEASE_S = 20.0
-"""How long a shard may take to commit what is under way when it is given up."""
 PAUSE_S = 2.0
 """Longest pause between two tries to reach Kafka: how late a Kafka that is back may be noticed."""
-
-
-def shard_of(owned: tuple[str, ...], shards: int) -> int:
-    """The shard that owns a consumer, or with the stream's name alone its index: murmur3 of `stream/consumer`, modulo the
-    shards."""
-    return mmh3.hash("/".join(owned), signed=False) % shards
 
 
 @dataclass(slots=True)
@@ -56,21 +51,25 @@ class Service:
     """Runs what a config folder says. `port` is where HTTP listens once `run` has started it."""
 
     loaded: Loaded
+    """The folder's files, as they were last taken up."""
     metrics: Metrics = field(default_factory=Metrics)
-    shards: dict[int, Shard] = field(default_factory=dict)
     rates: Rates = field(default_factory=Rates)
     port: int = 0
     trouble: str = "starting"
     identity: Identity = field(init=False)
     cluster: str = ""
     """Kafka's id of the cluster, once it has been reached."""
-    shard_count: int = 0
-    owned: frozenset[int] = frozenset()
-    """The shards that the group has given to this worker."""
-    _serving: dict[asyncio.Task[None], asyncio.Event] = field(default_factory=dict)
+    holding: Holding | None = None
+    """Once this worker is one of the group."""
+    _registrar: Registrar | None = None
 
     def __post_init__(self) -> None:
         self.identity = identify(self.loaded)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Of the shards that this worker serves now."""
+        return self.holding.sessions if self.holding else []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises CredentialsRefused, or OverlayError when the HTTP address is taken."""
@@ -86,6 +85,13 @@ class Service:
         finally:
             sys.setswitchinterval(interval)
             await runner.cleanup()
+
+    def reload(self, files: Loaded) -> None:
+        """The folder's files have changed. What they say of the service itself counts from the next start."""
+        self.loaded = replace(files, service=self.loaded.service)
+        self.identity = identify(self.loaded)
+        if self._registrar is not None:
+            self._registrar.reload(self.loaded)
 
     async def _work_on(self, stop: asyncio.Event) -> None:
         """Work, and wait for Kafka however long it takes; wrong credentials are another matter and end the service."""
@@ -115,61 +121,59 @@ class Service:
         self.cluster = await admin.find_cluster()
         count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         await check_writable(admin, state_topic(prefix))
-        self.shard_count = count
-        self.trouble = "waiting for the group of workers to hand out shards"
+        self._registrar = await self._open_registrar(admin) if await self._ensure_control(admin) else None
+        try:
+            await self._be_member(admin, count, stop)
+        finally:
+            self.holding, registrar, self._registrar = None, self._registrar, None
+            if registrar is not None:
+                await registrar.close()
+
+    async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
+        service, registrar = self.loaded.service, self._registrar
+        prefix = service.topics.prefix
+        loaded = self.loaded if registrar is None else registrar.book.effective()
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
+            self.holding = Holding(loaded, count, admin, self.metrics, membership, group, self.rates)
+            self.trouble = ""
+            if registrar is not None:
+                group.create_task(registrar.run(self.holding, stop), name="control")
+            await membership.run(stop, self.holding.take, self.holding.release)
 
-            async def take(numbers: set[int]) -> None:
-                self.trouble, self.owned = "", frozenset(numbers)
-                for number in sorted(numbers):
-                    mine = {c: config for c, config in self.loaded.consumers.items() if shard_of(c, count) == number}
-                    keeps = tuple(name for name in self.loaded.streams if shard_of((name,), count) == number)
-                    if mine or keeps:
-                        shard = Shard(
-                            self.loaded, number, mine, keeps, admin, self.metrics, membership, self._commit_seen
-                        )
-                        self.shards[number] = shard
-                        enough = asyncio.Event()
-                        self._serving[group.create_task(shard.run(enough), name=f"shard-{number}")] = enough
+    async def _ensure_control(self, admin: Admin) -> bool:
+        """Whether there is a control topic; without one the folder's consumers are served all the same."""
+        topics = self.loaded.service.topics
+        refused = await ensure_own_topics(admin, topics.prefix, topics.replication)
+        for topic, reason in refused.items():
+            log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
+        return not refused
 
-            await membership.run(stop, take, self._release)
-
-    async def _release(self) -> None:
-        """Give up all shards: commit what is under way, and stop."""
-        self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
-        for enough in self._serving.values():
-            enough.set()
-        if self._serving:
-            _, late = await asyncio.wait(self._serving, timeout=RELEASE_S)
-            for task in late:
-                log.warning("shard given up with a transaction under way", shard=task.get_name())
-                task.cancel()
-        self._serving.clear()
-        self.shards.clear()
-
-    def _commit_seen(self, outcome: Outcome) -> None:
-        now = now_ms()
-        for consumer, records in outcome.delivered.items():
-            self.metrics.records_delivered.labels(*consumer).inc(records)
-            age = max(0, now - outcome.oldest[consumer]) / 1000
-            self.metrics.delivery_latency_seconds.labels(*consumer).observe(age)
-        self.rates.note(outcome, now)
+    async def _open_registrar(self, admin: Admin) -> Registrar | None:
+        """The control topic, read to its end; None where Kafka does not let us. Raises SourceUnavailable."""
+        name = f"{self.identity.prefix}@{socket.gethostname()}"
+        registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name)
+        try:
+            await registrar.open()
+        except OverlayError as error:
+            await registrar.close()
+            if isinstance(error, SourceUnavailable):
+                raise
+            log.error("there are no requests: the control topic is not read", reason=str(error))
+            return None
+        return registrar
 
     def report(self) -> dict[str, Any]:
         """What the HTTP endpoints and the CLI show."""
-        found = report_service(
-            self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self._find_elsewhere()
-        )
-        place = {"cluster": self.cluster, "shards": sorted(self.owned), "shard_count": self.shard_count}
+        if self.holding is None:
+            found = report_service(self.loaded, (), self.rates, self.metrics, self.trouble, ())
+            shards: list[int] = []
+            count = 0
+        else:
+            found, shards, count = self.holding.report(), sorted(self.holding.owned), self.holding.count
+        place = {"cluster": self.cluster, "shards": shards, "shard_count": count}
         return found | {"service": asdict(self.identity) | place}
-
-    def _find_elsewhere(self) -> frozenset[ConsumerId]:
-        """Consumers whose shards the group has not given to this worker; nobody while it has given none yet."""
-        if self.trouble:
-            return frozenset()
-        return frozenset(c for c in self.loaded.consumers if shard_of(c, self.shard_count) not in self.owned)
 
 
 async def check_writable(admin: Admin, topic: str) -> None:

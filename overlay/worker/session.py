@@ -26,20 +26,24 @@ from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import Denied, Feed, Lane, Lost
 from overlay.source.mark import Mark
 
+from .clerk import Clerk
 from .commits import Commits, Round
+from .following import Following
 from .indexing import Reach
-from .pipeline import Outcome, Pipeline, Task
+from .intake import Intake
+from .outlook import Outlook
+from .parking import Parking
+from .pipeline import Outcome, Pipeline
 from .positions import Place, Positions
 from .roster import Roster
 from .routes import Detours
-from .tracks import Track, plan_round
+from .tracks import Track
 
 log = get_logger(__name__)
 
-ROUND_BYTES = 8 << 20
 BACKLOG_BYTES = 1 << 19
 PROGRESS_S = 5.0
 SEAL_S = 1.0
@@ -57,19 +61,31 @@ class Session:
     positions: Positions
     commits: Commits
     plain: PlainSender | None
+    clerk: Clerk | None = None
+    """Who serves the consumers that have machines."""
     halted: dict[Place, str] = field(default_factory=dict)
     """Partitions with a corrupt batch in the way."""
     feed: Feed = field(init=False)
     lanes: dict[Track, Lane] = field(default_factory=dict)
     detours: Detours = field(init=False)
+    intake: Intake = field(init=False)
+    following: Following = field(init=False)
+    outlook: Outlook = field(init=False)
+    committed: dict[str, int] = field(default_factory=dict)
+    """Of the ledgers that are kept here, the first sequence that is not committed yet."""
     reaches: dict[Place, Reach] = field(init=False)
     """How far the indexes reach that are kept here, with what is on its way to their topics."""
+    _serving: asyncio.Task[None] | None = None
+    _parking: Parking | None = None
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _turn: int = 0
     _told: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.detours = Detours(self.roster, self.positions, self.metrics)
+        self.intake = Intake(self.roster, self.positions, self.lanes, self.detours, self.metrics, self.committed)
+        self.following = Following(self.roster)
+        compacted = [topic for topic in self.roster.topics if self.roster.is_compacted(topic)]
+        self.outlook = Outlook(self.roster.streams, self.roster.indexes, compacted)
         self.reaches = {
             place: Reach(self.roster.indexes[place[0]].count_made(place[1], track.position), track.position)
             for place, track in self.positions.all()
@@ -80,17 +96,22 @@ class Session:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
         for place, track in self.positions.all():
             self.detours.plan(place, track)
-        for place in self.positions.tracks:
-            self._join(place)
-        await self.commits.open(self.positions.everything())
+        self._settle(set(self.positions.tracks))
+        await self.commits.open(self.positions.everything(), self.roster.opening)
+        self.committed.update((stream, self.roster.ledgers[stream].next_sequence) for stream in self.roster.heads)
         self.feed = Feed(self.client)
         try:
+            await self.following.open(self.feed)
             for place, track in self.positions.all():
                 size = self.detours.find_size(track)
                 self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
             reading = asyncio.create_task(self._read(stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
-            await _run_both(reading, committing)
+            if self.clerk is not None:
+                self._parking = Parking(self.positions, self.clerk, self.roster.readers)
+                self.clerk.on_progress = self._note_progress
+                self._serving = asyncio.create_task(self.clerk.run(self._send_plain), name="clerk")
+            await _run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
             await self.feed.close()
 
@@ -103,12 +124,20 @@ class Session:
         sending: asyncio.Task[None] | None = None
         try:
             with ThreadPoolExecutor(1, "pipeline") as thread:
-                pipeline = Pipeline(self.roster.streams, self.positions.sequences, self.roster.index_topics)
+                pipeline = Pipeline(
+                    self.roster.streams,
+                    self.positions.sequences,
+                    self.roster.index_topics,
+                    self.roster.ledgers,
+                    self.outlook,
+                )
                 while not stop.is_set():
                     feed.changed.clear()
                     if moved := await self._recover():
                         await self.commits.put(self._note_moved(moved))
-                    tasks, tracks = self._take_round()
+                    self.following.read()
+                    await self._come_back()
+                    tasks, tracks = self.intake.take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
                     if not tasks and not await _is_quiet(feed.changed, stopping, patience):
@@ -126,47 +155,40 @@ class Session:
                 if rest.index:
                     self._count(rest)
                     await self.commits.put(Round(rest, self.positions.delta((), ())))
+                if self.clerk is not None and self._serving is not None:
+                    self.clerk.end()
+                    await self._serving
                 self.commits.end()
         finally:
             stopping.cancel()
 
-    def _take_round(self) -> tuple[list[Task], list[tuple[Place, Track]]]:
-        """What is there to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
-        tasks: list[Task] = []
-        owners: list[tuple[Place, Track]] = []
-        size = 0
-        places = list(self.positions.tracks)
-        self._turn = (self._turn + 1) % max(1, len(places))  # so that a backlog of some does not starve the others
-        for place in places[self._turn :] + places[: self._turn]:
-            tracks = self.positions.tracks[place]
-            fetched_to: dict[Track, int] = {}
-            for track in tracks:
-                ready = self.lanes[track].ready
-                if isinstance(ready, Fetched) and not track.halted:
-                    fetched_to[track] = ready.next_offset
-            for turn in plan_round(tracks, fetched_to) if size < ROUND_BYTES else ():
-                fetched = self._take(place, turn.track)
-                readers = tuple(self.roster.readers[consumer] for consumer in sorted(turn.track.members))
-                stream, source = place
-                floors = self.positions.floors_at(turn.track, source)
-                tasks.append(
-                    Task(
-                        stream, source, fetched, turn.track.position, turn.stop, readers,
-                        turn.track.only, floors, turn.track.indexed,
-                    )
-                )  # fmt: skip
-                owners.append((place, turn.track))
-                size += fetched.data.size
-                self.metrics.records_fetched.labels(stream).inc(fetched.records)
-        return tasks, owners
+    def _note_progress(self) -> None:
+        """A machine has delivered: somebody may have room again."""
+        if self.positions.parked:
+            self.feed.changed.set()
 
-    def _take(self, place: Place, track: Track) -> Fetched:
-        """What has come for a track. Its lane goes on where the track will, before the next fetch is sent."""
-        lane = self.lanes[track]
-        fetched = lane.take()
-        assert isinstance(fetched, Fetched)
-        self.detours.lead(place, track, lane, lane.position)
-        return fetched
+    def _leave(self) -> set[ConsumerId]:
+        """Have those leave their tracks who cannot keep up; whose position is written differently from now on."""
+        assert self._parking is not None
+        left, empty = self._parking.leave()
+        for _, track in empty:
+            self._shut(track)
+        changed, self._parking.returned = left | self._parking.returned, set()
+        return changed
+
+    async def _come_back(self) -> None:
+        """Have those go on who left their tracks and have room again."""
+        for place, track in self._parking.come_back() if self._parking is not None else ():
+            self.detours.plan(place, track)
+            size = self.detours.find_size(track)
+            self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
+
+    def _shut(self, track: Track) -> None:
+        """Nobody needs what comes here any more."""
+        self.detours.forget(track)
+        self.intake.drop(track)
+        if lane := self.lanes.pop(track, None):
+            self.feed.shut(lane)
 
     async def _recover(self) -> set[Place]:
         """Have tracks go on whose position the log does not have; the partitions of those that retention has passed."""
@@ -181,6 +203,7 @@ class Session:
                         self._note_loss(place, first - track.position, track)
                         track.mark = Mark(first)
                         moved.add(place)
+                    self.intake.drop(track)
                     self.lanes[track].seek(track.position)
         return moved
 
@@ -205,7 +228,7 @@ class Session:
 
     def _note_moved(self, places: set[Place]) -> Round:
         """A round without records, so that a position is remembered even when none ever comes after it."""
-        changed = {consumer for place in places for consumer in self._settle(place)}
+        changed = self._settle(places)
         return Round(Outcome(), self.positions.delta(places, changed))
 
     def _absorb(self, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
@@ -219,6 +242,8 @@ class Session:
                 track.mark = progress.mark
                 moved.add(place)
             lane = self.lanes[track]
+            if self.intake.keeps(track, progress) or track.halted:
+                continue
             if progress.stopped:
                 track.halted = True
                 self._halt(place, outcome)
@@ -229,15 +254,22 @@ class Session:
                 self.detours.lead(place, track, lane, track.position)
             behind = lane.stable_end - lane.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
-        for place in {place for place, _ in owners}:
-            changed |= self._settle(place)
+        changed |= self._settle({place for place, _ in owners})
+        if self.clerk is not None:
+            changed |= self.clerk.offer(outcome.offers, outcome.beyond) | self._leave()
         self._count(outcome)
         self._tell_progress()
         batches = Round(outcome, self.positions.delta(moved, changed))
+        if outcome.given_out:
+            batches.on_commit = self._note_committed
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
         return batches
+
+    def _note_committed(self, done: Round) -> None:
+        self.committed.update(done.outcome.given_out)
+        self.feed.changed.set()  # there may be those who waited for it
 
     def _tell_progress(self) -> None:
         """Say now and then how far those are who are catching up."""
@@ -263,20 +295,23 @@ class Session:
                     consumer=consumer,
                 )
 
-    def _settle(self, place: Place) -> set[ConsumerId]:
+    def _settle(self, places: set[Place]) -> set[ConsumerId]:
         """Join tracks that have met; the consumers whose position is written differently from now on."""
-        tracks = self.positions.tracks[place]
-        changed = {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
-        self._join(place)
+        ordered = {stream for stream, _ in places} & self.positions.ordered
+        for stream in ordered:
+            self.positions.align(stream)
+        changed: set[ConsumerId] = set()
+        for place in places | {place for place in self.positions.tracks if place[0] in ordered}:
+            tracks = self.positions.tracks[place]
+            changed |= {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
+            self._join(place)
         return changed
 
     def _join(self, place: Place) -> None:
         """Join tracks that have met, until none does: those that were joined may leave out other parts, and meet again."""
         while spent := self.positions.settle(place):
             for track in spent:
-                self.detours.forget(track)
-                if lane := self.lanes.pop(track, None):
-                    self.feed.shut(lane)
+                self._shut(track)
             for track in self.positions.tracks[place]:
                 self.detours.plan(place, track)
                 if lane := self.lanes.get(track):
@@ -311,10 +346,10 @@ class Session:
                 bad = corruption.malformed
                 log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=bad.fault.text)
 
-    async def _send_plain(self, batches: list[Outgoing]) -> None:
+    async def _send_plain(self, batches: list[Outgoing]) -> list[int]:
         assert self.plain is not None
         async with self._plain_order:
-            await self.plain.send(batches)
+            return await self.plain.send(batches)
 
 
 async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patience: float | None) -> bool:
@@ -327,24 +362,28 @@ async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patien
         waiting.cancel()
 
 
-async def _run_both(reading: asyncio.Task[None], committing: asyncio.Task[None]) -> None:
-    """Wait for both; the first error ends the other."""
+async def _run_all(*tasks: asyncio.Task[None]) -> None:
+    """Wait for all of them; the first error ends the others."""
     try:
-        await asyncio.gather(reading, committing)
+        await asyncio.gather(*tasks)
     finally:
-        for task in (reading, committing):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(reading, committing, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def open_positions(roster: Roster, state: ShardState, indexed: Mapping[Place, Mark]) -> Positions:
     """Where the roster's consumers stand, and where indexing goes on. A partition in which a consumer has no position yet is
     read from its start."""
-    positions = Positions()
-    for consumer in roster.readers:
+    positions = Positions(ordered=frozenset(roster.ledgers))
+    for stream, heads in roster.heads.items():
+        positions.enlist_ledger(stream, heads)
+    for consumer, reader in roster.readers.items():
         sources = roster.sources[consumer[0]].partitions
         marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
-        positions.enlist(consumer, state.consumers[consumer], marks)
+        # who keeps the ledger knows sequences before they are committed, and only transactions keep them to themselves
+        careful = consumer[0] in roster.heads and reader.outlet is not None and not reader.outlet.transactional
+        positions.enlist(consumer, state.consumers[consumer], marks, careful=careful)
     for place, mark in indexed.items():
         positions.enlist_index(place, mark)
     return positions

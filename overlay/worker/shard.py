@@ -16,16 +16,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from overlay.admin import Admin
 from overlay.config import ConsumerConfig, Loaded
 from overlay.connection import open_client
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.index import index_topic
+from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
 
@@ -33,12 +32,13 @@ from .commits import Commits
 from .indexes import open_indexes
 from .membership import Membership
 from .pipeline import Outcome
-from .roster import Roster, make_roster
+from .roster import Roster, enlist, make_roster
+from .seating import open_clerk
 from .session import Session, open_positions
 from .takeover import state_topic, take_over
 from .watch import watch_topics
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BACKOFF_S = (0.2, 3.0)
 STALL_S = 60.0
@@ -117,7 +117,7 @@ class Shard:
         async with contextlib.AsyncExitStack() as closing:
             client = await open_client(service.kafka)
             closing.push_async_callback(client.close)
-            outputs = {config.deliver_subject for config in self.mine.values()}
+            outputs = {config.deliver_subject for config in self.mine.values() if config.is_push}
             transactions, state = await take_over(
                 service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
             )
@@ -125,8 +125,9 @@ class Shard:
             roster, delta = await make_roster(
                 client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
             )
-            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), roster)
-            await transactions.look_up(outputs | set(roster.index_topics.values()))
+            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), roster, state, delta)
+            await enlist(client, self.admin, self.loaded, self.mine, state, roster, delta)
+            await transactions.look_up(outputs | set(roster.index_topics.values()) | roster.outputs.keys())
             state.apply(delta)
             place = (state_topic(service.topics.prefix), self.number)
             self.session = Session(
@@ -139,6 +140,16 @@ class Shard:
                     transactions, state, place, self.admin, self.metrics, self._commit_seen, roster.output_partitions
                 ),
                 plain=await self._open_plain(roster, closing),
+            )
+            self.session.clerk = await open_clerk(
+                client,
+                self.admin,
+                self.metrics,
+                self.loaded,
+                roster,
+                state,
+                self.session.positions,
+                self.session.commits,
             )
             await self._load_snapshots(self.session)
             self.trouble = ""
@@ -183,20 +194,23 @@ class Shard:
         self.on_commit(outcome)
 
     async def _load_snapshots(self, session: Session) -> None:
-        """For last_per_subject: find the records that are still to be delivered. A scan, so it shows its progress."""
+        """For last_per_subject: find the records that are still to be delivered. It may take a scan: it shows its progress."""
         for (stream, source), track in session.positions.all():
             if not track.is_alone:
                 continue
             (consumer,) = track.members
             span = (max(track.position, session.roster.starts[source]), track.snapshot_end)
-            progress = ScanProgress(stream, consumer[1], source, span[1] - span[0])
+            progress = ScanProgress(stream, consumer[1], source, span[1] - span[0], self.metrics)
+            config = session.roster.streams[stream]
+            chunks = (session.roster.indexes.get(stream) or Index(config)).of(source)
             track.only = await find_lasts(
-                session.client, self.mine[consumer], session.roster.streams[stream], source, span, progress.step
+                session.client, self.mine[consumer], config, source, span, chunks, progress.step
             )
             progress.finish(track.only.size)
 
     async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
-        topics = {reader.outlet.topic for reader in roster.readers.values() if not reader.outlet.transactional}
+        outlets = [reader.outlet for reader in roster.readers.values() if reader.outlet]
+        topics = {outlet.topic for outlet in outlets if not outlet.transactional}
         if not topics:
             return None
         plain = PlainSender(self.loaded.service.kafka)
@@ -245,9 +259,12 @@ class ScanProgress:
     consumer: str
     source: Source
     total: int
+    metrics: Metrics
     _told: float = field(default_factory=time.monotonic)
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, fetched: int) -> None:
+        """Offsets out of `total`, and the bytes that it took since the last step."""
+        self.metrics.bytes_fetched.inc(fetched)
         if time.monotonic() - self._told >= 2.0:
             self._told = time.monotonic()
             percent = round(100 * done / max(1, self.total))

@@ -23,12 +23,17 @@ class Sources:
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether offsets give sequences: only one partition does."""
+        """Whether offsets give sequences unless the stream has a ledger: only one partition does."""
         return len(self.partitions) == 1
 
 
-def list_sources(stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState) -> Sources:
-    """The stream's partitions as Kafka has them. Raises SourceChanged for missing or recreated topics."""
+def list_sources(
+    stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState, *, is_extended: bool = False
+) -> Sources:
+    """The stream's partitions as Kafka has them. Raises SourceChanged for missing or recreated topics.
+
+    `is_extended`: the stream has a ledger, so that partitions that were added are read like any other.
+    """
     found: list[Source] = []
     for entry in stream.topics:
         facts = topics.get(entry.topic)
@@ -51,7 +56,7 @@ def list_sources(stream: StreamConfig, topics: Mapping[str, TopicFacts], state: 
         found.extend((entry.topic, p) for p in wanted)
     identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
     before = [source for source in _known_partitions(stream, state) if source in found]
-    if len(before) == 1 and len(found) > 1:
+    if len(before) == 1 and len(found) > 1 and not is_extended:
         return Sources(tuple(before), identities, tuple(s for s in found if s not in before))
     return Sources(tuple(found), identities)
 

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin, new_topic
 from overlay.connection import Properties
-from overlay.deliver.state import Delta, ShardState, decode
+from overlay.deliver.state import Delta, Replay, ShardState
 from overlay.deliver.transaction import Transactions
 from overlay.errors import Fenced, OverlayError
-from overlay.source.span import read_values
+from overlay.logs import get_logger
+from overlay.source.span import read_records
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STATE_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
@@ -55,14 +55,10 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
     """A shard's state, read to the high watermark, and how many records that took. Raises StateUnreadable."""
     log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
-    state, count = ShardState(), 0
-    async for _, value in read_values(client, topic, shard, log_start, end):
-        delta, is_checkpoint = decode(value)
-        if is_checkpoint:
-            state = ShardState()
-        state.apply(delta)
-        count += 1
-    return state, count
+    replay = Replay()
+    async for _, key, value in read_records(client, topic, shard, log_start, end):
+        replay.apply(key, value)
+    return replay.state, replay.count
 
 
 async def take_over(

@@ -32,6 +32,12 @@ class Track:
     snapshot_end: int = NO_STOP
     indexed: bool = False
     """Whether the stream's chunk index is made of what this track reads, beside what its members want."""
+    sequenced: bool = False
+    """Whether what this track reads gets its sequences then; it is the foremost (sequencing.py)."""
+    convoy: int = 0
+    """Tracks of several partitions with the same number go together (order.py); 0 for one that is by itself."""
+    careful: bool = False
+    """Whether its members may not be told of sequences that are not committed yet."""
     halted: bool = False
     """A corrupt batch is in the way; those who reach it stop as well."""
 
@@ -81,16 +87,17 @@ def plan_round(tracks: Sequence[Track], fetched_to: Mapping[Track, int]) -> list
 
 def join(tracks: list[Track]) -> list[Track]:
     """Merge tracks that have met, changing `tracks`; returns those that are no longer needed."""
-    met: dict[int, Track] = {}
+    met: dict[tuple[int, int], Track] = {}
     spent: list[Track] = []
     for track in tracks:
         if track.is_alone:
             continue
-        first = met.setdefault(track.position, track)
+        first = met.setdefault((track.position, track.convoy), track)
         if first is not track:
             first.members |= track.members
             first.halted |= track.halted
             first.indexed |= track.indexed
+            first.sequenced |= track.sequenced
             spent.append(track)
     tracks[:] = [track for track in tracks if track not in spent]
     return spent

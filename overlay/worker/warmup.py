@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import replace
 
 import numpy as np
-import structlog
 
-from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config import ConsumerConfig, StreamConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
 from overlay.deliver.assemble import Body, make_envelope
-from overlay.deliver.batch import EncodedBatch
+from overlay.deliver.batch import EncodedBatch, encode_records
 from overlay.deliver.outbox import Outlet
+from overlay.deliver.record import Record
+from overlay.desk.desk import Desk, Offer
+from overlay.desk.hearing import Hearing
+from overlay.desk.printing import Printing
+from overlay.desk.seat import Beginning, seat
+from overlay.index.ledger import Ledger
+from overlay.logs import get_logger
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
@@ -29,7 +36,7 @@ from overlay.source.start import patterns
 
 from .pipeline import Pipeline, Reader, Task
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _STREAM = {
     "name": "W",
@@ -52,10 +59,14 @@ def load_kernels() -> None:
     for codec in (Codec.NONE, Codec.LZ4):
         data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
         fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, Mark(1))
-        readers = tuple(_make_reader(stream, *each) for each in (("a", 1, None), ("b", 3, None), ("c", 1, _SQL)))
-        task = Task("W", ("w", 0), fetched, 0, NO_STOP, readers, indexed=True)
-        outcome = Pipeline({"W": stream}, {}, {"W": "w.index"}).run([task], 0)
-        assert sum(outcome.delivered.values()) == len(readers)
+        plain = tuple(_make_reader(stream, *each) for each in (("a", 1, None), ("b", 3, None), ("c", 1, _SQL)))
+        readers = (*plain, replace(plain[0], id=("W", "m"), has_machine=True))
+        task = Task("W", ("w", 0), fetched, 0, NO_STOP, readers, indexed=True, sequenced=True)
+        ledger = Ledger()
+        outcome = Pipeline({"W": stream}, {}, {"W": "w.index"}, {"W": ledger}).run([task], 0)
+        assert ledger.sequence_from(task.source, 0) == ledger.positions_at(1)[task.source] + 1 == 1
+        assert sum(outcome.delivered.values()) == len(plain)
+        _load_desk(plain[0].outlet, [offer for _, offer in outcome.offers])
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
     # of them and hold up deliveries for 100 ms
     gc.collect()
@@ -69,3 +80,23 @@ def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | No
     envelope = make_envelope("W", name, full=False, source_time=False)
     outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, True, envelope)
     return Reader(config.id, patterns(config), outlet, compile_filter(config.filter, stream))
+
+
+def _load_desk(outlet: Outlet | None, offers: list[Offer]) -> None:
+    """One message is delivered, delivered again, and acked."""
+    config = ConsumerConfig.model_validate(
+        {"stream": "W", "durable_name": "m", "deliver_subject": "a", "ack_wait": 1, "interest": "always"}
+    )
+    desk = Desk({config.id: seat(fill_defaults(config), Beginning(), 0, outlet, None)}, Printing("w"))
+    token = Record(None, b"+ACK", [("Nats-Reply-To", b"$JS.ACK.W.m.1.1.1.1.1")])
+    acks = np.frombuffer(encode_records([token], 0).build(), np.uint8)
+    delivered = 0
+    for now, offered in ((1, offers), (3, [])):
+        desk.take_in(offered, {}, {"W": now}, now)
+        desk.find_wanted()
+        delivered += sum(desk.give_out((), {}, now).delivered.values())
+    heard = Hearing("W", ["m"], (), "w").read(acks, 0, NO_ABORTS)
+    desk.take_in((), {config.id: heard.said["m"]}, {"W": 3}, 3)
+    desk.give_out((), {}, 3)
+    assert delivered == 2
+    assert not desk.seats[config.id].machine.window.pending.count

@@ -11,15 +11,14 @@ import asyncio
 import time
 from dataclasses import replace
 
-import structlog
-
 from overlay.admin import Admin, TopicFacts
 from overlay.deliver.outlets import find_fault
 from overlay.errors import DeliveryFailed, SourceChanged, SourceUnavailable
+from overlay.logs import get_logger
 
 from .roster import Roster
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EVERY_S = 1.0
 TOPICS_A_SECOND = 200

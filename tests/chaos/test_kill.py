@@ -14,7 +14,6 @@ import os
 import random
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +23,7 @@ from confluent_kafka import Producer
 from tests.oracle.push import place
 from tests.support.index import check_chunks, read_index
 from tests.support.kafka import NewTopicFixture
+from tests.support.ledger import check_in_order, read_ledger
 from tests.support.service import READY_S, RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -32,8 +32,6 @@ from tests.worker.scenes import (
     Scene,
     Seen,
     check_output,
-    check_tokens,
-    describe_difference,
     expect,
     read_committed,
 )
@@ -55,6 +53,7 @@ class Traffic:
     bootstrap: str
     topics: Sequence[str]
     rng: random.Random
+    rate: int = RATE
     stop: threading.Event = field(default_factory=threading.Event)
     written: int = 0
     error: BaseException | None = None
@@ -70,7 +69,7 @@ class Traffic:
         try:
             self._transactional.init_transactions(30)
             began = time.monotonic()
-            while not self.stop.wait(max(0.0, began + self.written / RATE - time.monotonic())):
+            while not self.stop.wait(max(0.0, began + self.written / self.rate - time.monotonic())):
                 if self.rng.random() < 0.2:
                     self._write_transaction()
                 else:
@@ -153,7 +152,7 @@ def test_kill_at_random_moments(scene: Scene, running_service: StartService, new
     for name, output in outputs.items():
         found[name] = read_committed(scene.bootstrap, output)
         if name == "wide":
-            check_wide(found[name], wanted[name])
+            check_in_order(found[name], wanted[name], read_ledger(scene, "MANY"), "wide", "MANY")
         else:
             check_output(found[name], wanted[name], stream="ONE", consumer=name, prefix="")
     check_places(found["keyed"])
@@ -191,24 +190,6 @@ def await_all(bootstrap: str, output: str, count: int) -> list[Seen]:
     with CommittedReader(bootstrap, output) as reader:
         wait_until(lambda: len(reader.read()) >= count, 90, f"{output} has {count} records")
         return reader.seen
-
-
-def check_wide(found: Sequence[Seen], wanted: Sequence[Seen]) -> None:
-    """Several partitions: no sequence in the token, and each source partition in its own order."""
-    ordered = sorted(found, key=lambda record: record.token.consumer_sequence)
-    check_tokens(ordered, "MANY", "wide")
-    assert {record.token.sequence for record in ordered} == {0}
-    home = {record.header(b"n"): record for record in wanted}
-    assert len(home) == len(wanted)
-    by_partition: dict[int, list[int]] = defaultdict(list)
-    for record in ordered:
-        source = home[record.header(b"n")]
-        assert (record.key, record.value) == (source.key, source.value)
-        by_partition[source.partition].append(source.offset)
-    for partition in range(3):
-        here = [record for record in wanted if record.partition == partition]
-        offsets = by_partition[partition]
-        assert offsets == [record.offset for record in here], describe_difference(offsets, here)
 
 
 def check_places(found: Sequence[Seen]) -> None:

@@ -89,9 +89,39 @@ def test_a_bad_filter_is_refused_at_its_place(tmp_path: Path, text: str, where: 
         assert each in str(problem)
 
 
+FLIGHTS = "filter_value: {template: '{header:origin}.{header:dest}'}\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "filter", "where", "words"),
+    [
+        ("", "{values: [flights.JFK]}", "", []),
+        ("", '{sql: dep_delay > 60, values: ["flights.JFK"], match_unfiltered: true}', "", []),
+        ("", '{values: ["flights.JFK.>"]}', "5:19: filter.values[0]", ["is none. Wildcards go into filter_subjects"]),
+        ("", '{values: ["no subject"]}', "5:19: filter.values[0]", ["found 'no subject', which no message has"]),
+        ("", '{values: ["trips.a"]}', "5:19: filter.values[0]", ["the stream has the subjects flights.>"]),
+        ("", "{values: [flights.a.b]}", "5:19: filter.values[0]", ["the stream builds flights.*"]),
+        ("", '{values: [flights.a, ""]}', "5:30: filter.values[1]", ["every message has one"]),
+        ("", "{match_unfiltered: true}", "5:28: filter.match_unfiltered", ["goes with `values`"]),
+        ("filter_value: {header: region}\n", '{values: [eu, "", "a b", "*"], match_unfiltered: true}', "", []),
+        (FLIGHTS, '{values: [JFK.LAX, ""]}', "", []),
+        (FLIGHTS, "{values: [JFK]}", "5:19: filter.values[0]", ["made by {header:origin}.{header:dest}"]),
+        (FLIGHTS, '{values: ["JFK.a b"]}', "5:19: filter.values[0]", ["which no message has"]),
+    ],
+)
+def test_filter_values(tmp_path: Path, stream: str, filter: str, where: str, words: list[str]) -> None:
+    """What no message can have is refused: such a consumer would be empty, and nobody could say why."""
+    files = {"streams/flights.yaml": TYPED + stream, "consumers/c.yaml": f"{CONSUMER}filter: {filter}\n"}
+    problems = [str(problem) for problem in load_files(tmp_path, files).problems]
+    assert len(problems) == bool(where), problems
+    for problem in problems:
+        assert problem.startswith(f"{tmp_path}/consumers/c.yaml:{where}: "), problem
+        assert all(each in problem for each in words), problem
+
+
 def test_a_changed_filter_is_a_legal_update() -> None:
     old = ConsumerConfig.model_validate({"stream": "S", "durable_name": "c", "deliver_subject": "o"})
-    for settings in ({"sql": "a = 'b'"}, {"properties": {"application_properties": {"a": "b"}}}):
+    for settings in ({"sql": "a = 'b'"}, {"values": ("eu",)}, {"properties": {"application_properties": {"a": "b"}}}):
         new = old.model_copy(update={"filter": FilterConfig.model_validate(settings)})
         assert [*check_update(old, new)] == [*check_update(new, old)] == []
 

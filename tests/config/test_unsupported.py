@@ -9,30 +9,10 @@ from overlay.config.unsupported import find_unsupported
 from tests.config.folders import CONSUMER, load_files
 
 ASKS = {
-    "ack_wait": "5s",
-    "max_deliver": "3",
-    "backoff": "[1s]",
-    "replay_policy": "original",
-    "rate_limit_bps": "8000",
-    "sample_freq": '"10%"',
-    "flow_control": "true\nidle_heartbeat: 1s",
-    "headers_only": "true",
-    "max_batch": "3",
-    "max_expires": "1s",
-    "max_bytes": "100",
-    "deliver_group": "g",
-    "idle_heartbeat": "1s",
     "inactive_threshold": "1m",
     "num_replicas": "1",
     "mem_storage": "true",
     "sourcing": "true",
-    "pause_until": "2099-01-01T00:00:00Z",
-    "filter.values": "[a]",
-    "filter.match_unfiltered": "true",
-    "dead_letter": "dead",
-    "nak_delay_frees_pending": "true",
-    "interest": "group",
-    "max_ack_pending": "-1",
 }
 
 SUPPORTED = {
@@ -45,11 +25,25 @@ SUPPORTED = {
     "delivery": "at_least_once",
     "on_undeliverable": "stop",
     "replay_policy": "instant",
-    "headers_only": "false",
+    "headers_only": "true",
+    "ack_wait": "5s",
+    "backoff": "[1s]",
+    "rate_limit_bps": "8000",
+    "sample_freq": '"10%"',
+    "flow_control": "true\nidle_heartbeat: 1s",
+    "deliver_group": "g",
+    "idle_heartbeat": "1s",
+    "pause_until": "2099-01-01T00:00:00Z",
+    "dead_letter": "dead",
+    "nak_delay_frees_pending": "true",
+    "interest": "always",
+    "max_ack_pending": "-1",
     "priority_policy": "none",
-    "max_deliver": "-1",
+    "max_deliver": "3",
     "filter": "{sql: a = '1'}",
 }
+
+PULL = ("ack_policy", "max_waiting", "max_batch", "max_expires", "max_bytes")
 
 
 @pytest.mark.parametrize(("field", "value"), ASKS.items())
@@ -68,22 +62,20 @@ def test_what_works_now_loads(tmp_path: Path, field: str, value: str) -> None:
     assert loaded.problems == ()
 
 
-@pytest.mark.parametrize("policy", ["explicit", "all"])
-def test_acks_come_later(tmp_path: Path, policy: str) -> None:
-    (problem,) = load_files(tmp_path, {"consumers/c.yaml": CONSUMER.replace("none", policy)}).problems
-    assert f"c.yaml:4:13: ack_policy: ack_policy {policy}" in str(problem)
-    assert "is not supported yet. Write ack_policy: none" in str(problem)
+@pytest.mark.parametrize("policy", ["explicit", "all", "none"])
+def test_policies(tmp_path: Path, policy: str) -> None:
+    text = CONSUMER.replace("ack_policy: none", f"ack_policy: {policy}")
+    assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
 
 
-def test_the_default_policy_is_refused_as_such(tmp_path: Path) -> None:
-    text = CONSUMER.replace("ack_policy: none\n", "")
-    (problem,) = load_files(tmp_path, {"consumers/c.yaml": text}).problems
-    assert "the default, is not supported yet" in str(problem)
+def test_pull_consumers(tmp_path: Path) -> None:
+    text = "stream: FLIGHTS\ndurable_name: c\nack_policy: explicit\nmax_batch: 5\nmax_expires: 1s\nmax_bytes: 100\n"
+    assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
 
 
-def test_pull_and_ephemeral_consumers_come_later() -> None:
-    pull = ConsumerConfig.model_validate({"stream": "S", "name": "c"})
-    assert [path for path, _ in find_unsupported(pull)] == [("durable_name",), ("deliver_subject",), ("ack_policy",)]
+def test_ephemeral_consumers_come_later() -> None:
+    ephemeral = ConsumerConfig.model_validate({"stream": "S", "name": "c"})
+    assert [path for path, _ in find_unsupported(ephemeral)] == [("durable_name",)]
 
 
 def test_jetstreams_errors_come_before_not_supported(tmp_path: Path) -> None:
@@ -93,16 +85,22 @@ def test_jetstreams_errors_come_before_not_supported(tmp_path: Path) -> None:
 
 def test_every_field_is_carried_or_refused() -> None:
     """A field that neither list knows would be ignored silently."""
-    carried = {"stream", "durable_name", "name", "deliver_subject", "filter_subject", "filter_subjects", *SUPPORTED}
+    carried = {
+        "stream",
+        "durable_name",
+        "name",
+        "deliver_subject",
+        "filter_subject",
+        "filter_subjects",
+        *SUPPORTED,
+        *PULL,
+    }
     refused = {
-        *(field for field in ASKS if "." not in field),
-        "ack_policy",
-        "max_waiting",
+        *ASKS,
         "direct",
         "priority_policy",
         "priority_groups",
         "priority_timeout",
     }
     assert set(ConsumerConfig.model_fields) == carried | refused
-    own = {field.removeprefix("filter.") for field in ASKS if field.startswith("filter.")}
-    assert set(FilterConfig.model_fields) == {"sql", "properties"} | own
+    assert set(FilterConfig.model_fields) == {"sql", "properties", "values", "match_unfiltered"}

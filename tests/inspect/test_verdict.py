@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from overlay.admin import Replicas
+from overlay.control.journal import journal_id
+from overlay.control.records import control_topic
+from overlay.deliver.notices import events_topic
+from overlay.deliver.replies import reply_topic
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
@@ -19,6 +23,7 @@ ALL = frozenset({"Describe", "DescribeConfigs", "Read", "Write", "Create", "Dele
 FULL = TopicAnswer(True, 3, "id", ALL, {"cleanup.policy": "delete", "retention.ms": "604800000"})
 ABSENT = TopicAnswer(False)
 INDEX = "overlay.FLIGHTS.index"
+OWN = ("overlay.state", "overlay.control", "overlay.replies", "overlay.events")
 
 
 def judge(
@@ -36,7 +41,7 @@ def judge(
     }
     loaded = load_files(folder, {"overlay.yaml": files.get("service", SERVICE), **texts})
     assert loaded.problems == ()
-    found = {"flights": FULL, "late": ABSENT, INDEX: ABSENT, "overlay.state": ABSENT, **topics}
+    found = {"flights": FULL, "late": ABSENT, INDEX: ABSENT, **dict.fromkeys(OWN, ABSENT), **topics}
     answers = Answers(1, operations, found, groups or {"overlay.workers": ALL}, ("flights", "late"))
     return {finding.need.name: finding for finding in judge_all(find_needs(loaded), answers, loaded.service)}
 
@@ -49,13 +54,18 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
         (Kind.OUTPUT, "late"): "Describe DescribeConfigs Write Create",
         (Kind.INDEX, INDEX): "Describe DescribeConfigs Read Write Create",
         (Kind.STATE, "overlay.state"): "Describe Read Write Delete Create",
+        (Kind.CONTROL, "overlay.control"): "Describe Read Write Create",
+        (Kind.REPLIES, "overlay.replies"): "Describe Write Create",
+        (Kind.EVENTS, "overlay.events"): "Describe DescribeConfigs Write Create",
         (Kind.TRANSACTION, "overlay.shard.0"): "Describe Write",
         (Kind.TRANSACTION, "overlay.shard.1"): "Describe Write",
+        (Kind.TRANSACTION, "overlay.control.0"): "Describe Write",
+        (Kind.TRANSACTION, "overlay.control.1"): "Describe Write",
         (Kind.GROUP, "overlay.workers"): "Describe Read",
         (Kind.CLUSTER, "kafka-cluster"): "IdempotentWrite",
     }
     plans = {need.name: plan_topic(need, loaded.service) for need in find_needs(loaded)}
-    assert [name for name, plan in plans.items() if plan] == ["late", INDEX, "overlay.state"]
+    assert [name for name, plan in plans.items() if plan] == ["late", INDEX, *OWN]
     assert index_topic("overlay", "FLIGHTS") == INDEX
     plan = plans[INDEX]
     assert plan is not None and (plan.partitions, plan.config["cleanup.policy"]) == (1, "compact")
@@ -65,9 +75,13 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
 
 
 def test_names_are_those_of_the_service(tmp_path: Path) -> None:
-    names = {need.kind: need.name for need in find_needs(load_files(tmp_path, {}))}
+    needs = find_needs(load_files(tmp_path, {}))
+    names = {need.kind: need.name for need in needs}
     assert names[Kind.STATE] == state_topic("overlay")
-    assert names[Kind.TRANSACTION] == transactional_id("overlay", 0)
+    own = [names[kind] for kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS)]
+    assert own == [control_topic("overlay"), reply_topic("overlay"), events_topic("overlay")]
+    ids = [need.name for need in needs if need.kind is Kind.TRANSACTION]
+    assert ids == [transactional_id("overlay", 0), journal_id("overlay", 0)]
 
 
 def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
@@ -76,8 +90,9 @@ def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:
         "flights": State.OK,
         "late": State.CREATED,
         INDEX: State.CREATED,
-        "overlay.state": State.CREATED,
+        **dict.fromkeys(OWN, State.CREATED),
         "overlay.shard.0": State.UNKNOWN,
+        "overlay.control.0": State.UNKNOWN,
         "overlay.workers": State.OK,
         "kafka-cluster": State.OK,
     }
@@ -128,7 +143,7 @@ def test_a_missing_source_has_a_did_you_mean(tmp_path: Path) -> None:
 def test_a_source_that_a_consumer_fills_will_be_there(tmp_path: Path) -> None:
     other = "name: LATE\ntopics: [late]\n"
     loaded = load_files(tmp_path, {"streams/late.yaml": other, "consumers/late.yaml": CONSUMER})
-    topics = {"flights": FULL, "late": ABSENT, "overlay.state": ABSENT, INDEX: ABSENT, "overlay.LATE.index": ABSENT}
+    topics = {"flights": FULL, **dict.fromkeys(("late", *OWN, INDEX, "overlay.LATE.index"), ABSENT)}
     answers = Answers(1, ALL, topics, {}, ())
     found = judge_all(find_needs(loaded), answers, loaded.service)
     assert [finding.state for finding in found if finding.need.name == "late"] == [State.CREATED, State.CREATED]

@@ -9,7 +9,7 @@ from overlay.config import load
 from overlay.connection import open_client
 from overlay.index.chunks import Chunks
 from overlay.source.index import Index, index_topic
-from overlay.subject import Matcher, Pattern
+from overlay.subject import Pattern
 from tests.worker.scenes import Scene, expect, read_committed
 
 
@@ -42,7 +42,7 @@ def check_chunks(chunks: Chunks, scene: Scene, topic: str, first: int = 0, parti
         assert chunks.records[row] == len(held)
         assert chunks.addressed[row] == len(expect(held))
     for pattern in ("a.*", "*.y", ">"):
-        counts, known = chunks.subject_counts(Matcher([(Pattern(pattern), 0)]))
+        counts, known = chunks.subject_counts([Pattern(pattern)])
         assert known.all()
         below = [record for record in expect(records, [pattern], prefix="") if record.offset < chunks.next_offset[-1]]
         assert counts.sum() == len([record for record in below if record.offset >= first])

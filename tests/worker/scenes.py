@@ -182,6 +182,12 @@ class Served:
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
 
+    def reload(self, scene: Scene, problems: int = 0) -> None:
+        """Have it take up the folder as it is now, with so many problems in it."""
+        loaded = load(scene.folder)
+        assert len(loaded.problems) == problems, [str(problem) for problem in loaded.problems]
+        self._loop.call_soon_threadsafe(self.service.reload, loaded)
+
     def consumer(self, name: str) -> dict[str, Any]:
         return next(found for found in self.report()["consumers"] if found["name"] == name)
 

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from overlay.index.chunks import Chunks
 from overlay.source.index import index_topic
-from overlay.subject import Matcher, Pattern
+from overlay.subject import Pattern
 from tests.source.test_start import delete_below
 from tests.support.index import check_chunks, read_index
 from tests.support.kafka import NewTopicFixture
@@ -168,7 +168,7 @@ def test_which_subjects_the_chunks_have(scene: Scene, new_topic: NewTopicFixture
         chunks = await_indexed(scene, topic, end)
     counted: Counter[str] = Counter()
     for place in PLACES:
-        counts, _ = chunks.subject_counts(Matcher([(Pattern(place), 0)]))
+        counts, _ = chunks.subject_counts([Pattern(place)])
         counted[place] = int(counts.sum())
     seen = read_committed(scene.bootstrap, topic)
     assert counted == Counter((record.header(b"to") or b"").decode() for record in seen)

@@ -145,7 +145,7 @@ async def test_a_checkpoint_makes_what_lies_before_it_void(stage: Stage) -> None
     owner, _ = await stage.take_over()
     await commit(owner, Delta({("GONE", ("source", 0)): Mark(3)}))
     await owner.begin()
-    offset = await owner.finish(encode(mark(4), checkpoint=True))
+    offset, _ = await owner.finish(encode(mark(4), checkpoint=True))
     await commit(owner, mark(9))
     assert (await stage.read())[0].cursors == {PLACE: Mark(9)}
     await stage.admin.delete_records(stage.topic, 0, offset)

@@ -1,0 +1,296 @@
+"""The clerk of a session: keeps its desk at work. Hands in what comes, reads again what is needed, and has rounds committed.
+
+The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as offers.
+Here they meet the acks, the time, and what operators and readers do. A step of the desk is made of what has come since the
+last one; its two pure parts run in a thread of their own. Its batches and the machines' state go into one round, and rounds
+are committed in the order in which they were put (commits.py), whoever put them.
+
+What was offered and is not delivered is noted here for each consumer, by partition: its holds. The round of the reading loop
+that moves a cursor says where those stand who are behind it, and the round of the delivery says that they are not behind it
+any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.clock import now_ns
+from overlay.consumer.deadlines import NEVER
+from overlay.consumer.events import Acked, Event, Nakked, Progressed, Pulled, RangeAcked, Termed
+from overlay.deliver.addressees import Addressees
+from overlay.deliver.entry import Entry
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.record import Record
+from overlay.deliver.replies import parse_address
+from overlay.deliver.state import ConsumerId, Delta, write_machine
+from overlay.desk.desk import Desk, Offer, Work
+from overlay.desk.hearing import Heard, Hearing, Said
+from overlay.index.ragged import Ints
+from overlay.metrics import Metrics
+from overlay.source.feed import Feed, Fetched
+from overlay.source.mark import Source
+
+from .commits import Commits, Round
+from .interest import Readers
+from .listening import Listening
+from .pipeline import Outcome
+from .positions import Positions
+from .recall import Recall
+
+SendPlain = Callable[[list[Outgoing]], Coroutine[Any, Any, list[int]]]
+_Written = tuple[ConsumerId, int, int, tuple[int, int]]
+"""Whose a batch is, its partition, its records and their first and last consumer sequence; (0, -1) for no deliveries."""
+
+LONGEST_WAIT_S = 1.0
+PROBE_S = 0.1
+"""How often it is looked whether acks that a deadline waits for have come."""
+
+
+@dataclass(slots=True)
+class Clerk:
+    """Good for one session. `hearings`: by stream."""
+
+    desk: Desk
+    client: AIOKafkaClient
+    listening: Listening
+    hearings: Mapping[str, Hearing]
+    recall: Recall
+    positions: Positions
+    commits: Commits
+    metrics: Metrics
+    on_progress: Callable[[], None] = lambda: None
+    """Called when there may be room for more offers."""
+    readers: Readers = field(init=False)
+    _addressees: Addressees = field(init=False)
+    _written_to: set[str] = field(default_factory=set)
+    """Reply topics that the producer knows."""
+    _offers: list[Offer] = field(default_factory=list)
+    _beyond: dict[ConsumerId, int] = field(default_factory=dict)
+    """How much lies ahead of consumers behind their offers, where that has changed."""
+    _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
+    _held: dict[ConsumerId, deque[tuple[Source, Ints, Ints]]] = field(default_factory=dict)
+    """Of each consumer, what was offered and is not delivered: partition, sequences and offsets, in order."""
+    _heard_to: dict[tuple[str, Source], int] = field(default_factory=dict)
+    """Positions in ack topics as they were last put into a round."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._addressees = Addressees(self.commits.admin)
+        self.readers = Readers(self.commits.admin, self.desk.seats, self.order)
+
+    # what others do
+
+    def offer(self, offers: Iterable[tuple[Source, Offer]], beyond: Mapping[ConsumerId, int]) -> set[ConsumerId]:
+        """Take in what the reading has found, and what it has not come to; the consumers that are held from now on."""
+        fresh: set[ConsumerId] = set()
+        for source, offer in offers:
+            held = self._held.setdefault(offer.consumer, deque())
+            if not held:
+                fresh.add(offer.consumer)
+            held.append((source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows]))
+            self._offers.append(offer)
+            self._note_hold(offer.consumer)
+        self._beyond |= beyond
+        if self._offers or beyond:
+            self._wake.set()
+        return fresh
+
+    def order(self, consumer: ConsumerId, event: Event) -> None:
+        """Have one more event handed to a consumer's machine in the next step."""
+        self._orders.append((consumer, event))
+        self._wake.set()
+
+    def end(self) -> None:
+        """Nothing is offered any more: `run` returns after a last step."""
+        self._ended = True
+        self._wake.set()
+
+    def find_held(self, most: int) -> set[ConsumerId]:
+        """Consumers with this many messages, or more, that were offered and are not delivered."""
+        return {c for c, held in self._held.items() if sum(sequences.size for _, sequences, _ in held) >= most}
+
+    # the work
+
+    async def run(self, send_plain: SendPlain) -> None:
+        """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
+        feed = Feed(self.client)
+        watching: asyncio.Task[None] | None = None
+        try:
+            await self.listening.open(feed)
+            await self.readers.open()
+            watching = asyncio.create_task(self.readers.run(), name="readers")
+            with ThreadPoolExecutor(1, "desk") as thread:
+                is_last = False
+                while not is_last:
+                    is_last = self._ended
+                    self._wake.clear()
+                    feed.changed.clear()
+                    if not await self._step(thread, send_plain, is_last) and not is_last:
+                        await self._rest(feed)
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+            await feed.close()
+
+    async def _step(self, thread: ThreadPoolExecutor, send_plain: SendPlain, is_last: bool) -> bool:
+        """One step of the desk, if there is anything to do; whether there was."""
+        fetches = await self.listening.take()
+        await self.listening.probe(self.desk.waiting_for_acks)
+        offers, self._offers = self._offers, []
+        orders, self._orders = self._orders, []
+        beyond, self._beyond = self._beyond, {}
+        if not (is_last or fetches or offers or beyond or orders or self._is_due()):
+            return False
+        loop = asyncio.get_running_loop()
+        heard = await loop.run_in_executor(thread, self._hear, fetches)
+        said = await self._reach(self._sort(heard, orders))
+        up_to = dict(self.listening.up_to)
+        await loop.run_in_executor(thread, self.desk.take_in, offers, said, up_to, now_ns(), beyond)
+        recalled = await self.recall.read(await loop.run_in_executor(thread, self.desk.find_wanted))
+        work = await loop.run_in_executor(thread, self.desk.give_out, recalled.pieces, recalled.gone, now_ns())
+        self._count(heard, work)
+        acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}
+        self._heard_to |= acks
+        if work or acks:
+            done = self._make_round(work, Delta(acks=acks))
+            if plain := [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]:
+                done.plain = asyncio.create_task(self._send_plain(plain, send_plain))
+            await self.commits.put(done)
+        return True
+
+    async def _send_plain(self, batches: list[tuple[ConsumerId, Outgoing]], send: SendPlain) -> None:
+        offsets = await send([outgoing for _, outgoing in batches])
+        self._note_places(_describe(batches), offsets)
+
+    def _note_places(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
+        """Deliveries have been written: readers pass them there."""
+        for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
+            if seqs[0] > 0:
+                self.readers.note(consumer, partition, base, count, *seqs)
+
+    def _is_due(self) -> bool:
+        return self.desk.next_at <= now_ns() or any(
+            seat.blocked_at <= self.listening.up_to.get(consumer[0], 0) for consumer, seat in self.desk.seats.items()
+        )
+
+    async def _rest(self, feed: Feed) -> None:
+        """Wait until something comes or something is due."""
+        at = self.desk.next_at
+        patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
+        if self.desk.waiting_for_acks:
+            patience = min(patience, PROBE_S)
+        waiting = [asyncio.create_task(event.wait()) for event in (self._wake, feed.changed)]
+        try:
+            await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _hear(self, fetches: Iterable[tuple[str, Fetched]]) -> list[tuple[str, Heard]]:
+        return [
+            (stream, self.hearings[stream].read(fetched.data, fetched.position, fetched.aborted))
+            for stream, fetched in fetches
+        ]
+
+    @staticmethod
+    def _sort(
+        heard: Iterable[tuple[str, Heard]], orders: Iterable[tuple[ConsumerId, Event]]
+    ) -> dict[ConsumerId, list[Said | Event]]:
+        said: dict[ConsumerId, list[Said | Event]] = {}
+        for stream, each in heard:
+            for name, words in each.said.items():
+                said.setdefault((stream, name), []).extend(words)
+        for consumer, event in orders:
+            said.setdefault(consumer, []).append(event)
+        return said
+
+    async def _reach(self, said: dict[ConsumerId, list[Said | Event]]) -> dict[ConsumerId, list[Said | Event]]:
+        """The same without the replies that would go nowhere: one of them would hold up the transaction that it is in."""
+        wanted = {reply: None for events in said.values() for event in events if (reply := getattr(event, "reply", ""))}
+        if not wanted:
+            return said
+        by_place = {}
+        for reply in wanted:
+            address = parse_address(reply)
+            by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
+        _, lost = await self._addressees.sort(by_place.values())
+        if fresh := {entry.topic for entry in by_place.values() if entry not in lost} - self._written_to:
+            await self.commits.transactions.look_up(fresh)
+            self._written_to |= fresh
+        nowhere = {reply for reply, entry in by_place.items() if entry in lost}
+        if not nowhere:
+            return said
+        return {consumer: [_drop_reply(event, nowhere) for event in events] for consumer, events in said.items()}
+
+    def _make_round(self, work: Work, delta: Delta) -> Round:
+        """The step as a round, with where its consumers stand now."""
+        outcome = Outcome(batches=work.batches, delivered=work.delivered, newest=work.newest, oldest=work.oldest)
+        changed = set(work.records)
+        for consumer in changed:
+            self.positions.sequences[consumer] = self.desk.seats[consumer].machine.window.delivered.consumer
+            self._let_go(consumer)
+        self.on_progress()
+        machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
+        delta = self.positions.delta((), changed).merge(delta)
+        done = Round(outcome, delta, machines, work.is_checkpoint)
+        written = _describe(done.owned)  # the batches are let go of before the commit
+        done.on_commit = lambda round: self._note_places(written, round.offsets)
+        return done
+
+    def _let_go(self, consumer: ConsumerId) -> None:
+        """Forget the holds of what is delivered, or was found gone."""
+        held = self._held.get(consumer)
+        if not held:
+            return
+        position = self.desk.seats[consumer].machine.position
+        while held and int(held[0][1][-1]) <= position:
+            held.popleft()
+        if held and int(held[0][1][0]) <= position:
+            source, sequences, offsets = held[0]
+            left = sequences > position
+            held[0] = source, sequences[left], offsets[left]
+        self._note_hold(consumer)
+
+    def _note_hold(self, consumer: ConsumerId) -> None:
+        holds: dict[Source, int] = {}
+        for source, _, offsets in self._held[consumer]:
+            holds.setdefault(source, int(offsets[0]))
+        self.positions.holds[consumer] = holds
+
+    def _count(self, heard: Iterable[tuple[str, Heard]], work: Work) -> None:
+        for stream, each in heard:
+            for kind, count in each.kinds.items():
+                self.metrics.acks.labels(stream, kind).inc(count)
+            for flaw, count in each.refused.items():
+                self.metrics.acks_refused.labels(flaw.value).inc(count)
+        for flaw, count in work.refused.items():
+            self.metrics.acks_refused.labels(flaw.value).inc(count)
+        for consumer, count in work.redelivered.items():
+            self.metrics.redeliveries.labels(*consumer).inc(count)
+        for consumer, count in work.buried.items():
+            self.metrics.dead_letters.labels(*consumer).inc(count)
+        for consumer in work.records:
+            pending = self.desk.seats[consumer].machine.window.pending.count
+            self.metrics.ack_pending.labels(*consumer).set(pending)
+
+
+def _drop_reply(event: Said | Event, nowhere: Collection[str]) -> Said | Event:
+    if isinstance(event, Acked | RangeAcked | Nakked | Progressed | Termed | Pulled) and event.reply in nowhere:
+        return replace(event, reply="")
+    return event
+
+
+def _describe(batches: Iterable[tuple[ConsumerId, Outgoing]]) -> list[_Written]:
+    return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

@@ -1,0 +1,151 @@
+"""`overlay stream extend`: a stream of one partition gets a ledger, and with it the partitions that were added (design 11.7).
+
+Until then a record's sequence is its offset + 1, and every shard with a consumer of the stream works that out by itself. From
+the cut on the ledger says what sequences are. So no shard may deliver a record from the cut on as if there were no ledger,
+and none of them may be asked to be in time. Three steps, each made as the owner of the shards (amend.py), which fences
+whoever serves them:
+
+1. In every shard it is written down that the stream has a ledger, and in which topic. A session that reads this and finds
+   no ledger there stops the stream rather than go on by offsets.
+2. Then the cut is taken: the committed end of the log. What was delivered by offsets was so before step 1, and lies below it.
+   The first round of the ledger, offsets 0 to the cut with their old sequences, is committed by the shard that keeps the
+   stream.
+3. Every shard is taken over once more, so that sessions that stopped the stream begin again and find the ledger.
+
+Killed between any two of them, the same command goes on where it was; until then the stream is stopped and says so. With
+one shard, the first two are one transaction.
+
+Consumers with `delivery: at_least_once` are not held by transactions: what a fenced session still had under way to their
+outputs comes again, with the sequences that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin
+from overlay.clock import now_ms
+from overlay.config import Loaded, StreamConfig
+from overlay.connection import open_client
+from overlay.deliver.state import Delta, ShardState, encode
+from overlay.deliver.transaction import Transactions
+from overlay.errors import OverlayError
+from overlay.index.rounds import extend
+from overlay.source.index import Index, index_topic
+from overlay.source.mark import Source
+
+from .amend import amend, own_shard, read_states
+from .holding import shard_of
+from .indexes import create_topics, index_config
+from .ledgers import find_ends
+from .sequencing import write_round
+from .sources import list_sources
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What is to be extended: from one partition to those that were added. `is_begun`: the ledger is there already."""
+
+    stream: StreamConfig
+    topic: str
+    """Of the index."""
+    identity: str
+    """Kafka's id of it; empty while it is not there."""
+    shards: int
+    first: Source | None
+    """The partition that the stream had; None when that is not known any more."""
+    added: tuple[Source, ...]
+    is_begun: bool
+
+
+async def plan_extension(loaded: Loaded, name: str) -> Extension:
+    """Look at everything. Raises OverlayError where there is nothing to extend, SourceUnavailable."""
+    service, stream = loaded.service, loaded.streams[name]
+    admin, client = Admin(service.kafka), await open_client(service.kafka)
+    try:
+        topic = index_topic(service.topics.prefix, name)
+        topics = await admin.find_topics([*stream.topic_names, topic])
+        states = await read_states(client, admin, service.topics.prefix)
+        index = await _read_index(client, admin, stream, topic) if topic in topics else Index(stream)
+    finally:
+        await client.close()
+    found = [list_sources(stream, topics, state) for state in states]
+    divided = next((sources for sources in found if sources.unread), None)
+    is_begun = index.ledger.next_sequence > 1
+    if divided is None and not is_begun:
+        count = len(found[0].partitions) if found else 0
+        raise OverlayError(
+            f"stream {name} has one partition, and nothing was added to it"
+            if count == 1
+            else f"nothing is remembered of stream {name} that was read by offsets: a service gives it a ledger by itself"
+        )
+    identity = topics[topic].identity if topic in topics else ""
+    first = divided.partitions[0] if divided else None
+    return Extension(stream, topic, identity, len(states), first, divided.unread if divided else (), is_begun)
+
+
+async def carry_out(loaded: Loaded, plan: Extension) -> int:
+    """Extend the stream; the sequence up to which sequences are offsets + 1, -1 where that was settled before.
+
+    Raises Fenced when services keep taking a shard back, SourceUnavailable, OverlayError. What was done stays done.
+    """
+    service, name = loaded.service, plan.stream.name
+    admin, client = Admin(service.kafka), await open_client(service.kafka)
+    try:
+        identity = plan.identity or await _make_topic(admin, loaded, plan)
+        mark = Delta(topics={(name, plan.topic): identity})
+
+        def join(state: ShardState) -> Delta:
+            return mark if state.topics.get((name, plan.topic)) != identity else Delta()
+
+        cut = -1
+        if plan.shards > 1:
+            await amend(service, admin, join)
+        if not plan.is_begun:
+            cut = await _cut(client, admin, loaded, plan, mark)
+        if plan.shards > 1 or plan.is_begun:
+            await amend(service, admin, lambda state: mark)
+        return cut
+    finally:
+        await client.close()
+
+
+async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:
+    """Commit the first round of the ledger, unless somebody else has meanwhile."""
+    cut = -1
+
+    async def write(transactions: Transactions, state: ShardState) -> None:
+        nonlocal cut
+        assert plan.first is not None
+        if (await _read_index(client, admin, plan.stream, plan.topic)).ledger.next_sequence > 1:
+            return
+        end = (await find_ends(client, admin, (plan.first,)))[plan.first]
+        first = write_round(plan.topic, plan.stream.name, extend(plan.first, end), now_ms())
+        await transactions.look_up([plan.topic])
+        await transactions.begin()
+        await transactions.finish(encode(Delta(generation=state.generation).merge(mark)), [first])
+        cut = end.position
+
+    await own_shard(loaded.service, client, admin, shard_of((plan.stream.name,), plan.shards), write)
+    return cut
+
+
+async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str) -> Index:
+    """All of it: as the owner of the shard that keeps the stream nobody else has anything under way there."""
+    index = Index(stream)
+    index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+    await index.read(client, topic, end)
+    return index
+
+
+async def _make_topic(admin: Admin, loaded: Loaded, plan: Extension) -> str:
+    sources = await admin.find_topics(plan.stream.topic_names)
+    made, refused = await create_topics(admin, loaded.service, {plan.topic: index_config(sources.values())})
+    if plan.topic in refused:
+        raise OverlayError(f"topic {plan.topic} is needed for the ledger: {refused[plan.topic]}")
+    return made[plan.topic].identity

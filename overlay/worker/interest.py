@@ -1,0 +1,104 @@
+"""Interest: how far the readers of output topics are, and whether there are any (interfaces, Interest).
+
+The reader group of a push consumer with `interest: group` is its deliver_group, or a group of its own name. Its committed
+offsets are asked for while a delivery's ack_wait has not begun, and told to the machine as the consumer sequence up to which
+all has been read.
+
+A topic keeps its records whether or not anybody reads just now, so a consumer delivers without readers as well, as far as
+max_ack_pending lets it. Only one that is to go when nobody uses it (inactive_threshold) follows the group's members: it sleeps
+while there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import OffsetSpec
+
+from overlay.admin import Admin
+from overlay.config.consumer import ConsumerConfig, Interest
+from overlay.consumer.events import Bound, Event, Read, Unbound
+from overlay.deliver.state import ConsumerId
+from overlay.desk.footprints import Footprints
+from overlay.desk.seat import Seat
+from overlay.errors import OverlayError
+from overlay.logs import get_logger
+
+log = get_logger(__name__)
+
+EVERY_S = 0.5
+AT_ONCE = 50
+"""Groups that are asked about side by side."""
+
+Order = Callable[[ConsumerId, Event], None]
+
+
+def reader_group(config: ConsumerConfig) -> str:
+    """The group whose committed offsets count."""
+    return config.deliver_group or config.id[1]
+
+
+@dataclass(slots=True)
+class Readers:
+    """The reader groups of a session's consumers. `seats`: of those that have a machine."""
+
+    admin: Admin
+    seats: Mapping[ConsumerId, Seat]
+    order: Order
+    _footprints: dict[ConsumerId, Footprints] = field(default_factory=dict)
+    _bound: dict[ConsumerId, bool] = field(default_factory=dict)
+
+    async def open(self) -> None:
+        """Wake those who need no reader, and find out where the outputs end."""
+        for consumer, seat in self._followed():
+            machine, outlet = seat.machine, seat.outlet
+            assert outlet is not None
+            ends = await self.admin.find_offsets(
+                [(outlet.topic, p) for p in range(outlet.partitions)], OffsetSpec.latest(), committed=False
+            )
+            by_partition = {partition: end for (_, partition), end in ends.items()}
+            given = machine.window.delivered.consumer
+            self._footprints[consumer] = Footprints(by_partition, machine.window.read_up_to, given)
+            if not machine.config.inactive_threshold:
+                self.order(consumer, Bound())
+
+    def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
+        """Deliveries are with Kafka; see Footprints."""
+        if footprints := self._footprints.get(consumer):
+            footprints.note(partition, base, count, first, last)
+
+    async def run(self) -> None:
+        """Ask now and then, for ever."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                waiting = [(c, s) for c, s in self._followed() if s.machine.window.awaits_reader]
+                for at in range(0, len(waiting), AT_ONCE):
+                    await asyncio.gather(*(self._look(*each) for each in waiting[at : at + AT_ONCE]))
+                watched = [(c, s) for c, s in self._followed() if s.machine.config.inactive_threshold]
+                for at in range(0, len(watched), AT_ONCE):
+                    await asyncio.gather(*(self._count(*each) for each in watched[at : at + AT_ONCE]))
+            except OverlayError as error:
+                log.warning("reader groups cannot be looked at", reason=str(error))
+
+    def _followed(self) -> Iterable[tuple[ConsumerId, Seat]]:
+        return [
+            (consumer, seat)
+            for consumer, seat in self.seats.items()
+            if seat.outlet is not None and seat.machine.config.interest is Interest.GROUP
+        ]
+
+    async def _look(self, consumer: ConsumerId, seat: Seat) -> None:
+        assert seat.outlet is not None
+        committed = await self.admin.find_committed(reader_group(seat.machine.config), seat.outlet.topic)
+        read = self._footprints[consumer].find_read(committed)
+        if read > seat.machine.window.read_up_to:
+            self.order(consumer, Read(read))
+
+    async def _count(self, consumer: ConsumerId, seat: Seat) -> None:
+        is_bound = await self.admin.count_members(reader_group(seat.machine.config)) > 0
+        if self._bound.get(consumer) != is_bound:
+            self._bound[consumer] = is_bound
+            self.order(consumer, Bound() if is_bound else Unbound())

@@ -1,0 +1,149 @@
+"""Opening the ledgers of the streams that have one: what is known of their sequences, and where giving them out goes on.
+
+A ledger is opened in the transaction in which a session begins. Records that came while nobody gave sequences out get theirs
+there, all at once, one partition after the other; so do those that were there before the stream had a ledger. Partitions
+that have nothing new are named with a restart at the place where they stand. That keeps the knowledge of where that is
+beyond the retention of the index topic.
+
+Sequences that were given out have to be known. A state says in which index topic (by Kafka's id) the ledger of its streams
+is. When that topic is gone or is another one, when it has no round although consumers have been given something, or
+when its last round cannot be read, then nobody knows, and the stream stops with the choice that its operator has.
+
+A log that was cut (design 11.5) is another log from there on: its partition restarts behind the last chunk whose batch is
+still the one that was read, and the records that come in the place of the others get sequences of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+from overlay.admin import Admin
+from overlay.clock import now_ms
+from overlay.deliver.state import Delta, ShardState
+from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.index.rounds import allocate, restart
+from overlay.logs import get_logger
+from overlay.source.check import check_mark, glimpse
+from overlay.source.index import Index
+from overlay.source.mark import Mark, Source
+
+from .roster import Roster
+from .sequencing import write_round
+
+log = get_logger(__name__)
+
+_GIVE_UP = (
+    "Put the topic back as it was; or give the sequences up with `overlay stream reset {stream}`, after which they begin at"
+    " 1 again"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A ledger as its topic has it. `is_kept`: this shard gives the stream's sequences out."""
+
+    stream: str
+    topic: str
+    identity: str
+    index: Index
+    is_kept: bool
+
+
+def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, str]) -> str:
+    """Why a stream of several partitions has to stop whose index topic cannot be used."""
+    if stream in known:
+        return f"the ledger of stream {stream} is not to be had: {reason}. {_GIVE_UP.format(stream=stream)}"
+    return f"stream {stream} has no ledger yet: {reason}. The worker that keeps the stream's index makes it"
+
+
+def find_trouble(opening: Opening, state: ShardState, roster: Roster) -> str:
+    """Why nobody can know which sequences were given out, and what to do; empty when it is known."""
+    stream, topic = opening.stream, opening.topic
+    known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
+    if known is not None and known != opening.identity:
+        return f"topic {topic} with the ledger of stream {stream} was deleted and created again. {give_up}"
+    if known is not None and opening.index.ledger.next_sequence == 1 and _has_delivered(stream, state, roster):
+        return (
+            f"topic {topic} holds no round of the ledger of stream {stream}. If `overlay stream extend {stream}` was"
+            f" interrupted, run it again. {give_up}"
+        )
+    if opening.is_kept and opening.index.doubt >= 0:
+        return (
+            f"the record at offset {opening.index.doubt} of topic {topic} cannot be read, and it may have given out sequences"
+            f" of stream {stream}. Run the version of the overlay that wrote it; or delete the topic and run `overlay stream"
+            f" reset {stream}`, after which sequences begin at 1 again"
+        )
+    return ""
+
+
+def _has_delivered(stream: str, state: ShardState, roster: Roster) -> bool:
+    """Whether some position of the stream's lies beyond the log's start."""
+    own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
+    shared = [(source, mark) for (name, source), mark in state.cursors.items() if name == stream]
+    return any(mark.position > roster.starts.get(source, 0) for source, mark in (*own, *shared))
+
+
+async def open_ledger(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster, delta: Delta) -> None:
+    """Have the roster know a ledger and, where it is kept here, where it goes on. Raises SourceUnavailable."""
+    stream, ledger = opening.stream, opening.index.ledger
+    ledger.drop({source: roster.starts[source] for source in roster.sources[stream].partitions})
+    if opening.is_kept:
+        roster.heads[stream] = await _catch_up(client, admin, opening, roster)
+    if opening.is_kept or ledger.next_sequence > 1:
+        delta.topics[stream, opening.topic] = opening.identity
+    roster.ledgers[stream], roster.ledger_topics[stream] = ledger, opening.topic
+    log.info("ledger opened", stream=stream, next_sequence=ledger.next_sequence, runs=len(ledger), kept=opening.is_kept)
+
+
+async def _catch_up(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> Mapping[Source, Mark]:
+    """Write what is to be known before the first record is read; the ends of the partitions then."""
+    ledger, sources = opening.index.ledger, roster.sources[opening.stream].partitions
+    cut = await _find_cuts(client, admin, opening, roster)
+    heads = await find_ends(client, admin, sources)
+    rounds = [restart(ledger.standing, cut)] if cut else []
+    for round in rounds:
+        ledger.append(round)
+    taken = {source: (roster.starts[source], mark) for source, mark in heads.items()}
+    if (fresh := allocate(ledger.standing, taken)) is not None:
+        rounds.append(fresh)
+        ledger.append(fresh)
+    named = {run.source for round in rounds for run in round.runs}
+    if ledger.next_sequence > 1 and (idle := {s: ledger.mark_of(s) for s in sources if s not in named}):
+        rounds.append(restart(ledger.standing, idle))
+        ledger.append(rounds[-1])
+    roster.opening += [write_round(opening.topic, opening.stream, round, now_ms()) for round in rounds]
+    return {s: heads[s] if heads[s].position >= ledger.end_of(s) else ledger.mark_of(s) for s in sources}
+
+
+async def _find_cuts(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> dict[Source, Mark]:
+    """Where partitions go on whose log is not the one that was given sequences."""
+    index, cut = opening.index, dict[Source, Mark]()
+    sources = roster.sources[opening.stream].partitions
+    bounds = await admin.find_bounds(sources, committed=False)
+    for source in sources:
+        mark, compacted = index.ledger.mark_of(source), roster.is_compacted(source[0])
+        try:
+            await check_mark(client, opening.stream, source, mark, bounds[source], compacted=compacted)
+        except SourceChanged as error:
+            chunks = index.of(source)  # those that are left hold
+            cut[source] = chunks.mark(len(chunks) - 1) if len(chunks) else Mark(bounds[source][0])
+            log.error("partition restarts in the ledger", partition=source, at=cut[source].position, reason=str(error))
+    return cut
+
+
+async def find_ends(client: AIOKafkaClient, admin: Admin, sources: tuple[Source, ...]) -> dict[Source, Mark]:
+    """The committed end of each partition, with the batch before it. Raises SourceUnavailable."""
+    ends = {}
+    try:
+        for source, (first, end) in (await admin.find_bounds(sources)).items():
+            await client.add_topic(source[0])
+            ends[source] = (await glimpse(client, source, max(first, end - 1))).mark
+    except (KafkaError, OSError) as error:
+        raise SourceUnavailable(
+            f"the end of a log cannot be looked at: {str(error) or type(error).__name__}"
+        ) from error
+    return ends

@@ -1,0 +1,107 @@
+"""The ack topics of a session's streams: what has come, and up to when all that was sent has come (design 11.6).
+
+A deadline may fire only when every ack sent before it has been read. Kafka does not say when a record was sent, but a high
+watermark that is asked for after the deadline lies behind all of them; once the reading has passed it, nothing is missing. So
+the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction of somebody
+keeps the readable part of a log below its end: until it ends, redelivery of that stream's messages is suspended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import OffsetSpec
+
+from overlay.admin import Admin
+from overlay.clock import now_ns
+from overlay.errors import SourceChanged
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.mark import Source
+
+log = get_logger(__name__)
+
+STALL_S = 5.0
+"""Deadlines that wait for longer are reported."""
+
+Place = tuple[str, Source]
+
+
+@dataclass(slots=True)
+class _Probe:
+    """The ends that have to be passed for all acks before `at` to be read, ns; `since`: monotonic seconds."""
+
+    at: int
+    ends: Mapping[Source, int]
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class Listening:
+    """`positions`: by stream and partition of its ack topic, the next offset to read; what was taken lies before it."""
+
+    admin: Admin
+    metrics: Metrics
+    positions: dict[Place, int]
+    up_to: dict[str, int] = field(default_factory=dict)
+    """By stream, the time up to which all acks have been taken, ns."""
+    _lanes: dict[Place, Lane] = field(default_factory=dict)
+    _probes: dict[str, _Probe] = field(default_factory=dict)
+
+    async def open(self, feed: Feed) -> None:
+        """Begin to read."""
+        for place, position in self.positions.items():
+            self._lanes[place] = await feed.open(*place[1], position)
+            self.up_to[place[0]] = 0
+
+    async def take(self) -> list[tuple[str, Fetched]]:
+        """What has come since this was last asked, by stream, with its positions taken up."""
+        taken: list[tuple[str, Fetched]] = []
+        for place, lane in self._lanes.items():
+            match lane.take():
+                case Fetched() as fetched:
+                    taken.append((place[0], fetched))
+                    self.positions[place] = fetched.next_offset
+                case Lost(position):
+                    await self._go_on(place, lane, position)
+                case Denied(reason):
+                    raise SourceChanged(reason)
+        self._settle()
+        return taken
+
+    async def _go_on(self, place: Place, lane: Lane, position: int) -> None:
+        """Acks have gone unread: the topic's retention is shorter than we were away."""
+        stream, source = place
+        first, end = (await self.admin.find_bounds([source], committed=False))[source]
+        reached = first if position < first else end
+        if reached > position:
+            self.metrics.acks_lost.labels(stream).inc(reached - position)
+        log.error("acks have gone unread", stream=stream, topic=source[0], at=position, goes_on_at=reached)
+        self.positions[place] = reached
+        lane.seek(reached)
+
+    async def probe(self, streams: Iterable[str]) -> None:
+        """Find out what has to be read for all acks up to now, for streams that do not wait for that already."""
+        wanted = [stream for stream in streams if stream not in self._probes and stream in self.up_to]
+        if not wanted:
+            return
+        at = now_ns()
+        sources = {source: stream for stream, source in self._lanes if stream in wanted}
+        ends = await self.admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
+        for stream in wanted:
+            self._probes[stream] = _Probe(at, {s: end for s, end in ends.items() if sources[s] == stream})
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take note of what has been passed."""
+        for stream, probe in list(self._probes.items()):
+            if all(self.positions[stream, source] >= end for source, end in probe.ends.items()):
+                self.up_to[stream] = probe.at
+                del self._probes[stream]
+        for stream in self.up_to:
+            probe_of = self._probes.get(stream)
+            is_stalled = probe_of is not None and time.monotonic() - probe_of.since > STALL_S
+            self.metrics.redelivery_suspended.labels(stream).set(is_stalled)

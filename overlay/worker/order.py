@@ -1,0 +1,158 @@
+"""In which order the partitions of a stream with a ledger are read: consumers are given its records by their sequences. No IO.
+
+In a stream of one partition a consumer's place is an offset, and a track is all there is. Where there are several, a
+consumer's place is a sequence: below it it has been given everything, in all partitions, and nothing from there on. So
+its tracks go together, one in each partition, as a convoy. A round takes a convoy from run to run of the ledger, through
+one partition after the other, as far as records are at hand and the ledger reaches. What is at hand beyond that is kept
+for the next round.
+
+Convoys meet as tracks do: one that is going to reach the next one in this round has that one sit it out, and then they are
+one. The foremost, where the ledger is kept, is the head: what it reads is what gets sequences next, so it is in no need
+of an order. Convoys of those who must not be told of a sequence before it is committed never join it, and stop where the
+committed part of the ledger ends.
+
+A track that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.
+
+A partition that is stopped (a corrupt batch) is left out, and the others go on. Records whose sequence is lost (ledger.py) are
+read with those that come after them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from overlay.index.ledger import Ledger
+from overlay.source.mark import Source
+
+from .tracks import Track
+
+STEPS = 64
+"""Of a convoy in a round, at most: each has its price, and the head waits meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A track's part in a round, from `start` to `stop`; in one round it may have several."""
+
+    source: Source
+    track: Track
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`steps` in order; `wanted`: the tracks without whose data others cannot go on, however much those have at hand."""
+
+    steps: Sequence[Step]
+    wanted: frozenset[Track] = frozenset()
+
+
+def plan_steps(
+    tracks: Mapping[Source, Sequence[Track]], fetched_to: Mapping[Track, int], ledger: Ledger, committed: int
+) -> Plan:
+    """What to work on in a round. `fetched_to`: where the data in hand ends, for tracks that have some; `committed`: the
+    first sequence that is not committed yet."""
+    head = {source: track for source, some in tracks.items() for track in some if track.sequenced}
+    steps, held, sitting, wanted = list[Step](), set[Source](), set[int](), set[Track]()
+    for source, some in tracks.items():
+        if source in head:
+            steps += _follow(source, some, head[source], fetched_to, held)
+    convoys = sorted(_find_convoys(tracks), key=lambda convoy: convoy.find_place(ledger))
+    for i, convoy in enumerate(convoys):
+        if convoy.number in sitting:
+            continue
+        goal, ahead = committed if convoy.careful else ledger.next_sequence, None
+        for other in convoys[i + 1 :]:
+            if convoy.may_join(other) and (place := other.find_place(ledger)) < goal:
+                goal, ahead = place, other
+                break
+        own, missing = convoy.advance(fetched_to, ledger, goal)
+        steps += own
+        wanted |= missing
+        if own and convoy.reaches(own, goal, ledger):
+            if ahead is not None:
+                sitting.add(ahead.number)
+            elif not convoy.careful:
+                held |= head.keys()
+    steps += [
+        Step(source, track, track.position, fetched_to[track])
+        for source, track in sorted(head.items())
+        if source not in held and track in fetched_to and fetched_to[track] > track.position
+    ]
+    return Plan(steps, frozenset(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Convoy:
+    number: int
+    tracks: dict[Source, Track]
+
+    @property
+    def careful(self) -> bool:
+        return any(track.careful for track in self.tracks.values())
+
+    @property
+    def is_alone(self) -> bool:
+        return any(track.is_alone for track in self.tracks.values())
+
+    def may_join(self, other: _Convoy) -> bool:
+        return self.careful == other.careful and not self.is_alone and not other.is_alone
+
+    def find_place(self, ledger: Ledger) -> int:
+        """The sequence that comes next."""
+        places = (ledger.sequence_from(s, track.position) for s, track in self.tracks.items() if not track.halted)
+        return min(places, default=ledger.next_sequence)
+
+    def advance(self, fetched_to: Mapping[Track, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Track]]:
+        """The steps to the sequence `goal`, as far as they are possible now, and the track that lacks data for more."""
+        steps = list[Step]()
+        at = {source: track.position for source, track in self.tracks.items() if not track.halted}
+        sequence = self.find_place(ledger)
+        while sequence < goal and len(steps) < STEPS:
+            run = ledger.locate(sequence)
+            if run is None or run.first_sequence >= goal:
+                break
+            sequence = run.next_sequence
+            source, stop = run.source, run.first_offset + min(run.count, goal - run.first_sequence)
+            if source not in at or at[source] >= stop:
+                continue
+            track, start = self.tracks[source], at[source]
+            reach = min(stop, fetched_to.get(track, start), max(start, track.snapshot_end))
+            if reach > start:
+                steps.append(Step(source, track, start, reach))
+                at[source] = reach
+            if reach < stop:
+                return steps, {track}
+        return steps, set()
+
+    def reaches(self, steps: Sequence[Step], goal: int, ledger: Ledger) -> bool:
+        """Whether some steps lead to the sequence `goal`."""
+        at = {source: track.position for source, track in self.tracks.items() if not track.halted}
+        at |= {step.source: step.stop for step in steps}
+        return all(ledger.sequence_from(source, position) >= goal for source, position in at.items())
+
+
+def _find_convoys(tracks: Mapping[Source, Sequence[Track]]) -> list[_Convoy]:
+    """All but the head."""
+    found: dict[int, dict[Source, Track]] = defaultdict(dict)
+    for source, some in tracks.items():
+        for track in some:
+            if track.convoy and not track.sequenced:
+                found[track.convoy][source] = track
+    return [_Convoy(number, convoy) for number, convoy in found.items()]
+
+
+def _follow(
+    source: Source, tracks: Sequence[Track], head: Track, fetched_to: Mapping[Track, int], held: set[Source]
+) -> Iterator[Step]:
+    """The tracks of a partition that only the index is made from."""
+    for track in tracks:
+        if not track.convoy and track in fetched_to:
+            stop = min(fetched_to[track], head.position)
+            if stop == head.position:
+                held.add(source)
+            if stop > track.position:
+                yield Step(source, track, track.position, stop)

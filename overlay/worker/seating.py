@@ -1,0 +1,116 @@
+"""A session's desk as its state remembers it, and the clerk who works at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aiokafka.client import AIOKafkaClient
+from confluent_kafka.admin import OffsetSpec
+
+from overlay.admin import Admin
+from overlay.clock import now_ns
+from overlay.config import ConsumerConfig, Loaded, fill_defaults
+from overlay.consumer.acks import acks_topic
+from overlay.deliver.outlets import make_outlet
+from overlay.deliver.state import ConsumerId, ShardState
+from overlay.desk.desk import Desk
+from overlay.desk.hearing import Hearing
+from overlay.desk.printing import Printing
+from overlay.desk.seat import Beginning, Seat, seat
+from overlay.metrics import Metrics
+from overlay.source.mark import Source
+
+from .clerk import Clerk
+from .commits import Commits
+from .listening import Listening
+from .positions import Positions
+from .recall import Recall, locate_by, locate_in
+from .roster import Roster
+
+
+async def open_clerk(
+    client: AIOKafkaClient,
+    admin: Admin,
+    metrics: Metrics,
+    loaded: Loaded,
+    roster: Roster,
+    state: ShardState,
+    positions: Positions,
+    commits: Commits,
+) -> Clerk | None:
+    """The clerk for the roster's consumers that have a machine; None without any."""
+    machines = roster.machines
+    if not machines:
+        return None
+    prefix = loaded.service.topics.prefix
+    streams = sorted({stream for stream, _ in machines})
+    heard = await _find_acks(admin, prefix, streams, roster, state)
+    hearings = {
+        stream: Hearing(
+            stream,
+            [name for name_of, name in machines if name_of == stream],
+            [name for name_of, name in loaded.consumers if name_of == stream],
+            prefix,
+        )
+        for stream in streams
+    }
+    locates = {
+        stream: locate_by(roster.ledgers[stream])
+        if stream in roster.ledgers
+        else locate_in(roster.sources[stream].partitions[0])
+        for stream in streams
+    }
+    commits.has_machines = True
+    return Clerk(
+        Desk(await _fill_seats(admin, roster, state, machines), Printing(prefix)),
+        client,
+        Listening(admin, metrics, heard),
+        hearings,
+        Recall(client, admin, roster.streams, locates),
+        positions,
+        commits,
+        metrics,
+    )
+
+
+async def _fill_seats(
+    admin: Admin, roster: Roster, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig]
+) -> dict[ConsumerId, Seat]:
+    seats: dict[ConsumerId, Seat] = {}
+    for consumer, config in machines.items():
+        known = state.consumers[consumer]
+        sources = roster.sources[consumer[0]].partitions
+        starts = {s: mark.position if (mark := state.mark_of(consumer, s)) else roster.starts[s] for s in sources}
+        first = {s: max(at, known.floor.get(s, 0)) for s, at in starts.items()}
+        ledger = roster.ledgers.get(consumer[0])
+        start = 1 + (
+            min(first.values()) if ledger is None else min(ledger.sequence_from(s, at) for s, at in first.items()) - 1
+        )
+        last = 0
+        if config.replay_policy.value == "original":
+            ends = await admin.find_offsets(sources, OffsetSpec.latest())
+            last = max(ends.values()) if ledger is None else ledger.next_sequence - 1
+        beginning = Beginning(start, known.sequence, last, state.machines.pop(consumer, ()))
+        letters = roster.outputs.get(config.dead_letter or "")
+        outlet = roster.readers[consumer].outlet
+        seats[consumer] = seat(
+            fill_defaults(config),
+            beginning,
+            now_ns(),
+            outlet if config.is_push else None,
+            make_outlet(letters, config, sequenced=True) if letters else None,
+        )
+    return seats
+
+
+async def _find_acks(
+    admin: Admin, prefix: str, streams: Iterable[str], roster: Roster, state: ShardState
+) -> dict[tuple[str, Source], int]:
+    """Where to go on reading acks: where the state says, else at the end."""
+    places = {}
+    for stream in streams:
+        topic = acks_topic(prefix, stream)
+        for partition in range(roster.outputs[topic].partitions):
+            places[stream, (topic, partition)] = state.acks.get((stream, (topic, partition)))
+    ends = await admin.find_offsets((s for (_, s), at in places.items() if at is None), OffsetSpec.latest())
+    return {place: ends[place[1]] if at is None else at for place, at in places.items()}

@@ -1,0 +1,132 @@
+"""Giving out sequences in the service: rounds of the ledgers that a shard keeps, made as their records are read. No IO.
+
+The shard that keeps a stream's index gives its sequences out. One track in each partition of the stream is at the end of what
+has sequences (tracks.py, `sequenced`), and nobody is ahead of it. What such tracks read in a round of the pipeline gets
+sequences first (overlay/index/rounds.py), one round of the ledger for all partitions of a stream, and only then is it matched
+and delivered. The round's record goes into the transaction of the deliveries that tell of it: either both are there or
+neither. So rounds of the ledger are as frequent as those of the pipeline, which are slower the more there is to do, and
+records wait for their sequences no longer than for their transaction.
+
+Who delivers outside of transactions must not tell of a sequence before its round is committed, and other shards hear of it
+then. Both follow behind (order.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.deliver.batch import encode_records
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.record import Record
+from overlay.index.ledger import Ledger
+from overlay.index.rounds import allocate, restart
+from overlay.index.runs import Round, encode
+from overlay.scan.header import Bytes
+from overlay.source.feed import Fetched
+from overlay.source.mark import Mark, Source
+
+Ints = npt.NDArray[np.int64]
+
+Parts = Mapping[Source, tuple[int, Mark]]
+
+RENEW_MS = 3_600_000
+"""How often it is written anew where partitions stand that have nothing new: far more often than retention passes."""
+
+
+class Reading(Protocol):
+    """What has been read of a partition: from `position` on, all of `fetched`."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def source(self) -> Source: ...
+    @property
+    def fetched(self) -> Fetched: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def sequenced(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Sequencing:
+    """`ledgers`: of the streams that have one; `topics`: where rounds are written, of those that are kept here. Not for two
+    threads at once."""
+
+    ledgers: Mapping[str, Ledger]
+    topics: Mapping[str, str]
+    _renewed: dict[str, int] = field(default_factory=dict)
+
+    def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[Outgoing], dict[str, int]]:
+        """Sequences for what has been read, as records of the ledgers, and the next one of each. `now`: ms since 1970."""
+        taken: dict[str, dict[Source, tuple[int, Mark]]] = defaultdict(dict)
+        for each in readings:
+            if each.sequenced:
+                end = min(each.stop, each.fetched.next_offset)
+                taken[each.stream][each.source] = each.position, find_mark(each.fetched, end)
+        rounds: list[Outgoing] = []
+        for stream, parts in taken.items():
+            ledger = self.ledgers[stream]
+            for make in (self._renew, self._allocate):
+                round = make(stream, parts, now)
+                if round is not None:
+                    refusal = ledger.append(round)
+                    assert not refusal, (stream, round, refusal)
+                    rounds.append(write_round(self.topics[stream], stream, round, now))
+        return rounds, {stream: self.ledgers[stream].next_sequence for stream in taken}
+
+    def _allocate(self, stream: str, parts: Parts, now: int) -> Round | None:
+        return allocate(self.ledgers[stream].standing, parts)
+
+    def _renew(self, stream: str, parts: Parts, now: int) -> Round | None:
+        if now - self._renewed.setdefault(stream, now) < RENEW_MS:
+            return None
+        self._renewed[stream] = now
+        standing = self.ledgers[stream].standing
+        idle = {source: self.ledgers[stream].mark_of(source) for source in standing.ends if source not in parts}
+        return restart(standing, idle) if idle else None
+
+    def find_sequences(self, stream: str, source: Source, offsets: Ints) -> Ints:
+        """Of each offset its sequence. 0 where the record of its round is lost: it is delivered all the same."""
+        ledger = self.ledgers.get(stream)
+        return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
+
+
+def write_round(topic: str, stream: str, round: Round, now: int) -> Outgoing:
+    """A round as a batch for the index topic. `now`: ms since 1970."""
+    return Outgoing(topic, 0, encode_records([Record(*encode(stream, round))], now))
+
+
+def find_mark(fetched: Fetched, position: int) -> Mark:
+    """The mark at a position up to which something was read of a fetch."""
+    if position == fetched.next_offset:
+        return fetched.mark
+    ending = fetched.batches[fetched.batches["last_offset"] == position - 1]
+    if not ending.size:
+        return Mark(position)
+    return Mark(position, int(ending[-1]["leader_epoch"]), int(ending[-1]["crc"]))
+
+
+def cut(fetched: Fetched, start: int, stop: int) -> Bytes:
+    """The bytes of a fetch that hold the offsets from start to stop, so that not all of it is checked for each of its parts.
+
+    All of them where a transaction was aborted: the end of one may lie before the part.
+    """
+    batches = fetched.batches
+    is_whole = start <= fetched.position and stop >= fetched.next_offset
+    if is_whole or fetched.aborted.size or not batches.size:
+        return fetched.data
+    within = np.flatnonzero((batches["last_offset"] >= start) & (batches["base_offset"] < stop))
+    if not within.size:
+        return fetched.data[:0]
+    # behind the last batch may be what cannot be read
+    end = int(batches["end"][within[-1]]) if stop < fetched.next_offset else fetched.data.size
+    return fetched.data[int(batches["at"][within[0]]) : end]

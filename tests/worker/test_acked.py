@@ -1,0 +1,246 @@
+"""Consumers with acks on a real broker: delivered once while acked, again after ack_wait when not, through restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from overlay.consumer.acks import acks_topic
+from overlay.consumer.events import Pulled
+from overlay.consumer.pulls import PullRequest
+from overlay.deliver.replies import Address
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import (
+    CommittedReader,
+    Headers,
+    Scene,
+    Seen,
+    Served,
+    await_records,
+    await_state,
+    check_output,
+    expect,
+    produce,
+    read_committed,
+    serve,
+)
+
+
+def say(scene: Scene, records: Iterable[Seen], body: bytes = b"+ACK", more: Headers | None = None) -> None:
+    """Say something of deliveries, as any Kafka producer can."""
+    producer = Producer({"bootstrap.servers": scene.bootstrap, "linger.ms": 2})
+    for record in records:
+        headers: Headers = [("Nats-Reply-To", record.header(b"Nats-Reply-To")), *(more or ())]
+        producer.produce(acks_topic(scene.prefix, "S"), body, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def count(records: Iterable[Seen]) -> Counter[int]:
+    """Deliveries by stream sequence."""
+    return Counter(record.token.sequence for record in records)
+
+
+def rows(records: Sequence[Seen]) -> list[tuple[int, int]]:
+    """Stream sequence and deliveries, in order of the consumer sequence."""
+    assert [record.token.consumer_sequence for record in records] == list(range(1, len(records) + 1))
+    return [(record.token.sequence, record.token.deliveries) for record in records]
+
+
+def await_acked(served: Served, name: str) -> None:
+    """Wait until nothing is pending."""
+    await_state(served, name, lambda found: found.get("acks", {}).get("num_ack_pending") == 0, "is acked")
+
+
+ACKED: dict[str, Any] = {"ack_policy": "explicit", "ack_wait": "1s", "interest": "always"}
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_what_is_not_acked_comes_again(scene: Scene, new_topic: NewTopicFixture, delivery: str) -> None:
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", "t.a", **ACKED, delivery=delivery)
+    produce(scene.bootstrap, topic, ["a", "b"] * 10)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        first = await_records(reader, 10)[:10]
+        assert rows(first) == [(n, 1) for n in range(1, 20, 2)]
+        say(scene, first[:7])
+        again = await_records(reader, 13)[10:13]
+        assert [(r.token.sequence, r.token.deliveries) for r in again] == [(15, 2), (17, 2), (19, 2)]
+        say(scene, again)
+        await_acked(served, "c")
+        assert max(count(reader.read()).values()) <= 3
+
+
+def test_a_restart_goes_on(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "3s"})
+    produce(scene.bootstrap, topic, ["a"] * 10)
+    with CommittedReader(scene.bootstrap, output) as reader:
+        with serve(scene):
+            first = await_records(reader, 10)[:10]
+            say(scene, first[:5])
+        produce(scene.bootstrap, topic, ["a"] * 2)
+        with serve(scene) as served:
+            wait_until(
+                lambda: count(reader.read())[10] >= 2 and count(reader.seen)[12] >= 1, 30, "the rest comes again"
+            )
+            say(scene, reader.seen[5:])
+            await_acked(served, "c")
+        found = reader.read()
+    assert all(count(found)[sequence] == 1 for sequence in range(1, 6))
+    rows(found)
+
+
+def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic, graves = new_topic(), f"{scene.prefix}-graves"
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", **ACKED, max_deliver=2, dead_letter=graves)
+    produce(scene.bootstrap, topic, ["a"] * 4)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        first = await_records(reader, 4)[:4]
+        say(scene, first[:1])
+        say(scene, first[1:2], b"+TERM cannot be read")
+        say(scene, first[2:3], b"-NAK")
+        with CommittedReader(scene.bootstrap, graves) as letters:
+            found = await_records(letters, 3)
+        await_acked(served, "c")
+        reader.read()
+    assert rows(reader.seen)[:4] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert count(reader.seen) == {1: 1, 2: 1, 3: 2, 4: 2}
+    reasons = {letter.token.sequence: letter.header(b"Overlay-Dead-Reason") for letter in found}
+    assert reasons == {2: b"term", 3: b"max_deliver", 4: b"max_deliver"}
+    events = {record.key for record in read_committed(scene.bootstrap, f"{scene.prefix}.events")}
+    kinds = {(key or b"").decode().removeprefix("$JS.EVENT.ADVISORY.CONSUMER.") for key in events}
+    assert {"MAX_DELIVERIES.S.c", "MSG_TERMINATED.S.c", "MSG_NAKED.S.c"} <= kinds
+
+
+def test_ack_wait_begins_when_the_group_has_read(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", ack_policy="explicit", ack_wait="500ms", deliver_group="readers")
+    produce(scene.bootstrap, topic, ["a"] * 6)
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        await_records(reader, 6)
+        group = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": "readers", "enable.auto.commit": False})
+        half = reader.seen[2].offset + 1
+        group.commit(offsets=[TopicPartition(output, 0, half)], asynchronous=False)
+        again = await_records(reader, 9)[6:9]
+        assert {record.token.sequence for record in again} == {1, 2, 3}
+        assert {record.token.deliveries for record in again} == {2}
+        group.close()
+
+
+def test_an_answer_comes_with_the_state(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """An ack that wants an answer gets one; one that names a topic that is not there changes nothing for the others."""
+    topic, answers = new_topic(), new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", **ACKED)
+    produce(scene.bootstrap, topic, ["a"] * 2)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        first = await_records(reader, 2)[:2]
+        say(
+            scene, first[:1], more=[("Overlay-Reply-Topic", f"{scene.prefix}-nowhere"), ("Overlay-Correlation-Id", "1")]
+        )
+        say(scene, first[1:], more=[("Overlay-Reply-Topic", answers), ("Overlay-Correlation-Id", "2")])
+        with CommittedReader(scene.bootstrap, answers) as replies:
+            (answer,) = await_records(replies, 1)
+        await_acked(served, "c")
+    assert (answer.key, answer.header(b"Overlay-Correlation-Id"), answer.value) == (b"2", b"2", b"")
+
+
+def test_who_does_not_ack_holds_up_nobody(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that takes ten at a time leaves its neighbour's track, and gets everything in the end."""
+    monkeypatch.setattr("overlay.worker.parking.FULL", 100)
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    slow = scene.add_consumer("S", "slow", **ACKED | {"ack_wait": "60s"}, max_ack_pending=10)
+    fast = scene.add_consumer("S", "fast")
+    with serve(scene) as served, CommittedReader(scene.bootstrap, slow) as reader:
+        for _ in range(6):
+            produce(scene.bootstrap, topic, ["a"] * 100)
+            with CommittedReader(scene.bootstrap, fast) as neighbour:
+                await_records(neighbour, 100)
+        with CommittedReader(scene.bootstrap, fast) as neighbour:
+            await_records(neighbour, 600)
+        (session,) = served.service.sessions
+        assert ("S", "slow") in session.positions.parked
+        assert len(await_records(reader, 10)) == 10
+        done = 0
+        while done < 600:
+            found = await_records(reader, done + 1)
+            say(scene, found[done:])
+            done = len(found)
+        await_acked(served, "slow")
+        assert not session.positions.parked
+    source = read_committed(scene.bootstrap, topic)
+    check_output(reader.seen, expect(source), consumer="slow")
+
+
+def test_a_pull_is_answered_on_the_reply_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """+NXT acks and asks for more; the messages come to the topic that the ack names, as would those of any pull."""
+    topic, inbox = new_topic(), new_topic()
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "c", deliver_subject="", ack_policy="explicit", max_batch=5)
+    produce(scene.bootstrap, topic, ["a"] * 8)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, inbox) as reader:
+        (session,) = served.service.sessions
+        clerk, reply = session.clerk, str(Address(inbox, b"7"))
+        assert clerk is not None
+        served._loop.call_soon_threadsafe(clerk.order, ("S", "c"), Pulled(PullRequest(batch=2), reply))
+        first = await_records(reader, 2)
+        assert rows(first) == [(1, 1), (2, 1)]
+        assert {record.header(b"Overlay-Correlation-Id") for record in first} == {b"7"}
+        more: Headers = [("Overlay-Reply-Topic", inbox), ("Overlay-Correlation-Id", "8")]
+        say(scene, first[:1], b"+NXT 3", more)
+        found = await_records(reader, 5)
+        assert rows(found) == [(n, 1) for n in range(1, 6)]
+        assert {record.header(b"Overlay-Correlation-Id") for record in found[2:]} == {b"8"}
+        await_state(served, "c", lambda found: found["acks"]["num_ack_pending"] == 4, "has four pending")
+
+
+def test_values_may_be_left_out(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """headers_only, with acks and without: neither key nor headers are touched."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    outputs = [
+        scene.add_consumer("S", "plain", headers_only=True),
+        scene.add_consumer("S", "c", **ACKED, headers_only=True),
+    ]
+    produce(scene.bootstrap, topic, ["a"] * 12)
+    with serve(scene):
+        for output in outputs:
+            with CommittedReader(scene.bootstrap, output) as reader:
+                found = await_records(reader, 12)[:12]
+            assert {record.value for record in found} == {None}
+            assert [record.header(b"Nats-Msg-Size") for record in found] == [b"1"] * 10 + [b"2"] * 2
+            assert [record.key for record in found] == [b"%d" % (number % 7) for number in range(12)]
+
+
+def test_a_stream_of_several_partitions(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """Sequences of the ledger in order; what is read again after a restart is found by them."""
+    topic = new_topic(partitions=3)
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "2s"})
+    produce(scene.bootstrap, topic, ["a"] * 60)
+    with CommittedReader(scene.bootstrap, output) as reader:
+        with serve(scene) as served:
+            first = await_records(reader, 60)[:60]
+            say(scene, first[:40])
+            await_state(served, "c", lambda found: found["acks"]["num_ack_pending"] == 20, "has twenty pending")
+        with serve(scene) as served:
+            wait_until(lambda: len(count(reader.read()[60:])) == 20, 30, "the rest comes again")
+            say(scene, reader.seen[60:])
+            await_acked(served, "c")
+            reader.read()
+    assert [sequence for sequence, _ in rows(reader.seen)[:60]] == list(range(1, 61))
+    assert set(count(reader.seen[60:])) == set(range(41, 61))
+    values = {record.token.sequence: record.value for record in reader.seen[:60]}
+    assert all(record.value == values[record.token.sequence] for record in reader.seen[60:])

@@ -1,0 +1,167 @@
+"""Consumers of several partitions, simulated: every record once, by its sequence, however data comes and convoys meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.deliver.state import ConsumerState
+from overlay.index.ledger import Ledger, Refusal
+from overlay.index.rounds import allocate
+from overlay.source.mark import Mark, Source
+from overlay.worker.order import STEPS, plan_steps
+from overlay.worker.positions import Positions
+from overlay.worker.tracks import Track
+
+SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
+
+
+@dataclass
+class World:
+    """A stream's logs, its ledger, and what its consumers were given."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    positions: Positions = field(default_factory=lambda: Positions(ordered=frozenset({"S"})))
+    ends: dict[Source, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    committed: int = 1
+    given: dict[str, list[int]] = field(default_factory=dict)
+
+    def grow(self, more: Mapping[Source, int], *, sequenced: bool = False) -> None:
+        for source, count in more.items():
+            self.ends[source] += count
+        if sequenced:
+            self.allocate({source: (0, Mark(end)) for source, end in self.ends.items()})
+
+    def allocate(self, taken: Mapping[Source, tuple[int, Mark]]) -> None:
+        if (made := allocate(self.ledger.standing, taken)) is not None:
+            assert self.ledger.append(made) is Refusal.NONE
+
+    def enlist(self, name: str, positions: Mapping[Source, int], *, careful: bool) -> None:
+        self.given[name] = []
+        marks = {source: Mark(position) for source, position in positions.items()}
+        self.positions.enlist(("S", name), ConsumerState(), marks, careful=careful)
+
+    def tracks(self) -> dict[Source, list[Track]]:
+        return {source: self.positions.tracks["S", source] for source in SOURCES}
+
+    def run(self, at_hand: Mapping[int, int]) -> int:
+        """One round; `at_hand`: how many offsets have come for the tracks, by their number. The number of steps."""
+        tracks = self.tracks()
+        every = [(source, track) for source in SOURCES for track in tracks[source]]
+        fetched_to = {
+            track: min(self.ends[source], track.position + more)
+            for i, (source, track) in enumerate(every)
+            if (more := at_hand.get(i, 0)) and track.position < self.ends[source]
+        }
+        plan = plan_steps(tracks, fetched_to, self.ledger, self.committed)
+        taken = {s.source: (s.start, Mark(s.stop)) for s in plan.steps if s.track.sequenced}
+        assert len(taken) == sum(step.track.sequenced for step in plan.steps)
+        self.allocate(taken)
+        for step in plan.steps:
+            assert step.track.position == step.start < step.stop <= fetched_to[step.track]
+            for _, name in step.track.members:
+                for offset in range(step.start, step.stop):
+                    (sequence,) = self.ledger.sequence_of(step.source, np.array([offset])).tolist()
+                    assert sequence and (not step.track.careful or sequence < self.committed)
+                    self.given[name].append(sequence)
+            step.track.mark = Mark(step.stop)
+        self.positions.align("S")
+        for source in SOURCES:
+            self.positions.settle(("S", source))
+        return len(plan.steps)
+
+
+counts = st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 6), max_size=3)
+
+
+@given(
+    before=st.lists(counts, max_size=5),
+    starts=st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=4),
+    loose=st.none() | st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
+    indexed=st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
+    kept=st.booleans(),
+    rounds=st.lists(
+        st.tuples(counts, st.dictionaries(st.integers(0, 20), st.integers(1, 9)), st.booleans()), max_size=25
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_everybody_is_given_everything_in_order(
+    before: list[dict[Source, int]],
+    starts: list[tuple[int, bool]],
+    loose: dict[Source, int] | None,
+    indexed: dict[Source, int],
+    kept: bool,
+    rounds: list[tuple[dict[Source, int], dict[int, int], bool]],
+) -> None:
+    """`kept`: sequences are given out here; else they come from elsewhere. `loose`: positions that are no one sequence's."""
+    world = World()
+    for more in before:
+        world.grow(more, sequenced=True)
+    world.committed = world.ledger.next_sequence
+    if kept:
+        world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    begins: dict[str, dict[Source, int]] = {}
+    for number, (sequence, careful) in enumerate(starts):
+        places = world.ledger.positions_at(sequence)
+        begins[f"c{number}"] = {source: places.get(source, 0) for source in SOURCES}
+        world.enlist(f"c{number}", begins[f"c{number}"], careful=careful and kept)
+    if loose is not None:
+        begins["loose"] = {source: min(loose[source], world.ends[source]) for source in SOURCES}
+        world.enlist("loose", begins["loose"], careful=False)
+    if kept:
+        for source in SOURCES:
+            world.positions.enlist_index(("S", source), Mark(min(indexed[source], world.ends[source])))
+    for more, at_hand, commits in rounds:
+        world.grow(more, sequenced=not kept)
+        world.run(at_hand)
+        if commits or not kept:
+            world.committed = world.ledger.next_sequence
+    everything = dict.fromkeys(range(50), 100)
+    while world.run(everything) or world.committed < world.ledger.next_sequence:
+        world.committed = world.ledger.next_sequence
+    for name, positions in begins.items():
+        wanted = [
+            sequence
+            for source in SOURCES
+            for sequence in world.ledger.sequence_of(source, np.arange(positions[source], world.ends[source])).tolist()
+        ]
+        assert world.given[name] == sorted(wanted)
+    # whoever may has joined the others
+    careful = any(is_careful for _, is_careful in starts) and kept
+    assert all(len(some) <= 1 + careful for some in world.tracks().values())
+
+
+def test_one_convoy_does_not_take_all_the_time() -> None:
+    world = World()
+    for _ in range(2 * STEPS):
+        world.grow(dict.fromkeys(SOURCES, 1), sequenced=True)
+    world.committed = world.ledger.next_sequence
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    assert world.run(dict.fromkeys(range(3), 1_000)) == STEPS
+
+
+def test_who_lacks_data_is_named() -> None:
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 2), sequenced=True)
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    tracks = world.tracks()
+    (second,), (third,) = tracks[SOURCES[1]], tracks[SOURCES[2]]
+    plan = plan_steps(tracks, {second: 2, third: 2}, world.ledger, world.ledger.next_sequence)
+    assert not plan.steps and plan.wanted == set(tracks[SOURCES[0]])
+
+
+def test_who_catches_up_joins_though_records_keep_coming() -> None:
+    """The head sits a round out; otherwise it would always be a step ahead."""
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 5), sequenced=True)
+    world.committed = world.ledger.next_sequence
+    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    for _ in range(3):
+        world.grow(dict.fromkeys(SOURCES, 1))
+        world.run(dict.fromkeys(range(6), 100))
+    assert all(len(some) == 1 for some in world.tracks().values())
