@@ -1,0 +1,66 @@
+"""Acks from Spark: records for the stream's ack topic, written by Spark's own Kafka sink.
+
+    def handle(batch, batch_id):
+        batch.write.parquet(f"out/batch={batch_id}", mode="overwrite")   # first what must not be lost
+        ack(batch, "config")
+
+    read_stream_consumer(spark, "config", "late-jfk").writeStream.foreachBatch(handle)...
+
+Acks are at-least-once, as all that foreachBatch does: a driver that ends between sink and ack writes the batch again when it
+comes back, and acks it then. The order matters, sink first; then nothing is acked that is not safe. A sink that replaces what
+the same batch wrote before (or drops what it has, by stream, consumer and sequence) holds each message once.
+
+A row without an ack token, and a batch without rows, write nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from overlay.config import Loaded, load_service
+from overlay.config.load import SERVICE_FILE
+from overlay.consumer.acks import Verb
+from overlay.units import INT64_MAX
+
+from .connection import for_spark
+from .output import Config
+
+_NS_PER_US = 1_000
+
+
+def ack(deliveries: DataFrame, config: Config) -> None:
+    """These messages are done with. `deliveries`: columns `stream` and `ack_token`, of any consumers of the folder."""
+    _write(deliveries, Verb.ACK.value, config)
+
+
+def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -> None:
+    """Deliver these messages again, at once or after `delay`. Read with `redeliveries=True` to see them. Raises ValueError."""
+    _write(deliveries, Verb.NAK.value + (_write_delay(delay) if delay is not None else b""), config)
+
+
+def term(deliveries: DataFrame, config: Config, reason: str = "") -> None:
+    """Give these messages up: they are not delivered again. `reason` stands in the advisory and in the dead letter."""
+    _write(deliveries, Verb.TERM.value + (f" {reason}".encode() if reason else b""), config)
+
+
+def _write_delay(delay: timedelta) -> bytes:
+    ns = delay // timedelta(microseconds=1) * _NS_PER_US
+    if not 0 <= ns <= INT64_MAX:
+        raise ValueError(f"a nak's delay is {delay}, and has to be 0 or more and at most 292 years")
+    return b" " + json.dumps({"delay": ns}).encode()
+
+
+def _write(deliveries: DataFrame, body: bytes, config: Config) -> None:
+    service = config.service if isinstance(config, Loaded) else load_service(Path(config) / SERVICE_FILE, os.environ)
+    acks = deliveries.where(F.col("ack_token").isNotNull()).select(
+        F.concat(F.lit(f"{service.topics.prefix}."), "stream", F.lit(".acks")).alias("topic"),
+        F.col("ack_token").alias("key"),
+        F.lit(body).alias("value"),
+    )
+    acks.write.format("kafka").options(**for_spark(service.kafka)).save()

@@ -1,0 +1,171 @@
+"""Cutting a partition into chunks before it is sealed, so that many tasks can seal it.
+
+Where a chunk ends depends on all that came before it (overlay/index/seal.py): it is full with the first record batch with
+which it holds so many records or bytes. That is known from the headers of the batches alone. So tasks first read parts of
+the partition wherever they happen to begin, and note for each batch how many committed records it has; the rule is then
+played through at the driver, in numbers. After that each task is given whole chunks, and what it seals is what one sealer
+would have made from the first offset to the last.
+
+One thing cannot be foreseen: values of a batch that turn out not to decompress. A sealer begins a new chunk behind it, and so
+does a task, up to the next task's first offset. The index is as good, its chunks are cut elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.config.stream import IndexConfig, StreamConfig
+from overlay.connection import open_client
+from overlay.index.contents import Contents
+from overlay.index.encode import encode
+from overlay.index.seal import Sealer
+from overlay.match import Addressing
+from overlay.scan import crc
+from overlay.scan.columns import Ints
+from overlay.scan.commit import Sight, judge
+from overlay.source.feed import Fetched
+from overlay.source.mark import Source
+from overlay.source.span import read_span
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of a partition, start <= offset < stop."""
+
+    source: Source
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """The record batches that end in a range: last offsets, committed records and bytes, one entry each.
+
+    A batch that cannot be read has no records and `broken` set.
+    """
+
+    last_offset: Ints
+    records: Ints
+    bytes: Ints
+    broken: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
+    """What the headers of a range's batches say. Raises SourceChanged, SourceUnavailable."""
+    return asyncio.run(_count_batches(kafka, part))
+
+
+async def _count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
+    async with _connect(kafka, part.source) as client:
+        span = read_span(client, *part.source, part.start, part.stop)
+        return join_batches([note_batches(fetched, part) async for fetched in span])
+
+
+def note_batches(fetched: Fetched, part: Range) -> Batches:
+    """The batches of a fetch that end within a range."""
+    batches = fetched.batches
+    sound = crc.matches(fetched.data, batches)
+    sight = judge(fetched.data, batches, sound, fetched.aborted)
+    inside = (batches["last_offset"] >= max(part.start, fetched.position)) & (batches["last_offset"] < part.stop)
+    shown = sound & (sight == int(Sight.SHOWN))
+    records = np.where(shown, batches["count"], 0).astype(np.int64)
+    sizes = (batches["end"] - batches["at"]).astype(np.int64)
+    broken = ~sound | (sight == int(Sight.UNREADABLE))
+    return Batches(batches["last_offset"][inside].astype(np.int64), records[inside], sizes[inside], broken[inside])
+
+
+def join_batches(parts: Sequence[Batches]) -> Batches:
+    """Those of neighbouring ranges, in order."""
+    nothing = np.empty(0, np.int64)
+    none = Batches(nothing, nothing, nothing, np.empty(0, np.bool_))
+    each = [none, *parts]
+    return Batches(
+        np.concatenate([part.last_offset for part in each]),
+        np.concatenate([part.records for part in each]),
+        np.concatenate([part.bytes for part in each]),
+        np.concatenate([part.broken for part in each]),
+    )
+
+
+def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
+    """Where chunks end: the offset behind the last batch of each that is full, or that a broken batch follows."""
+    ends: list[int] = []
+    first = 0
+    records, sizes = np.cumsum(batches.records), np.cumsum(batches.bytes)
+    breaks = np.append(np.flatnonzero(batches.broken), batches.last_offset.size)
+    while first < batches.last_offset.size:
+        before = (int(records[first - 1]), int(sizes[first - 1])) if first else (0, 0)
+        by_records = int(np.searchsorted(records, before[0] + index.chunk_records))
+        by_bytes = int(np.searchsorted(sizes, before[1] + index.chunk_bytes))
+        broken = int(breaks[np.searchsorted(breaks, first)])
+        last = max(min(by_records, by_bytes), first)
+        if broken <= last:
+            last = broken
+        if last >= batches.last_offset.size:
+            break
+        ends.append(int(batches.last_offset[last]) + 1)
+        first = last + 1
+    return ends
+
+
+def deal_chunks(source: Source, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int) -> list[Range]:
+    """Whole chunks for tasks of about `size` bytes each, up to `stop`, in order."""
+    weights = np.cumsum(batches.bytes)
+    parts: list[Range] = []
+    at, weighed = start, 0
+    for end in ends:
+        row = int(np.searchsorted(batches.last_offset, end - 1, side="right"))
+        weight = int(weights[row - 1]) if row else 0
+        if weight - weighed >= size:
+            parts.append(Range(source, at, end))
+            at, weighed = end, weight
+    if at < stop:
+        parts.append(Range(source, at, stop))
+    return parts
+
+
+def seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
+    """The index records, key and value, of the chunks of a range that begins where a chunk does.
+
+    Raises SourceChanged, SourceUnavailable.
+    """
+    return asyncio.run(_seal(kafka, stream, part))
+
+
+async def _seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
+    contents, addressing = Contents(stream), Addressing(stream.subject.rule, stream.patterns)
+    sealer = Sealer(contents, *part.source, part.start)
+    sealed: list[tuple[bytes, bytes]] = []
+    async with _connect(kafka, part.source) as client:
+        async for fetched in read_span(client, *part.source, part.start, part.stop):
+            # no header of a job is due for its age: every chunk is finished
+            sealed += await asyncio.to_thread(
+                lambda fetched=fetched: list(_seal_fetch(sealer, contents, addressing, part, fetched))  # type: ignore[misc]
+            )
+    return sealed + [encode(header) for header in sealer.flush()]
+
+
+def _seal_fetch(
+    sealer: Sealer, contents: Contents, addressing: Addressing, part: Range, fetched: Fetched
+) -> Iterator[tuple[bytes, bytes]]:
+    pieces = addressing.read(
+        *part.source, fetched.data, fetched.position, more=contents.fields, stop=part.stop, aborted=fetched.aborted
+    )
+    for piece in pieces:
+        yield from map(encode, sealer.add(piece, fetched.batches, 0))
+
+
+@asynccontextmanager
+async def _connect(kafka: Mapping[str, str], source: Source) -> AsyncIterator[AIOKafkaClient]:
+    client = await open_client(kafka)
+    try:
+        await client.add_topic(source[0])
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,78 @@
+"""Kafka settings for Java's clients, which Spark uses: the third dialect beside those of overlay/connection.py.
+
+Certificates are read here and travel in the settings: executors have no such files. Java has no switch for trusting
+any certificate, so a config that asks for that is refused rather than read half.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from overlay.connection import Properties
+from overlay.errors import OverlayError
+
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def for_java(kafka: Properties) -> dict[str, str]:
+    """Settings by Java's names. Raises OverlayError for what Java cannot do, or a file that cannot be read."""
+    if kafka.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        raise OverlayError(
+            "enable.ssl.certificate.verification: false has no counterpart in Java, and Spark could not connect."
+            " Name the CA in ssl.ca.location instead"
+        )
+    settings = {"bootstrap.servers": kafka["bootstrap.servers"]}
+    protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
+    if protocol != "PLAINTEXT":
+        settings["security.protocol"] = protocol
+    if "client.id" in kafka:
+        settings["client.id"] = kafka["client.id"]
+    if protocol.endswith("SSL"):
+        settings |= _encrypt(kafka)
+    if protocol.startswith("SASL"):
+        settings |= _log_in(kafka)
+    return settings
+
+
+def for_spark(kafka: Properties) -> dict[str, str]:
+    """The same as options of Spark's Kafka source and sink."""
+    return {f"kafka.{name}": value for name, value in for_java(kafka).items()}
+
+
+def _encrypt(kafka: Properties) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if "ssl.ca.location" in kafka:
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _read(kafka, "ssl.ca.location")}
+    if "ssl.certificate.location" in kafka:
+        settings |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _read(kafka, "ssl.certificate.location"),
+            "ssl.keystore.key": _read(kafka, "ssl.key.location"),
+        }
+        if "ssl.key.password" in kafka:
+            settings["ssl.key.password"] = kafka["ssl.key.password"]
+    if kafka.get("ssl.endpoint.identification.algorithm", "https") in ("none", ""):
+        settings["ssl.endpoint.identification.algorithm"] = ""
+    return settings
+
+
+def _log_in(kafka: Properties) -> dict[str, str]:
+    mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "PLAIN"
+    user, password = (_quote(kafka[name]) for name in ("sasl.username", "sasl.password"))
+    login = f"{_LOGIN[mechanism]} required username={user} password={password};"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _read(kafka: Properties, name: str) -> str:
+    try:
+        return Path(kafka[name]).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OverlayError(f"{name}: {kafka[name]} cannot be read: {error}") from error

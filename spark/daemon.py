@@ -1,0 +1,70 @@
+"""Spark's daemon of Python workers, with the overlay loaded before the first worker is forked.
+
+Spark plans and runs Python data sources in processes that a daemon forks, one daemon for each kind of work. A worker that
+starts with an empty interpreter takes four seconds of a core to load the package and one to load the kernels; and each
+worker that has told of an error is replaced. Forked from this daemon they have both at once and share the memory.
+
+`overlay_session` names this module (`spark.python.daemon.module`) where the executors are on the driver's machine. Elsewhere
+the setting is the user's: all Python that Spark starts there has to have the package then.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from pyspark.daemon import manager
+
+from overlay.client.sieve import Sieve
+from overlay.client.stretch import Stretch
+from overlay.deliver.assemble import Body
+from overlay.deliver.batch import EncodedBatch
+from overlay.scan.codec import Codec
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
+from overlay.source.feed import Fetched
+from overlay.source.mark import Mark
+
+from . import datasource as datasource
+from .form import SparkForm, make_schema
+from .kept import settle
+from .options import read_options
+
+_DEFINITION = """
+{name: W, topics: [w], subject: {template: "{header:h}.{value:v}"},
+ properties: {v: {type: long, from: "{value:v}"}, d: double, b: boolean, t: timestamp, h: string}}
+"""
+_QUESTION = {
+    "bootstrap": "127.0.0.1:1",
+    "definition": _DEFINITION,
+    "subjects": "x.>",
+    "sql": "h = 'x' AND v = 1 AND d IS NULL",
+}
+_RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
+
+
+def load_kernels() -> int:
+    """Call on one record what a task calls on many, of the two kinds of batches that are common; the rows that passed."""
+    ask = read_options(_QUESTION)
+    form = SparkForm(make_schema(ask.request.stream, None), ask.request.stream, "W")
+    rows = 0
+    for codec in (Codec.NONE, Codec.LZ4):
+        body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
+        data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
+        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, Mark(1))
+        sieve = Sieve(ask.request, sequenced=True, form=form)
+        rows += sum(part.rows for part in sieve.sift(Stretch(("w", 0), 0, 1), fetched, 0))
+    return rows
+
+
+def main() -> None:
+    """Serve Spark until it closes our input. The argument, if any, is the module of the workers that plan."""
+    plans = len(sys.argv) > 1 and sys.argv[1].startswith("pyspark.sql")
+    if not plans:
+        load_kernels()
+    settle()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What a stream's file declares of its messages, as a struct of typed columns.
+
+Headers and keys are texts and follow the grammars of overlay/scan/columns.py; a text that does not spell its type is null.
+Fields of JSON values are read by Spark, all of them in one pass over the document, by Spark's rules: a long is a number
+written without a point, and a string takes what is no string as the text that stands there. Filters have been answered
+before, by the overlay's own rules; this is for those who work with what passed.
+
+The source's topic and partition are not in a delivery, and properties made of them are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from overlay.config.stream import PropertyType, StreamConfig, is_sectioned
+from overlay.field import Field, FieldKind
+from overlay.filter.nodes import Section
+from overlay.units import INT64_MAX
+
+TYPES: Mapping[PropertyType, T.DataType] = {
+    PropertyType.STRING: T.StringType(),
+    PropertyType.LONG: T.LongType(),
+    PropertyType.DOUBLE: T.DoubleType(),
+    PropertyType.BOOLEAN: T.BooleanType(),
+    PropertyType.TIMESTAMP: T.TimestampType(),
+    PropertyType.BINARY: T.BinaryType(),
+}
+PROPERTIES = Section.APPLICATION.value
+"""The column, named as filters name the section."""
+_WHOLE = r"\A[+-]?[0-9]{1,38}\z"
+_NUMBER = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+_TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})\z"
+_EXACT = 1 << 53
+_YEARS = (-62_135_596_800_000, 253_402_300_799_999)  # 0001 to 9999 in ms since 1970, as Python's datetime has them
+
+Tree = dict[str, "Tree | T.DataType"]
+
+
+def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
+    """The deliveries with PROPERTIES, a struct with a field for each declared property; as they are where there is none."""
+    declared = {name: entry for name, entry in stream.properties.items() if not is_sectioned(name)}
+    if not declared:
+        return deliveries
+    sources = {name: entry.source or Field(FieldKind.HEADER, name) for name, entry in declared.items()}
+    paths = [(field.path, declared[name].type) for name, field in sources.items() if field.kind is FieldKind.VALUE]
+    trees = plant_trees(paths)
+    documents = {f"_document_{i}": _parse(tree) for i, tree in enumerate(trees)}
+    columns = []
+    for name, field in sources.items():
+        kind = declared[name].type
+        if field.kind is FieldKind.VALUE:
+            number = next(i for i, tree in enumerate(trees) if _has(tree, field.path, TYPES[kind]))
+            column = _reach(F.col(f"_document_{number}"), field.path)
+            columns.append((column.cast("binary") if kind is PropertyType.BINARY else column).alias(name))
+        else:
+            columns.append(_read(field, kind).alias(name))
+    return deliveries.withColumns(documents).withColumn(PROPERTIES, F.struct(*columns)).drop(*documents)
+
+
+def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:
+    """Schemas that hold all paths: one, and another for each path that is at odds with those before it."""
+    trees: list[Tree] = []
+    for path, kind in paths:
+        if not any(_put(tree, path, TYPES[kind]) for tree in trees):
+            tree: Tree = {}
+            _put(tree, path, TYPES[kind])
+            trees.append(tree)
+    return trees
+
+
+def _put(tree: Tree, path: tuple[str, ...], kind: T.DataType) -> bool:
+    for name in path[:-1]:
+        below = tree.setdefault(name, {})
+        if not isinstance(below, dict):
+            return False
+        tree = below
+    return tree.setdefault(path[-1], kind) == kind
+
+
+def _has(tree: Tree, path: tuple[str, ...], kind: T.DataType) -> bool:
+    for name in path[:-1]:
+        below = tree.get(name)
+        if not isinstance(below, dict):
+            return False
+        tree = below
+    return tree.get(path[-1]) == kind
+
+
+def _parse(tree: Tree) -> Column:
+    return F.from_json(F.col("value").cast("string"), _shape(tree))
+
+
+def _shape(tree: Tree) -> T.StructType:
+    fields = [
+        T.StructField(name, _shape(kind) if isinstance(kind, dict) else _written(kind)) for name, kind in tree.items()
+    ]
+    return T.StructType(fields)
+
+
+def _written(kind: T.DataType) -> T.DataType:
+    # JSON has no bytes: a string's are meant, where Spark would read Base64
+    return T.StringType() if isinstance(kind, T.BinaryType) else kind
+
+
+def _reach(document: Column, path: tuple[str, ...]) -> Column:
+    for name in path:
+        document = document.getField(name)
+    return document
+
+
+def _read(field: Field, kind: PropertyType) -> Column:
+    if field.kind is FieldKind.HEADER:
+        found = F.filter(F.col("headers"), lambda header: header["name"] == field.name)
+        return cast_text(F.get(found, F.size(found) - 1)["value"], kind)
+    if field.kind is FieldKind.KEY:
+        return cast_text(F.col("key"), kind)
+    if field.kind is FieldKind.TIMESTAMP and kind is PropertyType.TIMESTAMP:
+        return F.col("timestamp")
+    if field.kind is FieldKind.TIMESTAMP:
+        return cast_text(F.unix_millis("timestamp").cast("string").cast("binary"), kind)
+    return F.lit(None).cast(TYPES[kind])
+
+
+def cast_text(bytes: Column, kind: PropertyType) -> Column:
+    """A header's or key's bytes as a type; null for what does not spell it. Never raises, whatever Spark's casts do."""
+    text = bytes.cast("string")
+    if kind is PropertyType.BINARY:
+        return bytes
+    if kind is PropertyType.STRING:
+        return text
+    if kind is PropertyType.BOOLEAN:
+        return F.when(F.lower(text) == "true", True).when(F.lower(text) == "false", False)
+    number = F.when(text.rlike(_NUMBER), text.cast("double"))
+    if kind is PropertyType.DOUBLE:
+        return F.when(F.abs(number) < float("inf"), number)
+    long = _cast_long(text, number)
+    if kind is PropertyType.LONG:
+        return long
+    written = F.when(text.rlike(_TIME), F.try_to_timestamp(F.upper(text)))
+    counted = F.when(long.between(*_YEARS), F.timestamp_millis(long))
+    return F.coalesce(written, counted)
+
+
+def _cast_long(text: Column, number: Column) -> Column:
+    """Digits to the last one; a number with a point or an exponent as far as doubles are exact."""
+    whole = F.when(text.rlike(_WHOLE), text.cast("decimal(38,0)"))
+    exact = (F.floor(number) == number) & (F.abs(number) < _EXACT)
+    return F.when(whole.between(-INT64_MAX - 1, INT64_MAX), whole.cast("long")).when(
+        whole.isNull() & exact, number.cast("long")
+    )

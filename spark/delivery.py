@@ -1,0 +1,81 @@
+"""What a pipeline writes: the rows of Spark's Kafka sink that make the records the service would write.
+
+A delivery keeps key, value and headers of the source and gains `Nats-Subject` and the ack token (interfaces.md, Delivery), with
+`headers: full` the parts of the token as well. Headers of the source that have one of these names go. num_pending is 0, for not
+known. Where the output has several partitions the record goes where the service would put it (overlay/deliver/partition.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import pandas_udf
+
+from overlay.config.consumer import ConsumerConfig, HeaderStyle, PartitionBy
+from overlay.deliver.assemble import FULL, SUBJECT, TOKEN
+from overlay.deliver.partition import murmur2
+from overlay.scan.columns import NO_TIMESTAMP
+
+_NS_PER_MS = 1_000_000
+_LATEST_MS = 9_223_372_036_854  # as the service has it: what int64 holds in ns
+_HEADER = "struct<key:string,value:binary>"
+
+NEEDED = ("subject", "sequence", "timestamp", "key", "value", "headers", "topic", "partition", "offset")
+"""The columns of a source's records that a delivery is made from."""
+
+
+def make_records(rows: DataFrame, consumer: ConsumerConfig, partitions: int) -> DataFrame:
+    """Rows for the sink: key, value, headers, topic, partition; and `consumer_sequence`, which the sink takes no notice of.
+
+    `rows`: NEEDED and `consumer_sequence`. `partitions`: of the output topic.
+    """
+    return rows.select(
+        *("key", "value"),
+        make_headers(consumer).alias("headers"),
+        F.lit(consumer.deliver_subject).alias("topic"),
+        choose_partition(consumer.output.partition_by, partitions).alias("partition"),
+        "consumer_sequence",
+    )
+
+
+def make_headers(consumer: ConsumerConfig) -> Column:
+    """The headers of a delivery, from the columns of its source."""
+    stream, name = consumer.id
+    sequence = F.coalesce(F.col("sequence"), F.lit(0)).cast("string")
+    own = F.col("consumer_sequence").cast("string")
+    time = _tell_nanoseconds().cast("string")
+    token = F.concat_ws(".", F.lit(f"$JS.ACK.{stream}.{name}.1"), sequence, own, time, F.lit("0"))
+    ours = {SUBJECT: F.col("subject"), TOKEN: token}
+    if consumer.output.headers is HeaderStyle.FULL:
+        ours |= dict(zip(FULL, (F.lit(stream), F.lit(name), F.lit("1"), sequence, own, time, F.lit("0")), strict=True))
+    theirs = F.filter(F.col("headers"), lambda header: ~header["name"].isin(list(ours)))
+    named = F.transform(theirs, lambda header: F.struct(header["name"].alias("key"), header["value"].alias("value")))
+    added = [F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in ours.items()]
+    return F.concat(named.cast(f"array<{_HEADER}>"), F.array(*added).cast(f"array<{_HEADER}>"))
+
+
+def _tell_nanoseconds() -> Column:
+    """The source's time as tokens have it; -1 ms for a record without one."""
+    milliseconds = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP))
+    return F.greatest(F.lit(-_LATEST_MS), F.least(F.lit(_LATEST_MS), milliseconds)) * _NS_PER_MS
+
+
+def choose_partition(by: PartitionBy, partitions: int) -> Column:
+    """The output partition of a record."""
+    if partitions == 1:
+        return F.lit(0)
+    if by is PartitionBy.SOURCE:
+        return F.col("partition") % partitions
+    subject = F.col("subject").cast("binary")
+    text = F.coalesce(F.col("key"), subject) if by is PartitionBy.KEY else subject
+    placed: Column = pandas_udf(_digest, T.IntegerType())(text) % partitions  # type: ignore[call-overload]
+    return placed
+
+
+def _digest(texts: pd.Series) -> pd.Series:
+    """murmur2 of some bytes with its sign bit cleared."""
+    found = [murmur2(np.frombuffer(text, np.uint8), 0, len(text)) & 0x7FFFFFFF for text in texts]
+    return pd.Series(found, dtype="int32")

@@ -1,0 +1,98 @@
+"""The envelope of a delivery (interfaces.md, "Batches that filters take") as columns of Spark, from an output record.
+
+Nearly all of it stands in the ack token,
+`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`, or with two more parts behind `ACK` and
+any number at the end. The rules are those of overlay/consumer/acks.py, but for times before 1970, which records may have. It
+is taken apart by expressions that Spark compiles, not in Python.
+
+Spark's casts raise for what does not fit, so a token is matched as a whole before any part of it is cast; a record whose token
+is none has null in all columns that the token gives. Nothing here is newer than Spark 3.5.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from overlay.deliver.assemble import SUBJECT, TOKEN
+from overlay.scan.columns import NO_TIMESTAMP
+from overlay.units import INT64_MAX
+
+COLUMNS = (
+    "subject",
+    "stream",
+    "consumer",
+    "sequence",
+    "consumer_sequence",
+    "num_delivered",
+    "timestamp",
+    "ack_token",
+    "key",
+    "value",
+    "headers",
+    "topic",
+    "partition",
+    "offset",
+)
+
+# the time is negative before 1970 and for records that have none
+_PART, _NUMBERS = r"[^.]+", r"(\.[0-9]{1,19}){3}\.-?[0-9]{1,19}\.[0-9]{1,19}"
+# \A and \z: `$` would also match in front of a line feed at the end
+_SHORT = rf"\A\$JS\.ACK\.{_PART}\.{_PART}{_NUMBERS}\z"
+_LONG = rf"(?s)\A\$JS\.ACK\.[^.]*\.[^.]*\.{_PART}\.{_PART}{_NUMBERS}(\..*)?\z"
+_NS_PER_MS = 1_000_000
+_INT32_MAX = (1 << 31) - 1
+
+
+def read_envelope(raw: DataFrame) -> DataFrame:
+    """The columns COLUMNS of records of Spark's Kafka source, read with `includeHeaders`."""
+    token = raw.select("*", read_header(F.col("headers"), TOKEN).alias("ack_token"))
+    parted = token.select("*", split_token(F.col("ack_token")).alias("parts"))
+    return parted.select(
+        read_header(F.col("headers"), SUBJECT).alias("subject"),
+        *(F.col("parts")[name].alias(name) for name in COLUMNS[1:7]),
+        *("ack_token", "key", "value"),
+        name_headers(F.col("headers")).alias("headers"),
+        *("topic", "partition", "offset"),
+    )
+
+
+def read_header(headers: Column, name: str) -> Column:
+    """The text of the first header of a name, null without one. `headers` as Spark's Kafka source has them."""
+    return F.get(F.filter(headers, lambda header: header["key"] == name), 0)["value"].cast("string")
+
+
+def name_headers(headers: Column) -> Column:
+    """Headers with the field names of the envelope; none are an empty list."""
+    named = F.transform(headers, lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")))
+    return F.coalesce(named, F.array().cast("array<struct<name:string,value:binary>>"))
+
+
+def split_token(token: Column) -> Column:
+    """What an ack token says, as a struct of the envelope's columns from `stream` to `timestamp`; null for other texts.
+
+    A sequence of 0, which streams write that give none, is null.
+    """
+    parts = F.split(token, r"\.")
+    at = F.when(token.rlike(_SHORT), F.lit(2)).when(token.rlike(_LONG), F.lit(4))
+    numbers = {
+        name: F.get(parts, at + step).cast("decimal(20,0)")
+        for step, name in enumerate(("deliveries", "sequence", "consumer_sequence", "time"), start=2)
+    }
+    pending = F.get(parts, at + 6).cast("decimal(20,0)")
+    limits = [numbers["deliveries"].between(1, _INT32_MAX), numbers["consumer_sequence"] >= 1]
+    limits += [number.between(-INT64_MAX, INT64_MAX) for number in (*numbers.values(), pending)]
+    is_sound = at.isNotNull()
+    for limit in limits:
+        is_sound &= limit
+    sequence = F.when(numbers["sequence"] > 0, numbers["sequence"].cast("long"))
+    time = F.floor(numbers["time"] / _NS_PER_MS).cast("long")
+    fields = F.struct(
+        F.get(parts, at).alias("stream"),
+        F.get(parts, at + 1).alias("consumer"),
+        sequence.alias("sequence"),
+        numbers["consumer_sequence"].cast("long").alias("consumer_sequence"),
+        numbers["deliveries"].cast("int").alias("num_delivered"),
+        F.when(time != NO_TIMESTAMP, F.timestamp_millis(time)).alias("timestamp"),
+    )
+    return F.when(is_sound, fields)

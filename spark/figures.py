@@ -1,0 +1,77 @@
+"""A pipeline's figures under the service's names (overlay/metrics.py), from what Spark says after each batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import start_http_server
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from overlay.config.consumer import ConsumerConfig
+from overlay.errors import OverlayError
+from overlay.metrics import Metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import QueryProgressEvent
+
+MS = 1000
+
+
+class Figures(StreamingQueryListener):
+    """Counts one query's batches. `note` is told what a batch delivered, which Spark does not know."""
+
+    def __init__(self, consumer: ConsumerConfig) -> None:
+        self.metrics = Metrics()
+        self._consumer = consumer.id
+        self.query = ""
+        """The run that is counted; others of the session are not."""
+
+    @contextmanager
+    def serve(self, port: int) -> Iterator[None]:
+        """Answer on /metrics in the block. Raises OverlayError when the port is taken."""
+        try:
+            server, thread = start_http_server(port, registry=self.metrics.registry)
+        except OSError as error:
+            raise OverlayError(f"port {port}: metrics cannot be served there: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def note(self, records: int) -> None:
+        self.metrics.records_delivered.labels(*self._consumer).inc(records)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """The run is named by whoever starts it."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = event.progress
+        if str(progress.runId) != self.query:
+            return
+        self.metrics.commit_seconds.observe(progress.batchDuration / MS)
+        starts, ends, latest = (
+            sum(count_offsets(getattr(source, name)) for source in progress.sources)
+            for name in ("startOffset", "endOffset", "latestOffset")
+        )
+        if any(source.startOffset for source in progress.sources):
+            self.metrics.records_fetched.labels(self._consumer[0]).inc(max(0, ends - starts))
+        self.metrics.consumer_lag_records.labels(*self._consumer).set(max(0, latest - ends))
+
+    def onQueryIdle(self, event: Any) -> None:
+        """There is nothing to count."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """What was counted stands."""
+
+
+def count_offsets(text: str | None) -> int:
+    """The sum of the offsets of all partitions; 0 for what is none."""
+    try:
+        return sum(int(offset) for partitions in json.loads(text or "{}").values() for offset in partitions.values())
+    except (ValueError, TypeError, AttributeError):
+        return 0

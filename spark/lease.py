@@ -1,0 +1,176 @@
+"""Who runs a consumer: one pipeline, or the service, and never both.
+
+Among pipelines it is Kafka's group protocol that decides. A pipeline joins the group `<prefix>.spark.<stream>.<consumer>` on
+the output topic; nothing is read or committed through it. It begins when it has been given all partitions, so when it is
+alone, and goes on for as long as it is given any. Whoever comes later is given a share at most, and is refused. The membership
+of a driver that was killed lapses by itself after the session's time, for which a new one waits.
+
+The service keeps what it knows of a consumer in its state topic from the moment that it first serves it until
+`overlay consumer rm`. A consumer that is found there is the service's, whether or not the service runs, and a pipeline
+refuses it. The service in turn does not begin with a consumer whose group has members (overlay/worker/leases.py). Where both
+begin in the same moment both may get through; so a pipeline looks again from batch to batch, and gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from overlay.admin import Admin
+from overlay.connection import for_confluent, open_client
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.worker.amend import read_states
+from overlay.worker.leases import name_lease
+
+from .output import Output
+
+T = TypeVar("T")
+
+SESSION_MS = 6_000
+PATIENCE_S = 12.0
+"""Longer than the session of a driver that was killed."""
+LOOK_S = 10.0
+_POLL_S = 0.5
+
+
+class NotOwner(OverlayError):
+    """Somebody else runs this consumer. The operator acts."""
+
+
+class Lease:
+    """Held while its thread polls. `check` says whether it still is."""
+
+    def __init__(self, output: Output) -> None:
+        stream, name = output.consumer.id
+        self._group = name_lease(output.prefix, output.consumer.id)
+        self._who = f"consumer {name!r} of stream {stream!r}"
+        self._output = output
+        self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
+        self._owned: set[int] = set()
+        self._all: set[int] = set()
+        self._held = threading.Event()
+        self._enough = threading.Event()
+        self._consumer = Consumer(
+            {
+                **for_confluent(output.kafka),
+                "group.id": self._group,
+                "client.id": self._me,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": SESSION_MS // 4,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._poll, name="lease", daemon=True)
+
+    def take(self, patience_s: float) -> None:
+        """Become the one. Raises NotOwner when another pipeline still is after `patience_s`; SourceUnavailable."""
+        topic = self._output.topic
+        try:
+            self._all = set(self._consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions)
+        except KafkaException as error:
+            raise SourceUnavailable(f"{topic}: Kafka does not answer: {error.args[0].str()}") from error
+        self._consumer.subscribe([topic], on_assign=self._gain, on_revoke=self._lose, on_lost=self._lose)
+        self._thread.start()
+        if not self._held.wait(patience_s):
+            raise NotOwner(f"{self._who} is run by another pipeline{self._find_others()}. Stop that one first")
+
+    def check(self) -> None:
+        """Raises NotOwner when the lease is lost."""
+        if not self._held.is_set():
+            raise NotOwner(
+                f"{self._who}: this pipeline was cut off from Kafka, and another one may run it now. Start it again"
+            )
+
+    def release(self) -> None:
+        """Leave the group; whoever waits for the lease has it at once."""
+        self._enough.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._consumer.close()
+
+    def _find_others(self) -> str:
+        """Who else is in the group: client id and host, as far as Kafka says."""
+        admin = AdminClient({**for_confluent(self._output.kafka), "log_level": 0})
+        try:
+            found = admin.describe_consumer_groups([self._group])[self._group].result(PATIENCE_S)
+        except (KafkaException, TimeoutError):
+            return ""
+        others = [f"{one.client_id} at {one.host.lstrip('/')}" for one in found.members if one.client_id != self._me]
+        return f": {', '.join(others)}" if others else ""
+
+    def _poll(self) -> None:
+        while not self._enough.is_set():
+            self._consumer.poll(_POLL_S)
+
+    def _gain(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        self._owned |= {partition.partition for partition in partitions}
+        if self._owned == self._all:
+            self._held.set()
+
+    def _lose(self, _: Any, partitions: list[TopicPartition]) -> None:
+        self._owned -= {partition.partition for partition in partitions}
+        if not self._owned:
+            self._held.clear()
+
+
+class ServiceWatch:
+    """Looks now and then whether the service has taken the consumer up."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
+        self._next_look = 0.0
+
+    def check(self) -> None:
+        """Raises NotOwner, SourceUnavailable."""
+        if time.monotonic() < self._next_look:
+            return
+        stream, name = self._output.consumer.id
+        if any((stream, name) in state.consumers for state in run_apart(self._read())):
+            raise NotOwner(
+                f"consumer {name!r} of stream {stream!r} is the service's: its position stands in the topic"
+                f" {self._output.prefix}.state. To run it here, take its file out of the service's folder and say"
+                f" `overlay consumer rm {stream} {name}`"
+            )
+        self._next_look = time.monotonic() + LOOK_S
+
+    async def _read(self) -> list[Any]:
+        client = await open_client(self._output.kafka)
+        try:
+            return list(await read_states(client, Admin(self._output.kafka), self._output.prefix))
+        finally:
+            await client.close()
+
+
+@contextmanager
+def own(output: Output, patience_s: float = PATIENCE_S) -> Iterator[tuple[Lease, ServiceWatch]]:
+    """Be the one who runs a consumer, in the block. Raises NotOwner at its beginning; the two say it later."""
+    watch = ServiceWatch(output)
+    watch.check()
+    lease = Lease(output)
+    try:
+        lease.take(patience_s)
+        yield lease, watch
+    finally:
+        lease.release()
+
+
+def run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in a thread of its own: in a notebook a loop runs in this one already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

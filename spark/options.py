@@ -1,0 +1,278 @@
+"""What `format("overlay")` is asked for: its options, read and held against the config before anything is fetched.
+
+Options are texts, as everywhere in Spark, and their names know no case. They say which records (a stream of a config folder, a
+stream described on the spot, or a bare topic), what of them (subjects, an expression, or a consumer's filter), from where to
+where, and which columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from overlay.client import SCHEMA, BadQuestion, Client, Question, open_client
+from overlay.client.question import Request, make_request
+from overlay.client.topic import describe_topic
+from overlay.clock import now_ms
+from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, load
+from overlay.config.document import parse_document
+from overlay.config.problems import validate
+from overlay.config.relations import check_stream, suggest
+from overlay.errors import ConfigError
+from overlay.source.mark import Source
+
+from .form import make_schema
+from .output import UnknownConsumer
+
+Offsets = Mapping[Source, int]
+"""By partition: an offset, EARLIEST or LATEST, as Spark's Kafka source has them."""
+
+LATEST, EARLIEST = -1, -2
+_WORDS = {"latest": LATEST, "earliest": EARLIEST}
+KAFKA = "kafka."
+"""Before the name of a librdkafka property."""
+
+
+TASK_BYTES = 32 << 20
+MIN_TASKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of what is read: at most one of the three. `everywhere`: a word for all partitions."""
+
+    sequence: int | None = None
+    offsets: Offsets | None = None
+    everywhere: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a trigger takes, and how it is cut into tasks. None is no limit."""
+
+    records: int | None = None
+    bytes: int | None = None
+    task_bytes: int = TASK_BYTES
+    min_tasks: int = MIN_TASKS
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A reading in the terms of the client. Travels to the executors."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    prefix: str
+    request: Request
+    starting: Bound
+    ending: Bound
+    pace: Pace
+    columns: tuple[str, ...] | None
+    fails_on_loss: bool = True
+    pushdown: bool = False
+
+    @property
+    def stream_name(self) -> str | None:
+        return self.request.stream.name if self.request.is_named else None
+
+
+_NAMES = (
+    "bootstrap", "config", "prefix", "stream", "definition", "topic", "declare", "consumer", "subjects", "sql", "properties",
+    "columns", "index", "startingSequence", "endingSequence", "startingOffsets", "endingOffsets", "startingTime",
+    "endingTime", "failOnDataLoss", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions", "partitionBytes",
+    "pushdown",
+)  # fmt: skip
+
+
+def read_options(options: Mapping[str, str]) -> Ask:
+    """What is asked for. Raises BadQuestion, ConfigError, UnknownStream, SubjectError, FilterSyntaxError."""
+    given = _Given(options)
+    loaded = load(Path(given.text["config"])) if "config" in given.text else None
+    client = open_client(loaded, bootstrap=given.text.get("bootstrap", ""), kafka=given.kafka)
+    stream, is_named = _find_stream(given, client, loaded)
+    question = _make_question(given, stream, loaded)
+    columns = given.list("columns")
+    schema = make_schema(stream, columns)  # refuses what is no column before anything else happens
+    question["columns"] = [name for name in SCHEMA.names if name in schema.fieldNames()] or ["offset"]
+    request = make_request(stream, is_named=is_named, now=now_ms(), **question)
+    starting, ending = (_read_bound(given, which, stream) for which in ("starting", "ending"))
+    if request.since is not None and (starting.sequence, starting.offsets, starting.everywhere) != (None, None, None):
+        raise BadQuestion("startingTime and another starting option both say where to begin. Leave one of them out")
+    pace = Pace(
+        given.count("maxRecordsPerTrigger"),
+        given.count("maxBytesPerTrigger"),
+        given.count("partitionBytes") or TASK_BYTES,
+        given.count("minPartitions") or MIN_TASKS,
+    )
+    lossless = given.flag("failOnDataLoss", True)
+    prefix = given.text.get("prefix", client.prefix or TopicsConfig().prefix)
+    pushdown = given.flag("pushdown", False)
+    return Ask(client.kafka, prefix, request, starting, ending, pace, columns, lossless, pushdown)
+
+
+class _Given:
+    """Options by the names that are known here, whatever case they came in; `kafka`: those of librdkafka."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in _NAMES}
+        self.text: dict[str, str] = {}
+        self.kafka: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower().startswith(KAFKA):
+                self.kafka[name[len(KAFKA) :].lower()] = value
+            elif name.lower() in known:
+                self.text[known[name.lower()]] = value
+            else:
+                raise BadQuestion(
+                    f"there is no option {name!r}.{suggest(name, _NAMES)} Options are {', '.join(_NAMES)}"
+                )
+
+    def list(self, name: str) -> tuple[str, ...] | None:
+        """The parts between commas."""
+        if name not in self.text:
+            return None
+        parts = tuple(part.strip() for part in self.text[name].split(",") if part.strip())
+        if not parts:
+            raise BadQuestion(f"{name} is empty. Name some, or leave it out")
+        return parts
+
+    def count(self, name: str, least: int = 1) -> int | None:
+        if name not in self.text:
+            return None
+        try:
+            count = int(self.text[name])
+        except ValueError:
+            raise BadQuestion(f"{name} is {self.text[name]!r}, and has to be a whole number") from None
+        if count < least:
+            raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
+        return count
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text.get(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise BadQuestion(f"{name} is {text!r}. Write true or false")
+        return text == "true"
+
+    def json(self, name: str) -> object:
+        try:
+            return json.loads(self.text[name])
+        except ValueError as error:
+            raise BadQuestion(f"{name} is no JSON: {error}") from None
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        found = self.json(name)
+        if not isinstance(found, dict):
+            raise BadQuestion(f"{name} is no JSON object. Write {{...}}")
+        return found
+
+
+def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[StreamConfig, bool]:
+    """The stream to read, and whether it has a name of its own."""
+    ways = [name for name in ("stream", "definition", "topic") if name in given.text]
+    if not ways and "consumer" in given.text:
+        return client.find_stream(find_consumer(given.text["consumer"], "", loaded).stream), True
+    if len(ways) != 1:
+        raise BadQuestion(
+            f"{' and '.join(ways)} each say what to read. Leave all but one out"
+            if ways
+            else "read what? Name a stream of the config folder, a consumer, a topic, or give a stream's definition"
+        )
+    if "declare" in given.text and ways != ["topic"]:
+        raise BadQuestion("declare is for topics; what a stream declares stands in its file")
+    match ways[0]:
+        case "stream":
+            return client.find_stream(given.text["stream"]), True
+        case "definition":
+            return read_definition(given.text["definition"]), True
+        case _:
+            declared: object = given.mapping("declare") if "declare" in given.text else {}
+            return describe_topic(given.text["topic"], declared), False  # type: ignore[arg-type]
+
+
+def read_definition(text: str) -> StreamConfig:
+    """A stream from the text of a file for it, YAML or JSON. Raises ConfigError."""
+    document = parse_document("definition", text)
+    stream, problems = validate(StreamConfig, document)
+    if stream is None:
+        raise problems[0]
+    for path, message in check_stream(stream):
+        raise ConfigError(document.place(path), message)
+    return stream
+
+
+def find_consumer(name: str, stream: str, loaded: Loaded | None) -> ConsumerConfig:
+    """A consumer of the folder; of `stream` where that is named. Raises UnknownConsumer, or what is wrong with its file."""
+    if loaded is None:
+        raise BadQuestion(f"consumer {name!r} of which folder? Give config")
+    found = [each for (of, own), each in loaded.consumers.items() if own == name and stream in ("", of)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownConsumer(
+            f"several streams have a consumer {name!r}. Name the stream as well: {', '.join(c.stream for c in found)}"
+        )
+    for problem in loaded.problems:
+        if Path(problem.place.file).stem == name:
+            raise problem
+    known = sorted(own for of, own in loaded.consumers if stream in ("", of))
+    there = f" There is {', '.join(known)}" if known else " There is none"
+    raise UnknownConsumer(f"there is no consumer {name!r}.{suggest(name, known)}{there}")
+
+
+def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -> Question:
+    question: Question = {"index": given.flag("index", True)}
+    if "consumer" in given.text:
+        if clash := [name for name in ("subjects", "sql", "properties") if name in given.text]:
+            raise BadQuestion(f"consumer and {clash[0]} each say what passes. Leave one of them out")
+        consumer = find_consumer(given.text["consumer"], stream.name, loaded)
+        if consumer.filters:
+            question["subjects"] = consumer.filters
+        if consumer.filter.sql is not None:
+            question["sql"] = consumer.filter.sql
+        if consumer.filter.properties is not None:
+            question["properties"] = consumer.filter.properties
+        if consumer.filter.values:
+            question["values"], question["match_unfiltered"] = consumer.filter.values, consumer.filter.match_unfiltered
+    else:
+        if (subjects := given.list("subjects")) is not None:
+            question["subjects"] = subjects
+        if "sql" in given.text:
+            question["sql"] = given.text["sql"]
+        if "properties" in given.text:
+            question["properties"] = given.mapping("properties")
+    if "startingTime" in given.text:
+        question["since"] = given.text["startingTime"]
+    if "endingTime" in given.text:
+        question["until"] = given.text["endingTime"]
+    return question
+
+
+def _read_bound(given: _Given, which: str, stream: StreamConfig) -> Bound:
+    sequence, offsets = given.count(f"{which}Sequence"), f"{which}Offsets"
+    if offsets not in given.text:
+        return Bound(sequence)
+    if sequence is not None:
+        raise BadQuestion(f"{which}Sequence and {offsets} exclude each other. Leave one of them out")
+    text = given.text[offsets].strip()
+    if text.lower() in _WORDS:
+        return Bound(everywhere=_WORDS[text.lower()])
+    return Bound(offsets=parse_offsets(offsets, given.mapping(offsets), stream))
+
+
+def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[Source, int]:
+    """Offsets as Spark's Kafka source writes them: {"topic": {"0": 23, "1": -2}}; -2 is earliest, -1 latest."""
+    offsets: dict[Source, int] = {}
+    for topic, of in found.items():
+        if topic not in stream.topic_names:
+            raise BadQuestion(f"{name}: topic {topic} is not in the stream, which has {', '.join(stream.topic_names)}")
+        if not isinstance(of, dict):
+            raise BadQuestion(f'{name} is a JSON object such as {{"{topic}": {{"0": 23}}}}')
+        for partition, offset in of.items():
+            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and offset >= EARLIEST
+            if not partition.isdecimal() or not is_offset:
+                raise BadQuestion(
+                    f"{name}: {topic}-{partition} at {offset!r}: an offset is 0 or more, -1 latest, -2 earliest"
+                )
+            offsets[topic, int(partition)] = offset
+    return offsets

@@ -1,0 +1,90 @@
+"""A consumer's output topic, found by the consumer's name in a config folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from overlay.client.door import check_settings
+from overlay.config import AckPolicy, ConsumerConfig, Delivery, Loaded, StreamConfig, load
+from overlay.config.relations import suggest
+from overlay.errors import OverlayError
+from overlay.inspect.reading import check_topics, look_around
+
+Config = str | Path | Loaded
+"""A config folder, or one that is loaded already."""
+
+
+class UnknownConsumer(OverlayError, LookupError):
+    """A consumer that no file describes, or not one that has an output topic. Whoever named it acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A consumer with what is needed to reach its output topic and its acks."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    """Kafka settings by librdkafka's names."""
+    prefix: str
+    """Of the overlay's own topics."""
+    stream: StreamConfig
+    consumer: ConsumerConfig
+
+    @property
+    def name(self) -> str:
+        return self.consumer.id[1]
+
+    @property
+    def topic(self) -> str:
+        return self.consumer.deliver_subject
+
+    @property
+    def group(self) -> str:
+        """The reader group that the service looks at (interest)."""
+        return self.consumer.deliver_group or self.name
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether a message may be delivered twice."""
+        return self.consumer.ack_policy is not AckPolicy.NONE or self.consumer.delivery is Delivery.AT_LEAST_ONCE
+
+    def check_topics(self, *names: str) -> None:
+        """Ask Kafka for topics, the output topic when none is named.
+
+        Raises TopicNotFound, SourceUnavailable or CredentialsRefused, worded for whoever has to act.
+        """
+        check_topics(look_around(self.kafka), names or (self.topic,))
+
+
+def find_output(config: Config, name: str, stream: str = "") -> Output:
+    """Look a push consumer up. `stream`: needed when several streams have a consumer of that name.
+
+    Raises UnknownConsumer, and ConfigError for an overlay.yaml that cannot be read.
+    """
+    loaded = config if isinstance(config, Loaded) else load(Path(config))
+    found = [consumer for consumer in loaded.consumers.values() if consumer.id[1] == name]
+    if stream:
+        found = [consumer for consumer in found if consumer.stream == stream]
+    if not found:
+        raise UnknownConsumer(_explain_absence(loaded, name, stream))
+    if len(found) > 1:
+        streams = ", ".join(sorted(consumer.stream for consumer in found))
+        raise UnknownConsumer(f"several streams have a consumer {name!r}: {streams}. Say which with stream=")
+    (consumer,) = found
+    if not consumer.is_push:
+        raise UnknownConsumer(
+            f"{name!r} of stream {consumer.stream!r} is a pull consumer: it has no output topic to read"
+        )
+    service = loaded.service
+    return Output(check_settings(service.kafka), service.topics.prefix, loaded.streams[consumer.stream], consumer)
+
+
+def _explain_absence(loaded: Loaded, name: str, stream: str) -> str:
+    where = Path(loaded.files[""].file).parent
+    of = f" of stream {stream!r}" if stream else ""
+    known = sorted({consumer for of_stream, consumer in loaded.consumers if not stream or of_stream == stream})
+    others = f"{suggest(name, known)} There is {', '.join(known)}" if known else " Nor is there any other"
+    refused = [str(problem) for problem in loaded.problems]
+    because = "\nFiles of the folder that were refused:\n" + "\n".join(refused) if refused else ""
+    return f"{where}: there is no consumer {name!r}{of}.{others}{because}"

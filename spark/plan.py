@@ -1,0 +1,205 @@
+"""From what is asked to what is read, at the driver: bounds of partitions from Kafka, and the chunk index's word on them.
+
+The same steps as those of a reading in process (overlay/client/reader.py): ask Kafka for the log's ends, hold the index
+against the log, leave out the chunks that are NO. Between the first and the second stands what Spark adds: offsets to
+begin and end at, and what Spark's predicates say of positions. What is asked for and not there any more ends the query here,
+before a task has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from overlay.client.bounds import Bounds, NoSequence
+from overlay.client.line import Line
+from overlay.client.reader import lay_course
+from overlay.errors import OverlayError
+from overlay.logs import get_logger
+from overlay.scan.decode import NO_STOP
+from overlay.source.mark import Source
+from overlay.source.span import read_span
+
+from .kept import keep
+from .options import EARLIEST, LATEST, Ask, Bound
+from .partitions import RECORD_BYTES, Part, divide
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+Ends = dict[Source, tuple[int, int]]
+"""First and next offset of each partition."""
+
+
+class DataLoss(OverlayError):
+    """Records that were asked for are not in the log any more. Who asks says whether that matters (failOnDataLoss)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Positions that the records have which pass: start <= x < stop. Filters say it, beside the options."""
+
+    sequences: tuple[int, int] = (0, NO_STOP)
+    offsets: tuple[int, int] = (0, NO_STOP)
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+
+    def clip(self, source: Source, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
+        """What is left of a partition's offsets."""
+        if self.topics is not None and source[0] not in self.topics:
+            return end, end
+        if self.partitions is not None and source[1] not in self.partitions:
+            return end, end
+        low, high = self.offsets
+        if sequenced:
+            low, high = max(low, self.sequences[0] - 1), min(high, self.sequences[1] - 1)
+        start = min(max(first, low), end)
+        return start, max(start, min(high, end))
+
+
+EVERYTHING = Window()
+
+
+class Planner:
+    """Plans the readings of one ask."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self._kept = keep(ask)
+
+    def plan(self, window: Window = EVERYTHING) -> list[Part]:
+        """The tasks of a whole reading. Raises DataLoss, NoSequence, and what a reading raises."""
+        return self._divide(lambda bounds: clip(bounds, find_ends(bounds, self.ask), window))
+
+    def plan_between(self, ends: Ends) -> list[Part]:
+        """The tasks that read these offsets of each partition. Raises as `plan`."""
+        return self._divide(lambda bounds: clip(bounds, check_loss(bounds, ends, self.ask.fails_on_loss), EVERYTHING))
+
+    def look(self) -> Bounds:
+        """What the log has now."""
+        request = replace(self.ask.request, index=False, since=None)
+        return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
+
+    def find_since(self) -> dict[Source, int]:
+        """The first offset of each partition before which nothing is in the time that is asked for."""
+        request = replace(self.ask.request, index=False)
+        course = self._run(lambda line: lay_course(line, self._kept.indexes, request))[1]
+        return {each.source: min(each.start, each.stop) for each in course.stretches}
+
+    def weigh(self, ends: Ends) -> dict[Source, float]:
+        """Bytes an offset of each partition, by the batches that come first."""
+        return self._run(lambda line: _weigh(line, ends))
+
+    def _divide(self, narrow: Callable[[Bounds], Bounds]) -> list[Part]:
+        bounds, course = self._run(lambda line: lay_course(line, self._kept.indexes, self.ask.request, narrow))
+        pace, sequenced = self.ask.pace, bounds.sources.is_sequenced
+        shares = divide(course.stretches, pace.task_bytes, pace.min_tasks)
+        ledger = bounds.ledger if "sequence" in self.ask.request.columns else None
+        return [Part(stretches, sequenced=sequenced, ledger=ledger) for stretches in shares]
+
+    def _run(self, ask: Callable[[Line], Coroutine[Any, Any, T]]) -> T:
+        found: list[T] = []
+
+        async def work(line: Line) -> None:
+            found.append(await ask(line))
+
+        self._kept.lines.run(work)
+        return found[0]
+
+
+async def _weigh(line: Line, ends: Ends) -> dict[Source, float]:
+    client, found = await line.open(), {}
+    for source, (start, end) in ends.items():
+        offsets = size = 0
+        async for fetched in read_span(client, *source, start, min(start + 1, end)):
+            offsets += int(fetched.batches[-1]["last_offset"]) + 1 - fetched.position if fetched.batches.size else 0
+            size += fetched.data.size
+        found[source] = size / offsets if offsets > 0 else RECORD_BYTES
+    return found
+
+
+def clip(bounds: Bounds, ends: Ends, window: Window) -> Bounds:
+    """The bounds within some ends and a window."""
+    sequenced = bounds.sources.is_sequenced
+    kept = [
+        replace(each, start=start, stop=stop)
+        for each in bounds.stretches
+        if each.source in ends
+        for start, stop in [window.clip(each.source, *ends[each.source], sequenced=sequenced)]
+    ]
+    return replace(bounds, stretches=tuple(kept))
+
+
+def find_ends(bounds: Bounds, ask: Ask) -> Ends:
+    """Where each partition's reading begins and ends by the options. Raises DataLoss, NoSequence."""
+    log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
+    starts = resolve(ask.starting, bounds, log, EARLIEST)
+    stops = resolve(ask.ending, bounds, log, LATEST, is_end=True)
+    ends = {source: (starts[source], max(starts[source], min(stops[source], log[source][1]))) for source in log}
+    return check_loss(bounds, ends, ask.fails_on_loss)
+
+
+def resolve(
+    bound: Bound, bounds: Bounds, log: Mapping[Source, tuple[int, int]], default: int, *, is_end: bool = False
+) -> dict[Source, int]:
+    """A bound as offsets, those that it does not name as `default`. Raises NoSequence.
+
+    As an end, a sequence is the first that is not read any more.
+    """
+    if bound.sequence is not None:
+        return _find_sequence(bound.sequence, bounds, log, is_end=is_end)
+    everywhere = default if bound.everywhere is None else bound.everywhere
+    given = bound.offsets or {}
+    if strangers := sorted(set(given) - set(log)):
+        topic, partition = strangers[0]
+        raise OverlayError(f"offsets are given for {topic}-{partition}, which is not there. Leave it out")
+    found = {}
+    for source, (first, end) in log.items():
+        offset = given.get(source, everywhere)
+        found[source] = first if offset == EARLIEST else end if offset == LATEST else offset
+    return found
+
+
+def _find_sequence(
+    sequence: int, bounds: Bounds, log: Mapping[Source, tuple[int, int]], *, is_end: bool
+) -> dict[Source, int]:
+    if bounds.sources.is_sequenced:
+        return dict.fromkeys(log, sequence - 1)
+    if bounds.ledger is None:
+        which = "end" if is_end else "begin"
+        raise NoSequence(
+            f"the stream has {len(bounds.sources.partitions)} partitions and no ledger that gives an order over them, so there"
+            f" is no sequence to {which} at. A service makes one; or use offsets or a time instead"
+        )
+    # what the ledger does not know yet comes behind all sequences that it has given out
+    places = bounds.ledger.positions_at(sequence)
+    return {source: max(first, min(places.get(source, first), end)) for source, (first, end) in log.items()}
+
+
+def check_loss(bounds: Bounds, ends: Ends, fails: bool) -> Ends:
+    """The ends as far as the log has them. Raises DataLoss for those that it has not, unless that is allowed."""
+    stops = {each.source: each.stop for each in bounds.stretches}
+    kept = {}
+    for source, (start, stop) in ends.items():
+        first, end = bounds.log_starts.get(source, 0), stops.get(source, 0)
+        if start < first and start < stop:
+            _report(
+                source, f"offset {start} is gone: the log begins at {first} now (retention, or deleted records)", fails
+            )
+        elif start > end or (source not in stops and start < stop):
+            _report(
+                source, f"offset {start} is behind the log's end, {end}: the topic was truncated or made anew", fails
+            )
+        kept[source] = (min(max(start, first), end), min(max(stop, first), end))
+    return kept
+
+
+def _report(source: Source, what: str, fails: bool) -> None:
+    topic, partition = source
+    if fails:
+        raise DataLoss(
+            f"{topic}-{partition}: {what}. Begin later, or allow it with failOnDataLoss=false, and what is there will be read"
+        )
+    log.warning("records are lost", topic=topic, partition=partition, what=what)

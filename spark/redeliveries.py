@@ -1,0 +1,104 @@
+"""Leaving out deliveries that have been seen, in bounded state, without a watermark and without a clock.
+
+Spark's own `dropDuplicatesWithinWatermark` forgets by the watermark, of which a query has one: it would drop what comes late as
+too late, and hold back the results of whoever has a watermark further down. State that times out by the clock makes Spark run
+batches for ever, so that a query over what is there now never ends. So what is kept here is bounded by its size.
+
+The sequences of a consumer are cut into blocks; a block that has had a record is a bitmap. When there are too many, the one
+goes that has been touched least recently: a redelivery that comes after so many others is shown again. Blocks are dealt out
+to a few lanes, which are what Spark can work on side by side.
+
+Rows go through Python for this, in pandas' form, which knows lists of bytes but no lists of structs: headers travel as two
+lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
+
+BLOCK = 4096
+"""Sequences in a block: 512 bytes of state."""
+LANES = 8
+
+Key = tuple[str, str, int]
+Frames = Iterator[pd.DataFrame]
+Bits = npt.NDArray[np.uint8]
+
+_BYTES = BLOCK // 8
+_MASKS = (0x80 >> np.arange(8)).astype(np.uint8)
+
+
+class Seen:
+    """The sequences of a lane that have been seen: at most `limit` blocks of them."""
+
+    def __init__(self, limit: int, state: bytes = b"") -> None:
+        count = len(state) // (8 + _BYTES)
+        ids = np.frombuffer(state, np.int64, count)
+        bitmaps = np.frombuffer(state, np.uint8, count * _BYTES, offset=count * 8).reshape(count, _BYTES)
+        # in the order in which they were touched last
+        self._blocks: dict[int, Bits] = dict(zip(ids.tolist(), bitmaps, strict=True))
+        self._limit = limit
+
+    def note(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of them are seen for the first time, here or ever; all are seen from now on."""
+        fresh = np.zeros(sequences.size, np.bool_)
+        distinct, first = np.unique(sequences, return_index=True)
+        starts = np.flatnonzero(np.diff(distinct // BLOCK, prepend=-1))
+        for part, at in zip(np.split(distinct, starts[1:]), np.split(first, starts[1:]), strict=True):
+            if part.size:
+                block, bits = int(part[0]) // BLOCK, part % BLOCK
+                known = self._blocks.pop(block, None)
+                bitmap = np.zeros(_BYTES, np.uint8) if known is None else known.copy()
+                fresh[at] = bitmap[bits // 8] & _MASKS[bits % 8] == 0
+                np.bitwise_or.at(bitmap, bits // 8, _MASKS[bits % 8])
+                self._blocks[block] = bitmap
+        for block in list(self._blocks)[: max(0, len(self._blocks) - self._limit)]:
+            del self._blocks[block]
+        return fresh
+
+    def pack(self) -> bytes:
+        """The state from which this can be made again."""
+        return np.array(list(self._blocks), np.int64).tobytes() + b"".join(map(bytes, self._blocks.values()))
+
+
+def drop_redeliveries(deliveries: DataFrame, remember: int) -> DataFrame:
+    """Each (stream, consumer, sequence) once; a row without a sequence passes. `deliveries`: a stream with the envelope.
+
+    `remember`: about so many stream sequences of each consumer are kept in mind, in an eighth of that in bytes.
+    """
+    headers, sequence = F.col("headers"), F.col("sequence")
+    packed = deliveries.withColumns(
+        {
+            "names": F.transform(headers, lambda header: header["name"]),
+            "values": F.transform(headers, lambda header: header["value"]),
+            "place": F.coalesce(sequence, F.lit(-1)),
+            "lane": F.coalesce(F.floor(sequence / BLOCK) % LANES, F.lit(-1)).cast("int"),
+        }
+    ).drop("headers")
+    fresh = packed.groupBy("stream", "consumer", "lane").applyInPandasWithState(
+        _make_sift(max(1, remember // BLOCK // LANES)), packed.schema, "seen binary", "append", "NoTimeout"
+    )
+    whole = F.arrays_zip("names", "values").cast("array<struct<name:string,value:binary>>")
+    return fresh.withColumn("headers", whole).select(deliveries.columns)
+
+
+def _make_sift(limit: int) -> Callable[[Key, Iterable[pd.DataFrame], GroupState], Frames]:
+    def sift(key: Key, frames: Iterable[pd.DataFrame], state: GroupState) -> Frames:
+        if key[-1] < 0:
+            yield from frames
+            return
+        seen = Seen(limit, bytes(state.get[0]) if state.exists else b"")
+        for frame in frames:
+            kept = frame[seen.note(frame["place"].to_numpy())]
+            if len(kept):
+                yield kept
+        state.update((seen.pack(),))
+
+    return sift

@@ -1,0 +1,70 @@
+"""A task: stretches of the log in, Arrow batches in Spark's types out. Runs in the Python workers of the executors.
+
+The way is that of a reading in process: an event loop in a thread of its own fetches, decodes and tests, and hands batches to
+this thread, which gives them to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from overlay.client.bounds import Bounds
+from overlay.client.indexes import Course
+from overlay.client.line import Line
+from overlay.client.reader import Batches, Progress, Scan
+from overlay.client.reading import Reading
+from overlay.client.sieve import Sieve
+from overlay.client.stretch import Stretch
+from overlay.worker.sources import Sources
+
+from .form import SparkForm
+from .kept import keep, settle
+from .options import Ask
+from .partitions import Part
+from .plan import DataLoss
+
+BATCH_ROWS = 1 << 16
+"""Rows that Spark is given at once: the JVM holds a whole batch in memory."""
+
+
+def read(ask: Ask, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
+    """The records of a task that pass. Raises DataLoss unless that is allowed, and what a reading raises."""
+    form, progress = SparkForm(schema, ask.request.stream, ask.stream_name), Progress()
+    work = partial(_read, ask=ask, part=part, form=form, progress=progress)
+    with Reading(keep(ask).lines, work, form.schema, progress) as batches:
+        for batch in batches:
+            _check(ask, progress)
+            for at in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(at, BATCH_ROWS)
+    _check(ask, progress)
+    settle()
+
+
+async def _read(line: Line, ask: Ask, part: Part, form: SparkForm, progress: Progress) -> Batches:
+    client, request = await line.open(), ask.request
+    for topic in request.stream.topic_names:
+        await client.add_topic(topic)
+    addressing = line.find_addressing(request.stream)
+    sieve = Sieve(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
+    bounds = _make_bounds(part.stretches)
+    scan = Scan(client, line.admin, sieve, request, bounds, Course(part.stretches), progress)
+    async with aclosing(scan.read()) as batches:
+        async for batch in batches:
+            yield batch
+
+
+def _make_bounds(stretches: Sequence[Stretch]) -> Bounds:
+    return Bounds(tuple(stretches), Sources(tuple(dict.fromkeys(each.source for each in stretches)), {}))
+
+
+def _check(ask: Ask, progress: Progress) -> None:
+    if progress.lost and ask.fails_on_loss:
+        raise DataLoss(
+            f"retention removed {progress.lost} offsets before they were read. Read faster, or allow it with"
+            " failOnDataLoss=false"
+        )

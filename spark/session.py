@@ -1,0 +1,110 @@
+"""A Spark session that has what the overlay's pipelines need: Java, the Kafka connector, this Python, UTC.
+
+    spark = overlay_session("delays")
+
+Java and the connector's jars come from the cache of the embedded broker and are fetched once. A session that runs already
+is taken as it is, but for settings of SQL.
+
+`spark-submit` starts Java before any Python runs and so has to be told of the jars itself; this module, run as a program,
+prints the arguments: `spark-submit $(python -m spark.session) job.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from overlay.local.jars import fetch_jars
+
+from .datasource import OverlaySource
+from .java import find_java_home
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # format("overlay") takes predicates, and Spark refuses sources that do where this is off
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.log.level": "WARN",
+    # how long a Python that was started may take to call back: by default 15 s, too little on a machine that is busy
+    "spark.python.authenticate.socketTimeout": "60s",
+}
+_LOCAL = {
+    # nobody else has to reach a driver whose executors are on the same machine, and its host name may not resolve
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "spark.daemon",
+}
+
+
+def overlay_session(
+    app_name: str = "overlay", master: str | None = None, *, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session ready for output topics, acks and `format("overlay")`; the running one where there is one.
+
+    `master`: as Spark's, such as `local[2]`; left out it is spark-submit's, else `local[*]`. `conf`: more settings, which win
+    over ours. Raises BrokerError when Java or the connector cannot be had.
+    """
+    settings = {**_SETTINGS, **(_LOCAL if is_local(master) else {}), **(conf or {})}
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    if not _is_submitted() and SparkContext._active_spark_context is None:
+        given = settings.get("spark.jars")
+        settings["spark.jars"] = ",".join([*([given] if given else []), *map(str, find_connector())])
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _environment():
+        session = builder.getOrCreate()
+        session.dataSource.register(OverlaySource)
+        return session
+
+
+def find_connector() -> list[Path]:
+    """The jars that Spark lacks for Kafka, from the cache, fetched first if need be. Raises BrokerError."""
+    own = {jar.name for jar in Path(pyspark.__path__[0], "jars").glob("*.jar")}
+    return [jar for jar in fetch_jars("spark") if jar.name not in own]
+
+
+def is_local(master: str | None) -> bool:
+    """Whether the executors are on the driver's machine, as far as `master` says."""
+    return master is not None and master.startswith("local")
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit has started us: it knows the jars already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What the launcher and the first look at Python's workers read from the environment, where the user has set nothing."""
+    ours = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
+    if not _is_submitted() and SparkContext._gateway is None:
+        ours["JAVA_HOME"] = str(find_java_home())
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _print_arguments() -> None:
+    jars = ",".join(map(str, find_connector()))
+    settings = " ".join(f"--conf {name}={value}" for name, value in _SETTINGS.items())
+    sys.stdout.write(f"--jars {jars} {settings}\n")
+
+
+if __name__ == "__main__":
+    _print_arguments()

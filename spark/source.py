@@ -1,0 +1,91 @@
+"""Output topics as DataFrames: Spark's own Kafka source, with what a delivery carries in columns.
+
+    frame = read_consumer(spark, "config", "late-jfk")
+    stream = read_stream_consumer(spark, "config", "late-jfk")
+
+Only committed records are read, and of them only the deliveries of this consumer: several consumers may share an output
+topic, and status records are no deliveries. The topic and the consumer's name are checked before Spark plans anything, so that
+what is wrong is told in the overlay's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .connection import for_spark
+from .decoding import decode_properties
+from .envelope import read_envelope
+from .interest import follow_progress
+from .output import Config, Output, find_output
+from .redeliveries import drop_redeliveries
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+REMEMBER = 1 << 26
+
+
+def read_consumer(
+    spark: SparkSession,
+    config: Config,
+    name: str,
+    *,
+    stream: str = "",
+    decode: bool = False,
+    options: Mapping[str, str] = NO_OPTIONS,
+) -> DataFrame:
+    """What a consumer has been given so far: the columns of `envelope.COLUMNS`, redeliveries included.
+
+    `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source record's. `decode` adds
+    `application_properties`, a struct of what the stream's file declares (decoding.py). `options`: more of Spark's Kafka
+    source, such as `startingOffsets` or `minPartitions`. Raises UnknownConsumer, ConfigError, TopicNotFound,
+    SourceUnavailable, CredentialsRefused.
+    """
+    output = find_output(config, name, stream)
+    output.check_topics()
+    raw = spark.read.format("kafka").options(**_choose_options(output, options)).load()
+    return _shape(raw, output, decode=decode)
+
+
+def read_stream_consumer(
+    spark: SparkSession,
+    config: Config,
+    name: str,
+    *,
+    stream: str = "",
+    decode: bool = False,
+    redeliveries: bool = False,
+    remember: int = REMEMBER,
+    commit: bool = True,
+    options: Mapping[str, str] = NO_OPTIONS,
+) -> DataFrame:
+    """The same as a stream, from the topic's start unless `options` has `startingOffsets`.
+
+    A delivery of a sequence that has been seen is left out, unless `redeliveries` is set; whoever naks has to set it.
+    `remember`: how many stream sequences are kept in mind for this, in an eighth of that in bytes. A consumer to which nothing
+    can come twice (ack_policy none, exactly once) needs no such memory and gets none. `commit`: after each batch commit its
+    end for the consumer's reader group, by which the service knows that somebody reads (interest). Errors as `read_consumer`.
+    """
+    output = find_output(config, name, stream)
+    output.check_topics()
+    chosen = {"startingOffsets": "earliest", **_choose_options(output, options)}
+    deliveries = _shape(spark.readStream.format("kafka").options(**chosen).load(), output, decode=False)
+    if not redeliveries and output.can_repeat:
+        deliveries = drop_redeliveries(deliveries, remember)
+    if commit:
+        follow_progress(spark, output.kafka, output.topic, output.group)
+    return decode_properties(deliveries, output.stream) if decode else deliveries
+
+
+def _choose_options(output: Output, options: Mapping[str, str]) -> dict[str, str]:
+    ours = {"subscribe": output.topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
+    return {**options, **for_spark(output.kafka), **ours}
+
+
+def _shape(raw: DataFrame, output: Output, *, decode: bool) -> DataFrame:
+    stream, name = output.consumer.id
+    mine = (F.col("stream") == stream) & (F.col("consumer") == name)
+    deliveries = read_envelope(raw).where(mine)
+    return decode_properties(deliveries, output.stream) if decode else deliveries

@@ -1,0 +1,154 @@
+"""`spark.readStream.format("overlay")`: a stream or topic as it grows, in Spark's micro-batches.
+
+Offsets are Kafka's, written as Spark's own Kafka source writes them: {"flights": {"0": 1000}} is the next offset to read. In a
+stream of one partition they are sequences less one. The log's end is its last stable offset, so records of transactions that
+are open come when these are committed.
+
+Spark's planner asks for a limit of one kind (rows or bytes); here both may be set and the smaller one counts. Rows are
+offsets: what a filter leaves, and gaps that compaction and transactions make, cannot be known without reading. Bytes are
+those of the log, compressed, by the measure of the batches at each partition's position. A limit is shared out in
+proportion to what each partition has waiting, as Spark's Kafka source does.
+
+Spark pushes predicates into batch readings only. A stream's filter is given as options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from overlay.client import BadQuestion
+from overlay.client.bounds import Bounds
+from overlay.source.mark import Source
+
+from .options import LATEST, Ask, Bound
+from .partitions import Part
+from .plan import Ends, Planner, check_loss, resolve
+from .scan import read
+
+Position = dict[str, dict[str, int]]
+"""The next offset of each partition, as Spark keeps it in its checkpoint."""
+Spots = dict[Source, int]
+
+
+def write_position(spots: Mapping[Source, int]) -> Position:
+    """In the order of topics and partitions: Spark compares the text."""
+    position: Position = {}
+    for (topic, partition), offset in sorted(spots.items()):
+        position.setdefault(topic, {})[str(partition)] = offset
+    return position
+
+
+def read_position(position: Position) -> Spots:
+    return {(topic, int(partition)): offset for topic, of in position.items() for partition, offset in of.items()}
+
+
+class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives at the driver while the query runs; of its methods only `read` is called elsewhere."""
+
+    def __init__(self, ask: Ask, schema: StructType) -> None:
+        if ask.ending != Bound():
+            raise BadQuestion("a stream has no end. Leave out endingOffsets and endingSequence, or use spark.read")
+        self._ask, self._schema = ask, schema
+        self._target: Spots | None = None
+        """Where a query of Trigger.AvailableNow ends."""
+
+    def initialOffset(self) -> Position:
+        """Where the options say; the end of the log where they say nothing, as in Spark's Kafka source."""
+        bounds = Planner(self._ask).look()
+        log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
+        starts = resolve(self._ask.starting, bounds, log, LATEST)
+        if self._ask.request.since is not None:
+            starts = Planner(self._ask).find_since()
+        ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
+        return write_position(
+            {source: s for source, (s, _) in check_loss(bounds, ends, self._ask.fails_on_loss).items()}
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        pace = self._ask.pace
+        if pace.records is not None:
+            return ReadMaxRows(pace.records)
+        return ReadAllAvailable() if pace.bytes is None else ReadMaxBytes(pace.bytes)
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
+        """How far the next trigger goes, from `start` on."""
+        bounds = Planner(self._ask).look()
+        begun, ends = read_position(start), self._find_ends(bounds)
+        # a partition that was added since is read from its start
+        begun |= {source: bounds.log_starts[source] for source in ends if source not in begun}
+        waiting = {source: (at, max(at, ends.get(source, at))) for source, at in begun.items()}
+        waiting = self._skip_lost(bounds, waiting)
+        if not isinstance(limit, ReadAllAvailable):
+            waiting = self._limit(waiting)
+        return write_position({source: end for source, (_, end) in waiting.items()})
+
+    def _skip_lost(self, bounds: Bounds, waiting: Ends) -> Ends:
+        """What retention has taken costs nothing of a limit. Whether it may be missing is for `partitions` to say."""
+        return {
+            source: (min(max(at, bounds.log_starts.get(source, at)), end), end) for source, (at, end) in waiting.items()
+        }
+
+    def _find_ends(self, bounds: Bounds) -> Spots:
+        ends = {each.source: each.stop for each in bounds.stretches}
+        if self._target is None:
+            return ends
+        return {
+            source: min(end, self._target.get(source, end)) for source, end in ends.items() if source in self._target
+        }
+
+    def _limit(self, waiting: Ends) -> Ends:
+        pace = self._ask.pace
+        if pace.records is not None:
+            waiting = share_out(waiting, pace.records, dict.fromkeys(waiting, 1.0))
+        if pace.bytes is not None:
+            waiting = share_out(waiting, pace.bytes, Planner(self._ask).weigh(waiting))
+        return waiting
+
+    def reportLatestOffset(self) -> Position:
+        """The end of the log, for the query's progress: what lies between is how far it is behind."""
+        return write_position({each.source: each.stop for each in Planner(self._ask).look().stretches})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {each.source: each.stop for each in Planner(self._ask).look().stretches}
+
+    def partitions(self, start: Position, end: Position) -> list[InputPartition]:
+        """The tasks of a trigger; none when it is empty. Raises DataLoss."""
+        begun, ends = read_position(start), read_position(end)
+        if begun == ends:
+            return []
+        planner = Planner(self._ask)
+        added = [source for source in ends if source not in begun]
+        if added:
+            bounds = planner.look()
+            begun |= {source: bounds.log_starts.get(source, 0) for source in added}
+        return list[InputPartition](planner.plan_between({source: (begun[source], at) for source, at in ends.items()}))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Part):
+            yield from read(self._ask, self._schema, partition)
+
+
+def share_out(waiting: Ends, most: int, weights: Mapping[Source, float]) -> Ends:
+    """The part of what is waiting that weighs at most `most`, but for an offset of each partition at the least.
+
+    Each partition gives in proportion to what it has. `weights`: of one offset of each.
+    """
+    total = sum((end - start) * weights[source] for source, (start, end) in waiting.items())
+    if total <= most:
+        return waiting
+    part = most / total
+    return {
+        source: (start, start + min(end - start, max(1, int((end - start) * part))) if end > start else end)
+        for source, (start, end) in waiting.items()
+    }

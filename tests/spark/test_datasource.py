@@ -1,0 +1,301 @@
+"""`format("overlay")` on a log with everything in it: the rows of Spark's own Kafka source under the same filter, those that an
+independent client reads, and the columns of a reading in process. What is wrong is told at planning, in the overlay's words."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from overlay.client import BadQuestion
+from overlay.errors import OverlayError
+from overlay.filter import Filter, compile_sql
+from spark.columns import find_in_envelope, to_column
+from spark.form import check_schema, make_schema
+from spark.options import Ask, read_definition, read_options
+from spark.plan import DataLoss, Planner
+from spark.scan import read
+from tests.client.indexing import seal, write_index
+from tests.client.logs import (
+    BASE,
+    KEPT,
+    Log,
+    by_partition,
+    fill,
+    is_wanted,
+    name_offsets,
+    open_log,
+    passes,
+    read_properties,
+)
+from tests.source.test_start import delete_below
+from tests.support.kafka import NewTopicFixture, make_topic
+from tests.worker.scenes import Seen
+
+# a planner that has just started loads the package anew
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS = 3
+FILTERS = [
+    "delay > 60",
+    "NOT delay > 60",
+    "delay IS NULL OR delay <= 5",
+    "raw = 0xFF00",
+    "to IN ('rome', 'oslo') AND NOT delay = 5",
+    "delay * 2 > 10 AND p.to LIKE '%'",
+]
+
+
+@pytest.fixture(scope="module")
+def log(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+    topic = make_topic(bootstrap, "spark-source", PARTITIONS, KEPT)
+    fill(bootstrap, topic, PARTITIONS)
+    opened = open_log(bootstrap, tmp_path_factory.mktemp("log") / "config", topic)
+    consumers = Path(opened.client.origin) / "consumers"
+    consumers.mkdir()
+    (consumers / "late.yaml").write_text(
+        f"stream: S\ndurable_name: late\ndeliver_subject: {topic}-late\nfilter_subjects: [t.rome]\n"
+        "ack_policy: none\nfilter: {sql: 'delay > 60'}\n"
+    )
+    yield opened
+    opened.client.close()
+
+
+def load(spark: SparkSession, log: Log, **options: Any) -> DataFrame:
+    given = {name: str(value) for name, value in options.items()}
+    return spark.read.format("overlay").options(config=log.client.origin, **({"stream": "S"} | given)).load()
+
+
+def list_places(frame: DataFrame) -> list[tuple[int, int]]:
+    return [(row.partition, row.offset) for row in frame.select("partition", "offset").collect()]
+
+
+def load_native(spark: SparkSession, bootstrap: str, log: Log) -> DataFrame:
+    """What Spark's Kafka source has, by the names of the envelope."""
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": log.topic,
+        "includeHeaders": "true",
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+    }
+    frame = spark.read.format("kafka").options(**options).load()
+    headers = F.transform("headers", lambda h: F.struct(h["key"].alias("name"), h["value"].alias("value")))
+    to = F.filter("headers", lambda h: h["key"] == "to")
+    subject = F.concat(F.lit("t."), F.get(to, F.size(to) - 1)["value"].cast("string"))
+    return frame.withColumns({"subject": subject, "headers": headers}).where("subject IS NOT NULL")
+
+
+def answer(compiled: Filter, record: Seen) -> bool | None:
+    """The row evaluator's."""
+    message = {"application_properties": read_properties(record), "properties": {"to": record.topic}}
+    return compiled.matches(message)
+
+
+def test_rows_are_those_of_the_native_source(spark: SparkSession, bootstrap: str, log: Log) -> None:
+    """Transactions, aborted ones, tombstones and values of all kinds; every filter in one pass of the native source."""
+    stream = log.client.find_stream("S")
+    compiled = [compile_sql(text, stream.properties) for text in FILTERS]
+    answers = [to_column(each, find_in_envelope(stream)).alias(f"a{i}") for i, each in enumerate(compiled)]
+    native = load_native(spark, bootstrap, log).select("partition", "offset", *answers).collect()
+    assert len(native) == sum(map(len, log.addressed.values()))
+    for number, text in enumerate(FILTERS):
+        found = list_places(load(spark, log, sql=text, columns="partition,offset"))
+        assert found and sorted(found) == sorted((r.partition, r.offset) for r in native if r[f"a{number}"])
+        wanted = [seen for of in log.addressed.values() for seen in of if answer(compiled[number], seen)]
+        assert by_partition(sorted(found)) == by_partition(sorted(name_offsets(wanted)))
+
+
+def test_columns_are_those_of_a_reading(spark: SparkSession, log: Log) -> None:
+    frame = load(spark, log, subjects="t.rome, t.oslo")
+    assert frame.schema == make_schema(log.client.find_stream("S"), None)
+    found = frame.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    own = pa.table(log.client.read("S", subjects=["t.rome", "t.oslo"]))
+    own = own.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert own.num_rows > 100
+    for name in own.schema.names:
+        mine, theirs = found[name].to_pylist(), own[name].to_pylist()
+        if name == "timestamp":
+            theirs = [time.replace(tzinfo=UTC) for time in theirs]
+        assert mine == theirs, name
+    seen = {(s.partition, s.offset): s for of in log.addressed.values() for s in of}
+    for row in found.select(["partition", "offset", "application_properties"]).to_pylist():
+        record = seen[row["partition"], row["offset"]]
+        delay = record.header(b"delay")
+        assert row["application_properties"]["delay"] == (None if delay in (None, b"x") else float(delay or b""))
+        assert row["application_properties"]["raw"] == record.header(b"odd")
+
+
+def test_only_what_is_asked_for_is_built(spark: SparkSession, log: Log) -> None:
+    frame = load(spark, log, columns="value, application_properties.n, header")
+    assert frame.schema.simpleString() == (
+        "struct<value:binary,application_properties:struct<n:bigint>,header:struct<priority:bigint>>"
+    )
+    assert frame.count() == sum(map(len, log.addressed.values()))
+    narrow = spark.read.format("overlay").schema("offset bigint, properties struct<subject: string>")
+    rows = narrow.options(config=log.client.origin, stream="S").load().select("properties.subject").distinct().collect()
+    assert {row.subject for row in rows} == {"t.rome", "t.oslo", "t.bonn"}
+
+
+def test_where_it_begins_and_ends(spark: SparkSession, log: Log) -> None:
+    places = [(seen.partition, seen.offset) for of in log.addressed.values() for seen in of]
+    offsets = json.dumps({log.topic: {"0": 100, "1": -1, "2": -2}})
+    found = list_places(load(spark, log, startingOffsets=offsets, endingOffsets=json.dumps({log.topic: {"2": 50}})))
+    wanted = [(p, o) for p, o in places if (p == 0 and o >= 100) or (p == 2 and o < 50)]
+    assert sorted(found) == sorted(wanted) and len(found) > 10
+    since, until = (datetime.fromtimestamp(BASE / 1000, UTC) + timedelta(milliseconds=ms) for ms in (1000, 2000))
+    times = load(spark, log, startingTime=since.isoformat(), endingTime=until.isoformat())
+    timely = [s for of in log.addressed.values() for s in of if is_wanted(s, ["t.>"], BASE + 1000, BASE + 2000)]
+    assert sorted(list_places(times)) == sorted(name_offsets(timely))
+    assert load(spark, log, startingOffsets="latest").count() == 0
+
+
+def test_a_consumer_says_what_passes(spark: SparkSession, log: Log) -> None:
+    frame = spark.read.format("overlay").options(config=log.client.origin, consumer="late").load()
+    compiled = compile_sql("delay > 60", log.client.find_stream("S").properties)
+    wanted = [s for of in log.addressed.values() for s in of if s.header(b"to") == b"rome" and passes(compiled, s)]
+    assert sorted(list_places(frame)) == sorted(name_offsets(wanted)) and wanted
+
+
+def test_sequences_of_one_partition(spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(100):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(30)
+    options = {"bootstrap": bootstrap, "topic": topic, "startingSequence": "11", "endingSequence": "21"}
+    rows = spark.read.format("overlay").options(**options).load().select("sequence", "value", "subject").collect()
+    assert [(r.sequence, r.value, r.subject) for r in rows] == [(n + 1, b"%d" % n, topic) for n in range(10, 20)]
+
+
+BAD: list[tuple[dict[str, str], str]] = [
+    ({"sql": "delay >"}, "column 8"),
+    ({"sql": "gate > 5"}, "gate"),
+    ({"subjects": "t..x"}, "t..x"),
+    ({"stream": "SS"}, "there is no stream 'SS'"),
+    ({"consumer": "lat"}, "there is no consumer 'lat'. Did you mean late?"),
+    ({"consumer": "late", "sql": "delay > 5"}, "consumer and sql each say what passes"),
+    ({"topic": "t"}, "stream and topic each say what to read"),
+    ({"columns": "valeu"}, "there is no column 'valeu'"),
+    ({"columns": ""}, "columns is empty"),
+    ({"sbujects": "t.>"}, "there is no option 'sbujects'"),
+    ({"startingOffsets": "{"}, "startingOffsets is no JSON"),
+    ({"startingOffsets": '{"x": {"0": 1}}'}, "topic x is not in the stream"),
+    ({"startingOffsets": '{"spark-source": {"0": -3}}'}, "an offset is 0 or more"),
+    ({"startingOffsets": "earliest", "startingSequence": "3"}, "exclude each other"),
+    ({"startingOffsets": "earliest", "startingTime": "3h"}, "both say where to begin"),
+    ({"startingTime": "yesterday"}, "is no point in time"),
+    ({"endingSequence": "0"}, "1 or more"),
+    ({"minPartitions": "many"}, "whole number"),
+    ({"failOnDataLoss": "maybe"}, "true or false"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), BAD, ids=[f"{i} {list(options)[-1]}" for i, (options, _) in enumerate(BAD)]
+)
+def test_options_that_are_wrong(log: Log, options: dict[str, str], message: str) -> None:
+    with pytest.raises(OverlayError, match=re.escape(message)):
+        read_options({"config": log.client.origin, "stream": "S"} | options)
+
+
+def test_a_column_of_another_type(log: Log) -> None:
+    stream = log.client.find_stream("S")
+    with pytest.raises(BadQuestion, match=r"column application_properties\.delay is double, not string"):
+        check_schema(stream, StructType().add("application_properties", StructType().add("delay", "string")))
+    with pytest.raises(BadQuestion, match=r"there is no column 'application_properties\.dealy'"):
+        check_schema(stream, StructType().add("application_properties", StructType().add("dealy", "double")))
+
+
+def test_what_is_wrong_is_told_at_planning(spark: SparkSession, log: Log) -> None:
+    """A filter when the frame is made, what the log says when it is planned; no executor has a part in either."""
+    with pytest.raises(AnalysisException, match="FilterSyntaxError: line 1, column 8"):
+        load(spark, log, sql="delay >")
+    with pytest.raises(AnalysisException, match="NoSequence: the stream has 3 partitions"):
+        load(spark, log, startingSequence=5).collect()
+    with pytest.raises(AnalysisException, match="TopicNotFound"):
+        options = {"bootstrap": log.client.kafka["bootstrap.servers"], "topic": "no-such-topic"}
+        spark.read.format("overlay").options(**options).load().collect()
+
+
+def test_what_retention_removed(spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(50):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(30)
+    delete_below(bootstrap, topic, 20)
+    reader = spark.read.format("overlay").options(bootstrap=bootstrap, topic=topic, columns="offset")
+    assert reader.load().count() == 30  # nothing was asked for that is gone
+    with pytest.raises(AnalysisException, match="offset 9 is gone: the log begins at 20"):
+        reader.option("startingSequence", 10).load().collect()
+    assert reader.option("failOnDataLoss", "false").load().count() == 30
+
+
+def read_tasks(ask: Ask) -> tuple[list[int], int, int]:
+    """The values that a reading in this process finds, from how many offsets and in how many tasks."""
+    parts = Planner(ask).plan()
+    schema = make_schema(ask.request.stream, ask.columns)
+    values = [int(value) for part in parts for batch in read(ask, schema, part) for value in batch["value"].to_pylist()]
+    legs = [leg for part in parts for stretch in part.stretches for leg in stretch.legs()]
+    return values, sum(leg.stop - leg.start for leg in legs), len(parts)
+
+
+def test_the_index_says_what_is_read(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of records that are alike: the same rows from a tenth of the log, whatever the tasks are."""
+    monkeypatch.setattr("overlay.index.plan.BRIDGE", 0)
+    monkeypatch.setattr("overlay.index.plan.FETCH_S", 0.0)
+    topic, prefix = new_topic(partitions=2), f"o-{uuid.uuid4().hex[:8]}"
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(2000):
+        headers: list[tuple[str, str | bytes | None]] = [("run", str(number // 100))]
+        producer.produce(topic, b"%d" % number, partition=number // 1000, headers=headers)
+        if number % 50 == 49:
+            producer.flush(30)
+    definition = (
+        f"{{name: S, topics: [{topic}], subject: {{template: 'r.{{header:run}}'}}, properties: {{run: long}},"
+        " index: {chunk_records: 50, terms: [run]}}"
+    )
+    stream = read_definition(definition)
+    headers_of = seal({"bootstrap.servers": bootstrap}, stream, [(topic, 0), (topic, 1)])
+    write_index(bootstrap, prefix, "S", headers_of)
+    options = {"bootstrap": bootstrap, "definition": definition, "prefix": prefix, "columns": "value"}
+    for question in ({"sql": "run = 5 OR run = 13"}, {"subjects": "r.5, r.13"}):
+        for size in ("100", "1000000"):
+            asked = options | question | {"partitionBytes": size}
+            found, read_offsets, tasks = read_tasks(read_options(asked))
+            assert (found, read_offsets) == ([*range(500, 600), *range(1300, 1400)], 200)
+            assert (tasks > 10) is (size == "100")
+            assert read_tasks(read_options(asked | {"index": "false"}))[:2] == (found, 2000)
+
+
+def test_records_that_vanish_under_a_task(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """Between planning and reading retention may pass: that ends the task unless it is allowed."""
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(50):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(30)
+    options = {"bootstrap": bootstrap, "topic": topic, "columns": "offset"}
+    ask = read_options(options)
+    (part,) = Planner(ask).plan()
+    delete_below(bootstrap, topic, 20)
+    schema = make_schema(ask.request.stream, ask.columns)
+    with pytest.raises(DataLoss, match="removed 20 offsets"):
+        list(read(ask, schema, part))
+    lax = read_options(options | {"failOnDataLoss": "false"})
+    assert sum(batch.num_rows for batch in read(lax, schema, part)) == 30

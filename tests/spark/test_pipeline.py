@@ -1,0 +1,306 @@
+"""A consumer as a Spark job: the records of the service, batch for batch, and nobody beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from overlay.config import ConsumerConfig, load
+from overlay.errors import OverlayError
+from overlay.inspect.reading import TopicNotFound
+from spark.figures import Figures, count_offsets
+from spark.lease import Lease, NotOwner, own
+from spark.output import UnknownConsumer, find_output
+from spark.pipeline import NotForSpark, Pipeline, check_consumer, explain, start_pipeline
+from spark.sequences import Sequences, mark_rows, number_rows
+from tests.oracle.push import place
+from tests.spark.deliveries import write_folder
+from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.service import StartService, find_free_port, running_service, write_service_file
+from tests.support.waiting import wait_until
+
+__all__ = ["running_service"]
+
+SCHEMA = (
+    "subject string, sequence long, timestamp timestamp, key binary, value binary,"
+    " headers array<struct<name:string,value:binary>>, topic string, partition int, offset long"
+)
+Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+RECORDS = 400
+DEADLINE_S = 150
+STREAM = "properties: {n: long}\nsubjects: ['a.>']\n"
+FILTER = "filter_subject: a.*.x\nfilter: {sql: 'n % 3 <> 0'}\n"
+ONCE_MORE = "delivery: at_least_once\n"
+
+
+def produce_source(bootstrap: str, topic: str, numbers: range, partitions: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for n in numbers:
+        headers: list[tuple[str, bytes | None]] = [
+            ("subject", f"a.{n % 5}.{'x' if n % 2 else 'y'}".encode()),
+            ("n", str(n).encode()),
+            ("Nats-Subject", b"theirs"),
+            ("Nats-Sequence", b"theirs as well"),
+            ("none", None),
+        ]
+        key = None if n % 4 else f"k{n % 7}".encode()
+        value = None if n % 11 == 0 else f'{{"n": {n}}}'.encode()
+        producer.produce(topic, value, key, headers=headers, partition=n % partitions, timestamp=1_600_000_000_000 + n)
+    assert producer.flush(30) == 0
+
+
+def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Record]:
+    """Key, value and headers of every record; of tokens and Nats-Num-Pending without the number that Spark does not know."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found: list[Record] = []
+    try:
+        while (message := consumer.poll(20)) is not None and message.error() is None:
+            headers = [(name, without_pending(name, value)) for name, value in message.headers() or []]
+            found.append((message.key(), message.value(), headers))
+    finally:
+        consumer.close()
+    return found
+
+
+def without_pending(name: str, value: Any) -> Any:
+    if name == "Nats-Num-Pending":
+        return b""
+    return value.rpartition(b".")[0] if name == "Nats-Reply-To" else value
+
+
+def run(spark: SparkSession, folder: Path, checkpoint: Path, **more: Any) -> list[dict[str, Any]]:
+    """Deliver what is there; the progress of each batch."""
+    with start_pipeline(spark, folder, "c", str(checkpoint), **more) as query:
+        assert query.awaitTermination(DEADLINE_S), query.lastProgress
+        return [dict(progress) for progress in query.recentProgress]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "{headers: full}",
+        pytest.param("{partitions: 3, headers: full}", marks=pytest.mark.slow),
+        pytest.param("{partitions: 3, partition_by: subject}", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.timeout(400)
+def test_the_records_are_those_of_the_service(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopicFixture,
+    tmp_path: Path,
+    running_service: StartService,
+    output: str,
+) -> None:
+    # the records are of 2020
+    source = new_topic(retention_ms=-1)
+    theirs, ours = f"{source}-service", f"{source}-spark"
+    more = FILTER + ONCE_MORE + f"output: {output}\n"
+    served = write_folder(tmp_path / "served", bootstrap, theirs, source=source, stream=STREAM, more=more)
+    write_service_file(served, bootstrap)
+    folder = write_folder(tmp_path / "config", bootstrap, ours, source=source, stream=STREAM, more=more)
+    partitions = load(folder).consumers["S", "c"].output.partitions
+    half = RECORDS // 2
+    produce_source(bootstrap, source, range(half))
+    # several tasks in a batch
+    run(spark, folder, tmp_path / "checkpoint", options={"minPartitions": "3", "partitionBytes": "1000"})
+    produce_source(bootstrap, source, range(half, RECORDS))
+    run(spark, folder, tmp_path / "checkpoint")
+    wanted = sum(n % 2 == 1 and n % 3 != 0 for n in range(RECORDS))
+    service = running_service(served)
+
+    def count() -> int:
+        return sum(len(read_all(bootstrap, theirs, p)) for p in range(partitions))
+
+    wait_until(lambda: count() == wanted, 60, f"{wanted} records from the service")
+    assert service.stop() == 0
+    for partition in range(partitions):
+        assert read_all(bootstrap, ours, partition) == read_all(bootstrap, theirs, partition)
+    # the service's now, as far as the state of its prefix says
+    write_service_file(folder, bootstrap, prefix=load(served).service.topics.prefix)
+    with pytest.raises(NotOwner, match=r"is the service's: .*say `overlay consumer rm S c`"):
+        run(spark, folder, tmp_path / "checkpoint")
+
+
+def test_only_one_pipeline_runs_a_consumer(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    source = new_topic()
+    # with several partitions the second one is given some
+    folder = write_folder(tmp_path / "config", bootstrap, new_topic(3), source=source, more=ONCE_MORE)
+    output = find_output(folder, "c")
+    with own(output) as (lease, _):
+        with pytest.raises(NotOwner, match=r"is run by another pipeline: .* at .*Stop that one first"):
+            run(spark, folder, tmp_path / "checkpoint", patience_s=3.0)
+        lease.check()
+    # what was left is free at once
+    with own(output, 5.0) as (lease, _):
+        lease.check()
+
+
+def test_a_lease_that_is_lost(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "config", bootstrap, new_topic(2), more=ONCE_MORE)
+    lease = Lease(find_output(folder, "c"))
+    lease.take(5)
+    lease._lose(None, [TopicPartition("x", 1)])
+    lease.check()
+    lease._lose(None, [TopicPartition("x", 0)])
+    with pytest.raises(NotOwner, match="was cut off from Kafka"):
+        lease.check()
+    lease.release()
+
+
+def test_a_batch_that_is_run_again_has_the_same_sequences(spark: SparkSession, tmp_path: Path) -> None:
+    rows = mark_rows(spark.range(0, 100, 1, 4)).persist()
+    numbered, last = number_rows(rows, 7)
+    assert last == 107
+    assert [(row.id, row.consumer_sequence) for row in numbered.collect()] == [(n, n + 8) for n in range(100)]
+    folder = str(tmp_path / "sequences")
+    first = Sequences(spark, folder)
+    assert first.find_base(0) == 0
+    first.keep(0, 5)
+    first.keep(1, 9)
+    for again in (first, Sequences(spark, folder)):
+        # batch 1 was cut off before Spark noted it
+        assert again.find_base(1) == 5
+    assert Sequences(spark, folder).find_base(2) == 9
+    with pytest.raises(OverlayError, match="consumer sequences of batch 6 are not there"):
+        Sequences(spark, folder).find_base(7)
+    empty, last = number_rows(mark_rows(spark.range(0)), 3)
+    assert (empty.count(), last) == (0, 3)
+
+
+@pytest.mark.parametrize("by", ["key", "subject", "source"])
+def test_several_output_partitions(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, by: str
+) -> None:
+    """Where each record goes, and that each partition has its records in order, though many tasks scanned them."""
+    more = f"{ONCE_MORE}output: {{partitions: 3, partition_by: {by}}}\n"
+    folder = write_folder(tmp_path / "config", bootstrap, new_topic(3), more=more)
+    output = find_output(folder, "c")
+    keys = [None if n % 3 else f"k{n % 11}".encode() for n in range(300)]
+    rows: list[tuple[Any, ...]] = [
+        (f"a.{n % 7}", n + 1, datetime(2020, 1, 1, tzinfo=UTC), key, str(n).encode(), [], "src", n % 5, n)
+        for n, key in enumerate(keys)
+    ]
+    batch = spark.createDataFrame(rows, SCHEMA).repartitionByRange(4, "offset")
+    pipeline = Pipeline(
+        output, 3, Sequences(spark, str(tmp_path / "sequences")), Figures(output.consumer), lambda: None
+    )
+    pipeline.deliver(batch, 0)
+    found = [[int(value or b"") for _, value, _ in read_all(bootstrap, output.topic, p)] for p in range(3)]
+    assert found == [[n for n in range(300) if place(by, 3, n % 5, keys[n], f"a.{n % 7}") == p] for p in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("", "delivery: Spark's Kafka sink has no transactions. Write delivery: at_least_once"),
+        (ONCE_MORE + "output: {timestamps: source}\n", "output.timestamps: Spark's Kafka sink sets no timestamps"),
+        (ONCE_MORE + "deliver_policy: last\n", "deliver_policy: has to be one of all, new"),
+    ],
+)
+def test_what_spark_cannot_do_is_refused(bootstrap: str, tmp_path: Path, more: str, message: str) -> None:
+    folder = write_folder(tmp_path / "config", bootstrap, "nowhere", more=more)
+    with pytest.raises(NotForSpark) as caught:
+        check_consumer(find_output(folder, "c").consumer)
+    assert message in str(caught.value)
+    assert "consumer 'c' of stream 'S' cannot run in Spark:" in str(caught.value)
+
+
+def test_fields_that_are_the_service_s_own_are_refused() -> None:
+    config = ConsumerConfig.model_validate(
+        {"stream": "S", "durable_name": "c", "delivery": "at_least_once", "rate_limit_bps": 5, "headers_only": True}
+    )
+    with pytest.raises(NotForSpark) as caught:
+        check_consumer(config)
+    refused = [line.split(":")[0] for line in str(caught.value).splitlines()[1:]]
+    assert refused == ["ack_policy", "rate_limit_bps", "headers_only"]
+
+
+def test_what_is_wrong_is_told_at_the_start(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "config", bootstrap, "nowhere", more=ONCE_MORE)
+    with (
+        pytest.raises(TopicNotFound, match="topic 'nowhere-source': there is no such topic"),
+        start_pipeline(spark, folder, "c", str(tmp_path / "checkpoint")),
+    ):
+        pass
+    with (
+        pytest.raises(UnknownConsumer, match="there is no consumer 'd'"),
+        start_pipeline(spark, folder, "d", str(tmp_path / "checkpoint")),
+    ):
+        pass
+    program = [sys.executable, "-m", "spark.pipeline", "--checkpoint", str(tmp_path), "--config", str(folder)]
+    done = subprocess.run([*program, "--consumer", "d"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {folder}: there is no consumer 'd'")
+
+
+def test_errors_that_come_through_java() -> None:
+    text = "[PYTHON] went wrong\nTraceback (most recent call last):\n  File x\nspark.lease.NotOwner: consumer 'c' is\n\tat org"
+    assert explain(Exception(text)) == "consumer 'c' is"
+    assert explain(Exception("java.lang.X: y")) == "java.lang.X: y"
+
+
+def test_offsets_are_summed() -> None:
+    assert count_offsets('{"a": {"0": 3, "1": 4}, "b": {"0": 5}}') == 12
+    for text in (None, "", "null", "[]", '{"a": 3}'):
+        assert count_offsets(text) == 0
+
+
+def test_metrics_have_the_service_s_names(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    source = new_topic(retention_ms=-1)
+    produce_source(bootstrap, source, range(30))
+    folder = write_folder(
+        tmp_path / "config", bootstrap, f"{source}-out", source=source, more=FILTER + ONCE_MORE, stream=STREAM
+    )
+    port = find_free_port()
+    with start_pipeline(spark, folder, "c", str(tmp_path / "checkpoint"), once=False, metrics_port=port):
+
+        def read() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                return str(page.read().decode())
+
+        wanted = sum(n % 2 == 1 and n % 3 != 0 for n in range(30))
+        line = f'overlay_records_delivered_total{{consumer="c",stream="S"}} {wanted}.0'
+        wait_until(lambda: line in read(), 60, line)
+        wait_until(lambda: 'overlay_consumer_lag_records{consumer="c",stream="S"} 0.0' in read(), 30, "no lag")
+
+
+@pytest.mark.slow
+def test_the_program_goes_on_until_sigterm(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    source = new_topic(retention_ms=-1)
+    produce_source(bootstrap, source, range(30))
+    folder = write_folder(
+        tmp_path / "config", bootstrap, f"{source}-out", source=source, more=FILTER + ONCE_MORE, stream=STREAM
+    )
+    make_topic(bootstrap, f"{source}-out")
+    program = [sys.executable, "-m", "spark.pipeline", "--checkpoint", str(tmp_path / "checkpoint"), "--continuous"]
+    command = [*program, "--config", str(folder), "--consumer", "c", "--master", "local[2]"]
+    with (tmp_path / "log").open("wb") as log:
+        job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_until(lambda: len(read_all(bootstrap, f"{source}-out")) == 10, 90, "the first records")
+            produce_source(bootstrap, source, range(30, 60))
+            wait_until(lambda: len(read_all(bootstrap, f"{source}-out")) == 20, 60, "the others")
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(60) == 0, (tmp_path / "log").read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
