@@ -12,8 +12,8 @@ from types import MappingProxyType
 import click
 from confluent_kafka import KafkaException
 
+from bench import ack, push, scan, skip, spark, sql
 from bench import dataset as data
-from bench import push, scan, skip, sql
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -27,7 +27,14 @@ from overlay.logs import set_up_logs
 Measure = Callable[[Dataset, Settings, Progress], Iterator[Case]]
 
 BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
-    {"scan": scan.measure, "push": push.measure, "sql": sql.measure, "skip": skip.measure}
+    {
+        "scan": scan.measure,
+        "push": push.measure,
+        "sql": sql.measure,
+        "skip": skip.measure,
+        "ack": ack.measure,
+        "spark": spark.measure,
+    }
 )
 
 
@@ -38,7 +45,8 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
 @click.option(
     "--scale",
     type=click.FloatRange(min=0.01),
-    help="Repeat the 336,776 flights this often; skip: three million records so often. [default: 3]",
+    help="Repeat the 336,776 flights this often (spark: three times as often); skip: three million records so often;"
+    " ack: 100,000. [default: 3]",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")

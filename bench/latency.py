@@ -8,6 +8,10 @@ first two seconds of each round are left out for both: connections, compiled ker
 
 The figure of a case is the 99th percentile, the median of the rounds; `p50` and `p99` stand beside it.
 
+`latency/several` is exactly_once over a topic of eight partitions, where each record gets its sequence from the stream's
+ledger first. Its peer `one` is the same service over a topic of one partition, and `added` is what the ledger adds to
+the 99th percentile.
+
 - overlay: `overlay run` in a process of its own.
 - confluent: the loop of peers/confluent_push.py in a process of its own: with a transaction per batch for
   exactly_once, plain produce for at_least_once.
@@ -45,7 +49,12 @@ SETTLE_S = 2.0
 WARM_UP_RECORDS = 1_000
 LAST_S = 30.0
 SENT = "sent-ns"
-LIMITS = {"exactly_once": {"p50": 40.0, "p99": 80.0}, "at_least_once": {"p99": 20.0}}
+LIMITS = {
+    "exactly_once": {"p50": 40.0, "p99": 80.0},
+    "at_least_once": {"p99": 20.0},
+    "several": {"added": 30.0},
+}
+PARTITIONS = 8
 
 Follow = Callable[[Work, str, str], AbstractContextManager[None]]
 """(work, output topic, delivery): follows the topic within the block."""
@@ -55,37 +64,54 @@ Follow = Callable[[Work, str, str], AbstractContextManager[None]]
 class Follower:
     name: str
     follow: Follow
+    delivery: str
+    partitions: int = 1
+    """Of the source topic."""
 
 
 def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
-    """Both deliveries. Raises WrongAnswer when records are missing at the end."""
-    followers = [Follower(OVERLAY, _run_overlay), Follower("confluent", run_follower)]
-    followers = [follower for follower in followers if settings.wants_side(follower.name)]
-    for delivery, limit in LIMITS.items():
+    """All cases. Raises WrongAnswer when records are missing at the end."""
+    for name, limit in LIMITS.items():
+        followers = [follower for follower in list_followers(name) if settings.wants_side(follower.name)]
         middles: list[float] = []
 
-        def measure_one(follower: Follower, delivery: str = delivery, middles: list[float] = middles) -> float:
-            progress.say(f"push latency/{delivery}: {follower.name}")
+        def measure_one(follower: Follower, name: str = name, middles: list[float] = middles) -> float:
+            progress.say(f"push latency/{name}: {follower.name}")
             count = round((settings.latency_s + SETTLE_S) * RATE)
-            delays = measure_delays(follower.follow, dataset, delivery, count)[round(SETTLE_S * RATE) :]
+            delays = measure_delays(follower, dataset, count)[round(SETTLE_S * RATE) :]
             if follower.name == OVERLAY:
                 middles.append(find_percentile(delays, 50))
             return find_percentile(delays, 99)
 
         for follower in followers:
             progress.say(f"warming up {follower.name}")
-            measure_delays(follower.follow, dataset, delivery, WARM_UP_RECORDS)
+            measure_delays(follower, dataset, WARM_UP_RECORDS)
         runs = take_turns(followers, settings.rounds, measure_one)
-        case = summarise(f"latency/{delivery}", Unit.MILLISECONDS, runs.figures, goal={}, skipped=runs.skipped)
-        yield replace(case, limit=limit, extra={"p50": statistics.median(middles), "p99": case.overlay})
+        case = summarise(f"latency/{name}", Unit.MILLISECONDS, runs.figures, goal={}, skipped=runs.skipped)
+        extra = {"p50": statistics.median(middles), "p99": case.overlay}
+        if "one" in case.peers:
+            extra["added"] = case.overlay - case.peers["one"]
+        yield replace(case, limit=limit, extra=extra)
 
 
-def measure_delays(follow: Follow, dataset: Dataset, delivery: str, count: int) -> list[float]:
+def list_followers(name: str) -> list[Follower]:
+    """The sides of a case."""
+    if name == "several":
+        ours = Follower(OVERLAY, _run_overlay, "exactly_once", PARTITIONS)
+        return [ours, replace(ours, name="one", partitions=1)]
+    return [Follower(OVERLAY, _run_overlay, name), Follower("confluent", run_follower, name)]
+
+
+def measure_delays(follower: Follower, dataset: Dataset, count: int) -> list[float]:
     """Milliseconds of each of `count` records. Raises PeerUnavailable when some never come out."""
     bootstrap = dataset.bootstrap
-    topic, out_topic = make_topic(bootstrap, "tail"), make_topic(bootstrap, f"tail-out-{uuid.uuid4().hex[:8]}")
+    topic = make_topic(bootstrap, "tail", follower.partitions)
+    out_topic = make_topic(bootstrap, f"tail-out-{uuid.uuid4().hex[:8]}")
     work = Work(bootstrap, topic, count, "flights.>")
-    with open_consumer(bootstrap, out_topic, **{"fetch.wait.max.ms": 100}) as reader, follow(work, out_topic, delivery):
+    with (
+        open_consumer(bootstrap, out_topic, **{"fetch.wait.max.ms": 100}) as reader,
+        follower.follow(work, out_topic, follower.delivery),
+    ):
         sender = threading.Thread(target=_send, args=(dataset, topic, count), daemon=True)
         sender.start()
         delays = _receive(reader, count)

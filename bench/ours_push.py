@@ -45,7 +45,7 @@ async def _push(service: Service, work: Work, expected: int) -> Tally:
     stop = asyncio.Event()
     running = asyncio.create_task(service.run(stop))
     try:
-        began = await _wait(lambda: any(shard.session for shard in service.shards.values()), service, running)
+        began = await _wait(lambda: bool(service.sessions), service, running)
         delivered = service.rates.delivered
         ended = await _wait(lambda: delivered[STREAM, CONSUMER] >= expected, service, running)
     finally:

@@ -15,13 +15,13 @@ _DEADLINE_S = 60.0
 _SILENCE_S = 10.0
 
 
-def make_topic(bootstrap: str, prefix: str) -> str:
-    """A new topic of one partition; its name."""
+def make_topic(bootstrap: str, prefix: str, partitions: int = 1) -> str:
+    """A new topic; its name."""
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     client = _connect(bootstrap)
     # as the overlay makes its outputs, so that all sides write to the same kind of topic
     config = {"message.timestamp.type": "LogAppendTime"}
-    client.create_topics([NewTopic(name, num_partitions=1, config=config)])[name].result(_DEADLINE_S)
+    client.create_topics([NewTopic(name, num_partitions=partitions, config=config)])[name].result(_DEADLINE_S)
     return name
 
 

@@ -21,12 +21,14 @@ from overlay.config.stream import StreamConfig
 from overlay.connection import Properties, check_reachable
 from overlay.deliver.state import ShardState
 from overlay.errors import OverlayError
+from overlay.index.ledger import Ledger
 from overlay.inspect.reading import check_topics, look_around
-from overlay.source.check import Glimpse, glimpse
+from overlay.source.check import Glimpse, glimpse_all
 from overlay.source.mark import Source
 from overlay.worker.sources import Sources, list_sources
 
 from .line import Known, Line
+from .places import Order
 from .question import Request
 from .stretch import Stretch
 
@@ -47,6 +49,12 @@ class Bounds:
     log_starts: Mapping[Source, int] = field(default_factory=dict)
     seen: Mapping[Source, Glimpse] = field(default_factory=dict)
     """What was asked for beside, where it could be had."""
+    order: Order | None = None
+    """Of a stream of several partitions, if it has a ledger."""
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self.order.ledger if self.order else None
 
     @property
     def further(self) -> tuple[Stretch, ...]:
@@ -57,8 +65,9 @@ class Bounds:
 async def find_bounds(line: Line, request: Request, offsets: Mapping[Source, int]) -> Bounds:
     """Ask Kafka. Ends are the last stable offsets of this moment. `offsets`: those to look at beside, at no further cost.
 
-    Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, or NoSequence for a sequence in a
-    stream of several partitions.
+    Where offsets give no sequences, the stretches begin at the logs' starts; see `begin_in_order`.
+
+    Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged.
     """
     key = request.stream.topics
     seen = await _look_again(line, line.known.get(key), offsets)
@@ -71,16 +80,32 @@ async def find_bounds(line: Line, request: Request, offsets: Mapping[Source, int
     line.known[key] = replace(line.known[key], bounds=bounds)
     starts = {source: first for source, (first, _) in bounds.items()}
     floor = 0
-    if request.from_seq is not None:
-        if not sources.is_sequenced:
-            raise NoSequence(
-                f"stream {request.stream.name} has {len(sources.partitions)} partitions and no order over them yet, so there"
-                " is no sequence to begin at. Begin at a time instead"
-            )
+    if request.from_seq is not None and sources.is_sequenced:
         floor = request.from_seq - 1
         starts = {source: min(max(floor, first), end) for source, (first, end) in bounds.items()}
     stretches = tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items())
     return Bounds(stretches, sources, {source: first for source, (first, _) in bounds.items()}, seen)
+
+
+def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bounds:
+    """With the order of a stream of several partitions, and from the sequence that is asked for. Raises NoSequence."""
+    bounds = replace(bounds, order=order)
+    if request.from_seq is None:
+        return bounds
+    if order is None:
+        raise NoSequence(
+            f"stream {request.stream.name} has {len(bounds.sources.partitions)} partitions and no ledger that gives an order"
+            " over them, so there is no sequence to begin at. A service makes one; or begin at a time instead"
+        )
+    places = order.ledger.positions_at(request.from_seq)
+    return replace(
+        bounds,
+        stretches=tuple(
+            replace(each, start=min(max(each.start, place), each.stop), floor=place)
+            for each in bounds.stretches
+            for place in (places.get(each.source, each.start),)
+        ),
+    )
 
 
 async def _look(line: Line, stream: StreamConfig) -> Known:
@@ -102,13 +127,13 @@ async def _look_again(line: Line, known: Known | None, offsets: Mapping[Source, 
     try:
         client = await line.open()
         async with asyncio.timeout(DEADLINE_S):
-            looks = asyncio.gather(*(glimpse(client, source, offset) for source, offset in at.items()))
-            found, _ = await asyncio.gather(looks, line.refresh())
+            beside = [source for source in at if source not in known.bounds]
+            found, _ = await asyncio.gather(glimpse_all(client, at, beside), line.refresh())
     except (OverlayError, KafkaError, OSError, TimeoutError):
         return {}
     if any(_count(client, topic) != count for topic, count in known.counts.items()):
         return {}
-    return dict(zip(at, found, strict=True))
+    return found
 
 
 async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -> Sources:

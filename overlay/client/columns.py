@@ -7,9 +7,11 @@ all the same: whoever handles the batches of a reading handles those of a consum
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
 import pyarrow as pa
 
+from overlay.field import Field
 from overlay.match import Addressed
 from overlay.match.envelope import COLUMNS, envelope
 from overlay.scan.columns import Ints
@@ -33,6 +35,32 @@ SCHEMA = pa.schema(
     ]
 )
 """All columns, in their order. `timestamp` is UTC, null for a record that has none."""
+
+
+class Form(Protocol):
+    """What the rows that passed become. `fields`: those that slices have to be decoded with, for `build` to read."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+
+    def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
+        """The rows of a slice as a batch of the schema; nothing in it depends on the slice any more."""
+
+
+class Envelope:
+    """Some of the columns of SCHEMA. `stream`: its name, None for a topic that no file describes."""
+
+    fields: tuple[Field, ...] = ()
+
+    def __init__(self, columns: Collection[str], stream: str | None) -> None:
+        self.schema = choose_schema(columns)
+        self._columns, self._stream = columns, stream
+
+    def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
+        return build_batch(piece, rows, self._columns, stream=self._stream, sequenced=sequenced)
 
 
 def choose_schema(columns: Collection[str]) -> pa.Schema:

@@ -6,21 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Unpack
+from typing import Any, Unpack
 
 from overlay.clock import now_ms
-from overlay.config import Loaded, ServiceConfig, StreamConfig, load
+from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, load
 from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.relations import suggest
-from overlay.errors import ConfigError, OverlayError, Place
+from overlay.config.service import TopicsConfig
+from overlay.consumer.acks import acks_topic
+from overlay.deliver.replies import reply_topic
+from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
 
+from .answers import Answers
 from .columns import choose_schema
+from .control import Control
+from .inbox import NoAnswer
 from .indexes import Indexes
+from .intake import OnSilence
 from .line import Lines
+from .ordered import OrderedConsumer
 from .question import BadQuestion, Question, Request, make_request
 from .reader import Progress, read_alone, read_batches
 from .reading import AsyncReading, Reading
+from .subscribe import PREFETCH, Subscription, Where
+from .target import Target, UnknownConsumer, aim, find_consumer
 from .topic import Declared, describe_topic
 
 
@@ -39,16 +49,25 @@ class Client:
     """Where the streams come from, for messages."""
     prefix: str = ""
     """Of the overlay's own topics, of which the index of a stream is one."""
+    consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
+    """By stream and name."""
     _lines: Lines = field(init=False, repr=False)
+    _answers: Answers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
+    control: Control = field(init=False, repr=False)
+    """Makes, changes and looks at consumers; a service has to run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lines", Lines(self.kafka))
         object.__setattr__(self, "_indexes", Indexes(self.prefix))
+        object.__setattr__(self, "control", Control(self.kafka, self.prefix))
+        object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
         """Close what is kept between readings. It may be used again; a client that nobody holds closes by itself."""
         self._lines.close()
+        self.control.close()
+        self._answers.close()
 
     def read(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
@@ -74,6 +93,63 @@ class Client:
         batches = read_alone(self._lines, self._indexes, request, progress)
         return AsyncReading(batches, choose_schema(request.columns), progress)
 
+    def subscribe(
+        self,
+        consumer: str,
+        *,
+        stream: str = "",
+        where: Where | None = None,
+        prefetch: int = PREFETCH,
+        on_silence: OnSilence | str = OnSilence.FLAG,
+    ) -> Subscription:
+        """The messages of a push consumer, to be acked one by one: `for message in ...` or `async for message in ...`.
+
+        `stream`: needed where several have a consumer of this name. `where`: hand out those messages only for which it is
+        true, and ack the others. `prefetch`: messages that may wait to be taken. `on_silence`: `raise` ends the iteration
+        with HeartbeatsMissed when nothing comes for two idle_heartbeats; `flag` sets `is_silent` only.
+
+        A consumer that no file has is asked of the service. Raises BadQuestion, UnknownConsumer, NoAnswer,
+        SourceUnavailable at once; what Kafka has to say later comes out of the iteration.
+        """
+        if prefetch < 1:
+            raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
+        try:
+            reaction = OnSilence(on_silence)
+        except ValueError:
+            raise BadQuestion(f"on_silence is {on_silence!r}, and has to be flag or raise") from None
+        target = self._find_target(consumer, stream)
+        return Subscription(
+            self.kafka,
+            target,
+            acks_topic(self.prefix, target.head.stream),
+            self._answers,
+            where,
+            prefetch=prefetch,
+            on_silence=reaction,
+        )
+
+    def ordered(self, stream: str, **config: Any) -> OrderedConsumer:
+        """A stream's messages in order and without a hole, for one reader (ADR-17): `for message in client.ordered("S")`.
+
+        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy, opt_start_seq, idle_heartbeat.
+        A service has to run. Raises BadOrder, Refused, NoAnswer, SourceUnavailable.
+        """
+        return OrderedConsumer(
+            self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
+        )
+
+    def _find_target(self, name: str, stream: str) -> Target:
+        try:
+            return aim(find_consumer(self.consumers.values(), name, stream, self.origin))
+        except UnknownConsumer as unknown:
+            try:
+                served = [info.config for info in self.control.consumers(stream)]
+            except (NoAnswer, SourceUnavailable) as error:
+                if not self.consumers:
+                    raise
+                raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
+            return aim(find_consumer(served, name, stream, "the service"))
+
     def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
         if bool(stream) == bool(topic):
             raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
@@ -94,22 +170,29 @@ class Client:
 
 
 def open_client(
-    config: str | FilePath | Loaded | None = None, *, bootstrap: str = "", kafka: Mapping[str, str] | None = None
+    config: str | FilePath | Loaded | None = None,
+    *,
+    bootstrap: str = "",
+    kafka: Mapping[str, str] | None = None,
+    prefix: str = "",
 ) -> Client:
     """A client for a config folder (or one that is loaded already), or for a Kafka without one.
 
     bootstrap: `host:port`, several with commas between; with a config it stands in for the address there. kafka: more
-    settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}. Raises ConfigError, BadQuestion.
+    settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}. prefix: of the overlay's own topics, where it is
+    neither in the config nor the usual one. Raises ConfigError, BadQuestion.
     """
     if config is None:
         if not bootstrap and "bootstrap.servers" not in (kafka or {}):
             raise BadQuestion("open what? Give a config folder, or bootstrap='HOST:PORT'")
         kafka = {**({"bootstrap.servers": bootstrap} if bootstrap else {}), **(kafka or {})}
-        return Client(check_settings(kafka))
+        return Client(check_settings(kafka), prefix=prefix or TopicsConfig().prefix)
     loaded = config if isinstance(config, Loaded) else load(FilePath(config))
     settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
     origin = str(FilePath(loaded.files[""].file).parent)
-    return Client(check_settings(settings), loaded.streams, origin, loaded.service.topics.prefix)
+    return Client(
+        check_settings(settings), loaded.streams, origin, prefix or loaded.service.topics.prefix, loaded.consumers
+    )
 
 
 def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from aiokafka.errors import KafkaError
 
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.derive import derive
-from overlay.index.pending import count_pending
+from overlay.index.lasts import Lasts, find_tail
+from overlay.index.pending import count_pending, simplify
 from overlay.index.plan import plan
-from overlay.index.probes import Conditions, Everything
+from overlay.index.probes import Answer, Conditions, Everything
 from overlay.index.prune import evaluate
 from overlay.logs import get_logger
 from overlay.source.check import void
@@ -33,8 +35,9 @@ from overlay.source.mark import Source
 
 from .bounds import Bounds
 from .line import Line
+from .places import Order
 from .question import Request
-from .stretch import Stretch, weigh
+from .stretch import Stretch, find_way
 
 log = get_logger(__name__)
 
@@ -52,6 +55,8 @@ class Course:
     stretches: tuple[Stretch, ...]
     counted: int = 0
     """Records that pass and that need not be read, since only their number is asked for."""
+    searches: Mapping[Source, Lasts] = field(default_factory=dict)
+    """By partition, where the last record of each subject is asked for."""
 
 
 class KeptIndex:
@@ -89,6 +94,20 @@ class KeptIndex:
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
+            return None
+
+    async def find_order(self, line: Line, bounds: Bounds) -> Order | None:
+        """The stream's ledger as it is now, for a reading of its own; None where there is none."""
+        try:
+            async with self._take_turn():
+                if not await self._read_on(line, bounds) or self._index.ledger.next_sequence == 1:
+                    return None
+                index = Index(self._stream, with_chunks=False)
+                index.ledger, index.position = copy.deepcopy(self._index.ledger), self._index.position
+                return Order(self.topic, index)
+        except (OverlayError, KafkaError, OSError) as error:
+            self._looked = float("-inf")
+            log.warning("the ledger cannot be read", stream=self._stream.name, reason=str(error))
             return None
 
     @contextlib.asynccontextmanager
@@ -155,20 +174,34 @@ class KeptIndex:
     def _plan(self, request: Request, conditions: Conditions, stretches: Sequence[Stretch], counts: bool) -> Course:
         if counts and (course := self._count(request, stretches)) is not None:
             return course
-        return Course(tuple(self._find_way(conditions, each) for each in stretches))
+        if request.last_per_subject:
+            return Course(
+                tuple(stretches), searches={s.source: self._search(request, conditions, s) for s in stretches}
+            )
+        return Course(tuple(self._find_way(request, conditions, each) for each in stretches))
 
-    def _find_way(self, conditions: Conditions, stretch: Stretch) -> Stretch:
+    def _search(self, request: Request, conditions: Conditions, stretch: Stretch) -> Lasts:
+        chunks = self._index.of(stretch.source)
+        may_hold = evaluate(conditions, chunks).levels != Answer.NO
+        return Lasts(chunks, request.patterns, stretch.start, stretch.stop, may_hold)
+
+    def _find_way(self, request: Request, conditions: Conditions, stretch: Stretch) -> Stretch:
         chunks = self._index.of(stretch.source)
         if not len(chunks) or stretch.start >= stretch.stop:
             return stretch
         route = plan(evaluate(conditions, chunks), chunks, stretch.start, stretch.stop)
-        return replace(stretch, way=weigh(route, chunks))
+        way, enough = find_way(route, chunks), 0
+        if request.last is not None and conditions == Conditions(subject=conditions.subject):
+            enough = find_tail(
+                chunks, simplify(self._stream, request.patterns), stretch.start, stretch.stop, request.last
+            )
+        return replace(stretch, way=way, enough=enough)
 
     def _count(self, request: Request, stretches: Sequence[Stretch]) -> Course | None:
         """By the counts of headers, and what has to be read beside; None unless that is exact."""
-        counted, left = 0, list[Stretch]()
+        counted, left, patterns = 0, list[Stretch](), simplify(self._stream, request.patterns)
         for each in stretches:
-            pending = count_pending(self._index.of(each.source), request.patterns, each.start, each.stop)
+            pending = count_pending(self._index.of(each.source), patterns, each.start, each.stop)
             if not pending.is_exact:
                 return None
             counted += pending.count
@@ -185,8 +218,13 @@ class Indexes:
 
     def find(self, request: Request, conditions: Conditions) -> KeptIndex | None:
         """The index to use for a question; None where it could not help."""
-        helps = any(probe != Everything() for _, probe in conditions.parts()) or is_count(request)
-        if not (helps and request.is_named and request.index):
+        helps = any(probe != Everything() for _, probe in conditions.parts())
+        helps = helps or is_count(request) or request.last_per_subject
+        return self.keep(request) if helps and request.index else None
+
+    def keep(self, request: Request) -> KeptIndex | None:
+        """The index of a stream, for whatever it holds; None where no file describes one."""
+        if not request.is_named:
             return None
         name = request.stream.name
         if name not in self._kept:
@@ -197,11 +235,18 @@ class Indexes:
 def derive_conditions(request: Request, now: int) -> Conditions:
     """What a chunk must have for the records that are asked for. `now`: ms since 1970."""
     return derive(
-        request.stream, request.patterns, filter=request.filter, now=now, since=request.since, until=request.until
+        request.stream,
+        request.patterns,
+        request.values,
+        request.filter,
+        now=now,
+        since=request.since,
+        until=request.until,
     )
 
 
 def is_count(request: Request) -> bool:
     """Whether the answer is no more than how many records of some subjects there are now."""
-    bounded = request.since is not None or request.until is not None or request.last is not None
-    return not (request.columns or request.filter or bounded or request.follow)
+    bounded = request.since is not None or request.until is not None
+    bounded = bounded or request.last is not None or request.last_per_subject
+    return not (request.columns or request.filter or request.values or bounded or request.follow)

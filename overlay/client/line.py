@@ -71,6 +71,11 @@ class Line:
         updated: bool = await self._client.force_metadata_update()
         return updated
 
+    def is_divided(self, stream: StreamConfig) -> bool:
+        """Whether a stream is known to have several partitions."""
+        known = self.known.get(stream.topics)
+        return known is not None and not known.sources.is_sequenced
+
     def find_addressing(self, stream: StreamConfig) -> Addressing:
         """What decodes and addresses the records of a stream of the client's: its buffers, and the subjects it has met."""
         if stream.name not in self._addressing:

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from overlay.config.consumer import FilterConfig
+from overlay.config.filters import check_values
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
+from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 
 from .columns import SCHEMA
@@ -31,14 +34,20 @@ class Question(TypedDict, total=False):
     """A filter expression. A record passes when it is true of it."""
     properties: Mapping[str, object]
     """A property filter, in place of `sql`."""
+    values: str | Sequence[str]
+    """Filter values; a record passes when its own, which the stream's `filter_value` tells, is one of them."""
+    match_unfiltered: bool
+    """Whether records without a filter value pass as well, where there are `values`."""
     since: Moment
     """Records with this timestamp or a later one."""
     until: Moment
     """Records with an earlier timestamp."""
     from_seq: int
-    """Records from this stream sequence on; streams of one partition only."""
+    """Records from this stream sequence on; a stream of several partitions needs its ledger."""
     last: int
     """Only so many of the last records that pass, in order."""
+    last_per_subject: bool
+    """Only the last record of each subject that passes, in order."""
     limit: int
     """Stop after so many."""
     follow: bool
@@ -66,6 +75,8 @@ class Request:
     limit: int | None
     follow: bool
     index: bool = True
+    values: Values | None = None
+    last_per_subject: bool = False
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
@@ -85,11 +96,15 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
         _check_count("limit", question.get("limit"), 0),
         bool(question.get("follow", False)),
         bool(question.get("index", True)),
+        read_values(stream, question.get("values", ()), bool(question.get("match_unfiltered", False))),
+        bool(question.get("last_per_subject", False)),
     )
     if request.follow and request.until is not None:
         raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")
     if request.from_seq is not None and request.since is not None:
         raise BadQuestion("from_seq and since both say where to begin. Leave one of them out")
+    if request.last is not None and request.last_per_subject:
+        raise BadQuestion("last and last_per_subject exclude each other. Leave one of them out")
     return request
 
 
@@ -105,6 +120,15 @@ def _compile(stream: StreamConfig, question: Question) -> Filter | None:
         return compile_sql(sql, stream.properties)
     assert properties is not None
     return compile_properties(properties, stream.properties)
+
+
+def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfiltered: bool) -> Values | None:
+    """Filter values as people give them; None for none. Raises BadQuestion for what no record of the stream can have."""
+    wanted = (values,) if isinstance(values, str) else tuple(values)
+    config = FilterConfig(values=wanted, match_unfiltered=match_unfiltered)
+    for path, message in check_values(config, stream):
+        raise BadQuestion(f"{path[1]}: {message}")
+    return choose_values(config, stream)
 
 
 def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:

@@ -8,14 +8,17 @@ to come are asked for while one is worked on (journey.py), but their records are
 
 The last N records that pass are found by reading backwards in growing spans, each forwards: what a span holds cannot be
 known without reading it. A partition is done with once it has given N, or has no more; what is kept meanwhile is N
-records a partition. Partitions are merged by timestamp from their ends, each in its own order.
+records a partition. Partitions are merged by timestamp from their ends, each in its own order; by sequence where there is
+a ledger.
+
+For the last record of each subject overlay/index/lasts.py says what has to be read, newest first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +30,9 @@ from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
+from overlay.index.chunks import Chunks
+from overlay.index.lasts import Lasts
+from overlay.index.scope import find_scope
 from overlay.logs import get_logger
 from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
@@ -35,15 +41,17 @@ from overlay.source.mark import Source
 from overlay.source.span import PATIENCE_S
 from overlay.source.start import WINDOW
 
-from .bounds import Bounds, begin_at, find_bounds
+from .bounds import Bounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
 from .growth import Growth
 from .indexes import Course, Indexes, derive_conditions
 from .journey import Journey, go_on
 from .line import Line, Lines
+from .merging import Merge
+from .newest import Newest, merge_newest
 from .question import Request
 from .sieve import Part, Sieve
-from .stretch import Stretch
+from .stretch import Stretch, cut_out
 
 log = get_logger(__name__)
 
@@ -95,14 +103,10 @@ async def read_batches(line: Line, indexes: Indexes, request: Request, progress:
 
     Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip, SourceChanged, SourceUnavailable.
     """
-    conditions = derive_conditions(request, now_ms())
-    index = indexes.find(request, conditions)
-    bounds = await find_bounds(line, request, index.offsets if index else {})
-    course = await index.find_course(line, request, conditions, bounds) if index else None
-    course = course or Course(bounds.stretches)
+    bounds, course = await lay_course(line, indexes, request)
     addressing = line.find_addressing(request.stream) if request.is_named else None
-    sieve = Sieve(request, sequenced=bounds.sources.is_sequenced, addressing=addressing)
-    scan = Scan(await line.open(), line.admin, sieve, request, bounds, await _begin(line, request, course), progress)
+    sieve = Sieve(request, sequenced=bounds.sources.is_sequenced, addressing=addressing, ledger=bounds.ledger)
+    scan = Scan(await line.open(), line.admin, sieve, request, bounds, course, progress)
     left = request.limit
     async with aclosing(scan.read()) as batches:
         while left != 0 and (batch := await anext(batches, None)) is not None:
@@ -111,6 +115,26 @@ async def read_batches(line: Line, indexes: Indexes, request: Request, progress:
                 left -= batch.num_rows
             progress.matched += batch.num_rows
             yield batch
+
+
+async def lay_course(
+    line: Line, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
+) -> tuple[Bounds, Course]:
+    """What Kafka has, and what of it has to be read. `narrow` may leave out some of it.
+
+    Raises what `find_bounds` and `narrow` raise.
+    """
+    conditions = derive_conditions(request, now_ms())
+    index = indexes.find(request, conditions)
+    kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
+    bounds = await find_bounds(line, request, kept.offsets if kept else {})
+    if not bounds.sources.is_sequenced and (request.columns or request.from_seq is not None):
+        kept = indexes.keep(request)
+        bounds = begin_in_order(bounds, request, await kept.find_order(line, bounds) if kept else None)
+    if narrow is not None:
+        bounds = narrow(bounds)
+    course = await index.find_course(line, request, conditions, bounds) if index else None
+    return bounds, await _begin(line, request, course or Course(bounds.stretches))
 
 
 async def _begin(line: Line, request: Request, course: Course) -> Course:
@@ -135,7 +159,8 @@ class Scan:
     progress: Progress
 
     async def read(self) -> Batches:
-        """Batches in the order of each partition, those of several interleaved as they come."""
+        """Batches in the order of each partition, those of several by their sequences where the stream has a ledger, else
+        interleaved as they come."""
         stretches, further = self.course.stretches, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.course.counted):
             yield batch
@@ -143,14 +168,31 @@ class Scan:
             for batch in await self._find_last(stretches, self.request.last):
                 yield batch
             stretches = ()
-        elif self.request.follow and all(each.way is None for each in stretches):
+        elif self.request.last_per_subject:
+            for batch in await self._find_lasts(stretches):
+                yield batch
+            stretches = ()
+        elif self.request.follow and self.bounds.order is None and all(each.way is None for each in stretches):
             further = tuple(replace(each, stop=NO_STOP) for each in stretches)
             stretches = ()
         for some in (stretches, further):
-            async with aclosing(self._read_parts(some)) as parts:
-                async for _, part in parts:
-                    for batch in part.batches:
+            merge = self._make_merge(some)
+            async with aclosing(self._read_parts(some, merge)) as parts:
+                async for source, part in parts:
+                    if merge is None:
+                        found: Iterable[pa.RecordBatch] = part.batches
+                    else:
+                        merge.add(source, part)
+                        found = merge.take()
+                    for batch in found:
                         yield batch
+            for batch in merge.finish() if merge else ():
+                yield batch
+
+    def _make_merge(self, stretches: Sequence[Stretch]) -> Merge | None:
+        """What puts partitions into one order; None where there is none."""
+        order = self.bounds.order
+        return Merge(order, self.sieve.schema, stretches) if order and stretches else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
         """Records that nobody has to look at, as batches without columns."""
@@ -164,7 +206,7 @@ class Scan:
         kept: dict[Source, deque[Part]] = {each.source: deque() for each in stretches}
         window, left = max(WINDOW, count), list(stretches)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
-            spans = [each.keep_last(window) for each in left]
+            spans = [each.begin_at(each.enough) if each.enough else each.keep_last(window) for each in left]
             found: dict[Source, deque[Part]] = {each.source: deque() for each in left}
             async with aclosing(self._read_parts(spans)) as parts:
                 async for source, part in parts:
@@ -173,11 +215,34 @@ class Scan:
                         _drop_first(found[source], count - _count(kept[source]))
             for source, earlier in found.items():
                 kept[source].extendleft(reversed(earlier))
-            left = [replace(each, stop=span.start) for each, span in zip(left, spans, strict=True)]
+            left = [replace(each, stop=span.start, enough=0) for each, span in zip(left, spans, strict=True)]
             window *= 2
         return await asyncio.to_thread(merge_last, self.sieve.schema, list(kept.values()), count)
 
-    async def _read_parts(self, stretches: Sequence[Stretch]) -> AsyncGenerator[tuple[Source, Part], None]:
+    async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
+        """The last record of each subject that passes: in each partition newest first, until every subject is found."""
+        none = Chunks(find_scope(self.request.stream))
+        searches = {
+            each: self.course.searches.get(each.source) or Lasts(none, self.request.patterns, each.start, each.stop)
+            for each in stretches
+        }
+        kept = {each.source: Newest() for each in stretches}
+        total, read = sum(map(_count_offsets, stretches)), 0
+        while rounds := [(each, pieces) for each, search in searches.items() if (pieces := search.next())]:
+            read += sum(piece.next_offset - piece.first_offset for _, pieces in rounds for piece in pieces)
+            async with aclosing(self._read_parts([cut_out(each, pieces) for each, pieces in rounds])) as parts:
+                async for source, part in parts:
+                    kept[source].add(part)
+            for each, _ in rounds:
+                searches[each].take(kept[each.source].heads)
+            # what lies between the pieces of one round may be read in the next
+            self.progress.total, self.progress.done, self.progress.unread = total, read, 0
+        self.progress.total, self.progress.done, self.progress.unread = total, total, total - read
+        return await asyncio.to_thread(merge_newest, self.sieve.schema, list(kept.values()))
+
+    async def _read_parts(
+        self, stretches: Sequence[Stretch], merge: Merge | None = None
+    ) -> AsyncGenerator[tuple[Source, Part], None]:
         stretches = [each for each in stretches if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in stretches)
         self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
@@ -191,20 +256,25 @@ class Scan:
                 stack.push_async_callback(growth.close)
             journeys = [Journey(feed, each) for each in stretches]
             self._pass_over(journeys)
+            if merge is not None and endless:
+                await merge.follow(feed)
             while journeys := [each for each in journeys if not each.is_over]:
                 feed.changed.clear()
                 for added in growth.take() if growth else ():
                     journeys.append(Journey(feed, added))
                     self.sieve.sequenced = False  # there is no order over several partitions
                 await go_on(journeys)
-                ready = [journey for journey in journeys if journey.lane.ready is not None]
+                if merge is not None:
+                    merge.keep(journeys)
+                wanted = merge.choose(journeys) if merge else journeys
+                ready = [journey for journey in wanted if journey.lane.ready is not None]
                 for journey in ready:
                     async with aclosing(self._take(journey)) as parts:
                         async for part in parts:
                             yield journey.stretch.source, part
                     journey.leave()
                 if not ready:
-                    await _wait(feed, None if endless else PATIENCE_S)
+                    await _wait(feed, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
     def _pass_over(self, journeys: Iterable[Journey]) -> None:
         """Count what the index leaves out."""
@@ -278,10 +348,12 @@ async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
     return next(parts, None) if is_small else await asyncio.to_thread(next, parts, None)
 
 
-async def _wait(feed: Feed, patience_s: float | None) -> None:
+async def _wait(feed: Feed, patience_s: float | None, most_s: float | None = None) -> None:
     try:
-        await asyncio.wait_for(feed.changed.wait(), patience_s)
+        await asyncio.wait_for(feed.changed.wait(), patience_s if most_s is None else most_s)
     except TimeoutError:
+        if most_s is not None:
+            return
         raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again") from None
 
 
@@ -304,13 +376,13 @@ def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[Part]], count: i
     """The last `count` rows of some partitions, in the order of each.
 
     Of the partitions' last rows the one with the latest timestamp comes last, and so on backwards. That is a sort by
-    the smallest timestamp from a row on to the partition's end.
+    the smallest timestamp from a row on to the partition's end. Where there is a ledger its sequences stand for timestamps.
     """
     batches: list[pa.RecordBatch] = []
     keys: list[Ints] = []
     for parts in partitions:
         batches += [batch for part in parts for batch in part.batches]
-        times = [times for part in parts for times in part.times]
+        times = [times for part in parts for times in part.places or part.times]
         if times:
             keys.append(np.minimum.accumulate(np.concatenate(times)[::-1])[::-1])
     if not keys or not count:

@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from overlay.index.ledger import Ledger
 from overlay.index.probes import NO_PART
 from overlay.index.probes import Part as Test
 from overlay.match import Addressed, Addressing, Audience, Masks
+from overlay.match.values import ValueMasks
 from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP, Ints
 from overlay.source.feed import Fetched
 from overlay.subject.dictionary import Dictionary
 
-from .columns import build_batch, choose_schema
+from .columns import Envelope, Form
+from .places import find_places
 from .question import Request
 from .stretch import Stretch
 
@@ -39,6 +42,10 @@ class Part:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     times: list[Ints] = field(default_factory=list)
     """The timestamps of the batches' rows, ms."""
+    places: list[Ints] = field(default_factory=list)
+    """In a stream with a ledger, the places of the batches' rows in the order of all partitions."""
+    heads: list[tuple[str, int]] = field(default_factory=list)
+    """Where the last record of each subject is asked for: subject and offset of the batches' rows."""
     scanned: int = 0
     unaddressed: Counter[str] = field(default_factory=Counter)
     """Records without a subject in the stream, by reason."""
@@ -59,16 +66,29 @@ class Part:
 class Sieve:
     """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow.
 
-    `addressing`: of the stream, where there is one at hand that nobody else uses at the same time.
+    `addressing`: of the stream, where there is one at hand that nobody else uses at the same time. `form`: of the batches;
+    the request's columns where there is none. `ledger`: of a stream of several partitions, if it has one.
     """
 
-    def __init__(self, request: Request, *, sequenced: bool, addressing: Addressing | None = None) -> None:
-        self._request, self.sequenced = request, sequenced
+    def __init__(
+        self,
+        request: Request,
+        *,
+        sequenced: bool,
+        addressing: Addressing | None = None,
+        form: Form | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._request, self.sequenced, self._ledger = request, sequenced, ledger
         stream = request.stream
-        self.schema = choose_schema(request.columns)
-        self._name = stream.name if request.is_named else None
+        self._form = form or Envelope(request.columns, stream.name if request.is_named else None)
+        self.schema = self._form.schema
         self._addressing = addressing or Addressing(stream.subject.rule, stream.patterns)
-        self._masks = Masks([request.filter], stream.properties)
+        self._masks, self._values = Masks([request.filter], stream.properties), ValueMasks([request.values])
+        self._fields = tuple(dict.fromkeys((*self._masks.fields, *self._values.fields, *self._form.fields)))
+        self._by_subject = Test.SUBJECT
+        if request.values is not None and request.values.are_subjects:
+            self._by_subject |= Test.VALUES
         self._audiences: dict[Dictionary, Audience] = {}
 
     def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[Part]:
@@ -83,7 +103,7 @@ class Sieve:
             *stretch.source,
             fetched.data,
             position,
-            more=self._masks.fields,
+            more=self._fields,
             stop=stretch.stop if stop is None else stop,
             aborted=fetched.aborted,
         )
@@ -115,22 +135,32 @@ class Sieve:
         rows = self._choose(part, piece, tests, now)
         if not rows.size:
             return 0
-        columns = self._request.columns
-        batch = build_batch(piece, rows, columns, stream=self._name, sequenced=self.sequenced)
+        if self._request.last_per_subject:
+            rows = _keep_lasts(part, piece, rows)
+        batch = self._form.build(piece, rows, sequenced=self.sequenced)
+        if self._ledger is not None:
+            sequences, places = find_places(self._ledger, (piece.topic, piece.partition), piece.records.offset[rows])
+            part.places.append(places)
+            if (at := batch.schema.get_field_index("sequence")) >= 0:
+                column = pa.array(sequences, mask=sequences == 0)
+                batch = batch.set_column(at, batch.schema.field(at), column)
         part.batches.append(batch)
         part.times.append(piece.records.timestamp[rows])
         return int(batch.nbytes)
 
     def _choose(self, part: Part, piece: Addressed, tests: Test, now: int) -> Ints:
         """The rows that pass, ascending."""
-        if Test.SUBJECT in tests:
+        if tests & self._by_subject:
             if piece.dictionary not in self._audiences:
-                self._audiences[piece.dictionary] = Audience(piece.dictionary, [self._request.patterns])
+                patterns, values = [self._request.patterns], [self._request.values]
+                self._audiences[piece.dictionary] = Audience(piece.dictionary, patterns, values)
             rows = self._audiences[piece.dictionary].select(piece.codes).of(0)
         else:
             rows = np.flatnonzero(piece.codes >= 0)
         if Test.WINDOW in tests:
             rows = self._within_time(piece, rows)
+        if Test.VALUES in tests:
+            rows = self._values.sift(piece, {0: rows}).get(0, rows[:0])
         if not rows.size or Test.FILTER not in tests:
             return rows
         sifted = self._masks.sift(piece, {0: rows}, now)
@@ -156,7 +186,19 @@ class Sieve:
         if len(part.batches) > 1:
             part.batches = join_batches(self.schema, part.batches)
             part.times = [np.concatenate(part.times)]
+            part.places = [np.concatenate(part.places)] if part.places else []
         return part
+
+
+def _keep_lasts(part: Part, piece: Addressed, rows: Ints) -> Ints:
+    """Of some rows of a slice, ascending, the last one of each subject."""
+    _, at = np.unique(piece.codes[rows][::-1], return_index=True)
+    kept: Ints = np.sort(rows[::-1][at])
+    subjects = piece.dictionary.subjects
+    part.heads += zip(
+        (subjects[code] for code in piece.codes[kept].tolist()), piece.records.offset[kept].tolist(), strict=True
+    )
+    return kept
 
 
 def join_batches(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

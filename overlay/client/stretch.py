@@ -7,12 +7,13 @@ leg, and its records are tested for everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlay.index.plan import Route
+from overlay.index.lasts import Piece
+from overlay.index.plan import Route, Saving, weigh
 from overlay.index.probes import Part
 from overlay.index.prune import Chunks
 from overlay.scan.columns import Ints
@@ -29,18 +30,30 @@ class Way:
     route: Route
     sizes: Ints
 
+    def find(self, start: int, stop: int) -> slice:
+        """The spans that have offsets from start to stop."""
+        low = int(np.searchsorted(self.route.next_offset, start, side="right"))
+        return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
 
-def weigh(route: Route, chunks: Chunks) -> Way:
-    """Look up what the spans of a route weigh. `chunks`: those it was planned over."""
-    first, after = route.first_offset, route.next_offset
-    low = np.searchsorted(chunks.next_offset, first, side="right")
-    high = np.searchsorted(chunks.first_offset, after, side="left")
-    part = slice(int(low.min(initial=len(chunks))), int(high.max(initial=0)))
-    offsets = chunks.next_offset[part] - chunks.first_offset[part]
-    sums = np.zeros((2, offsets.size + 1), np.int64)
-    np.cumsum([chunks.bytes[part], offsets], axis=1, out=sums[:, 1:])
-    bytes, covered = sums[:, np.maximum(high, low) - part.start] - sums[:, low - part.start]
-    return Way(route, np.where(covered >= after - first, bytes, -1))
+    def keep(self, start: int, stop: int) -> Way:
+        """Without the spans that have no offsets from start to stop. What the route saved is said of all of it."""
+        part, route = self.find(start, stop), self.route
+        some = route.first_offset[part].copy(), route.next_offset[part].copy(), route.residual[part].copy()
+        return Way(Route(*some, route.saving, route.skips), self.sizes[part].copy())
+
+
+def find_way(route: Route, chunks: Chunks) -> Way:
+    """The way of a route. `chunks`: those it was planned over."""
+    return Way(route, weigh(chunks, route.first_offset, route.next_offset))
+
+
+def cut_out(stretch: Stretch, pieces: Sequence[Piece]) -> Stretch:
+    """Some pieces of a stretch, the newest first, whose records are tested for everything."""
+    bounds = np.array(pieces[::-1], np.int64)
+    residual = np.full(len(pieces), ALL_PARTS, np.uint8)
+    first, after, sizes = (bounds[:, i].copy() for i in range(3))
+    route = Route(first, after, residual, Saving(0, 0, 0, 0, 0), True)
+    return replace(stretch, start=int(first[0]), stop=int(after[-1]), way=Way(route, sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +75,17 @@ class Stretch:
     floor: int = 0
     way: Way | None = None
     """What of it has to be read; all where there is none. A way holds up to the end that it was planned for."""
+    enough: int = 0
+    """An offset from which on it has surely as many of the last records as are asked for; 0 where nobody knows one."""
 
     def begin_at(self, offset: int) -> Stretch:
-        """The rest from an offset on."""
-        return replace(self, start=offset)
+        """The rest from an offset on; all of it where that lies before it."""
+        return replace(self, start=max(self.start, offset))
+
+    def cut(self, start: int, stop: int) -> Stretch:
+        """The part of it from start to stop, with no more of the way than that needs."""
+        part = replace(self, start=max(self.start, start), stop=min(self.stop, stop))
+        return part if self.way is None else replace(part, way=self.way.keep(part.start, part.stop))
 
     def keep_last(self, count: int) -> Stretch:
         """The end of it: so much that `count` offsets are read, if there are as many."""
@@ -108,8 +128,6 @@ class Stretch:
     def _clip(self, way: Way) -> tuple[Ints, Ints, Ints]:
         """First and next offsets of the spans within the stretch, and their sizes."""
         route = way.route
-        low = int(np.searchsorted(route.next_offset, self.start, side="right"))
-        high = max(low, int(np.searchsorted(route.first_offset, self.stop, side="left")))
-        spans = slice(low, high)
+        spans = way.find(self.start, self.stop)
         first = np.maximum(route.first_offset[spans], self.start)
         return first, np.minimum(route.next_offset[spans], self.stop), way.sizes[spans]

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.worker.scenes import scene as scene
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:

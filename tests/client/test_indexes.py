@@ -201,6 +201,57 @@ def test_counting_reads_nothing_that_is_counted(logs: Logs, subjects: list[str])
     assert reading.progress.done == reading.progress.total
 
 
+LASTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"subjects": ["t.rome"]},
+    {"subjects": ["t.rome", "t.graz", "t.nowhere"]},
+    {"subjects": ["t.*"], "sql": "n > 100"},
+    {"subjects": ["*.bonn"], "until": as_time(9_000)},
+    {"sql": "delay IS NULL", "since": as_time(2_000)},
+    {"values": ["t.oslo", "t.kiel"]},
+)
+PLACED = ["subject", "partition", "offset", "timestamp"]
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("question", LASTS, ids=str)
+def test_the_last_of_each_subject(logs: Logs, question: dict[str, Any], index: bool) -> None:
+    last: dict[tuple[str, int], tuple[Any, int]] = {}
+    for batch in logs.client.read("S0", columns=PLACED, index=False, **question):
+        for row in batch.to_pylist():
+            last[row["subject"], row["partition"]] = row["timestamp"], row["offset"]
+    newest: dict[str, Any] = {}
+    for (subject, _), (time, _) in last.items():
+        newest[subject] = max(newest.get(subject, time), time)
+    reading = logs.client.read("S0", columns=PLACED, index=index, last_per_subject=True, **question)
+    rows = [row for batch in reading for row in batch.to_pylist()]
+    assert {row["subject"]: row["timestamp"] for row in rows} == newest and len(rows) == len(newest)
+    assert all(last[row["subject"], row["partition"]] == (row["timestamp"], row["offset"]) for row in rows)
+    order = [row["timestamp"] if logs.partitions > 1 else row["offset"] for row in rows]
+    assert order == sorted(order)
+    assert reading.progress.done == reading.progress.total
+    counted = logs.client.read("S0", columns=[], index=index, last_per_subject=True, **question)
+    assert sum(batch.num_rows for batch in counted) == len(newest)
+
+
+def test_the_last_of_each_subject_is_found_near_the_end(logs: Logs) -> None:
+    """Behind its index the log has records of two places; the others are found by their chunks."""
+    reading = logs.client.read("S0", subjects="t.*", columns=WHERE, last_per_subject=True)
+    assert sum(batch.num_rows for batch in reading) == len(PLACES)
+    total = reading.progress.total or 0
+    assert reading.progress.unread > total / 2 and reading.progress.scanned < total / 2
+
+
+def test_the_last_records_are_found_by_counts(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round of reading, where headers count what they hold: no window is guessed."""
+    monkeypatch.setattr("overlay.client.stretch.Stretch.keep_last", None)
+    wanted = read_offsets(logs.client.read("S0", subjects="t.rome", columns=WHERE, index=False))
+    found = read_offsets(logs.client.read("S0", subjects="t.rome", columns=WHERE, last=70))
+    if logs.partitions == 1:
+        assert found == wanted[-70:]
+    assert len(found) == 70 and set(found) < set(wanted)
+
+
 def test_following_catches_up_through_the_index(logs: Logs) -> None:
     wanted, _ = read(logs.client, subjects=["t.kiel"], index=False)
     count = sum(map(len, wanted.values()))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.client.stretch import ALL_PARTS, Leg, Stretch, Way, weigh
+from overlay.client.stretch import ALL_PARTS, Leg, Stretch, Way, find_way
 from overlay.index.plan import Route, Saving
 from overlay.index.probes import Part
 from tests.index.partitions import Record, load, seal, stream
@@ -98,7 +98,7 @@ def test_sizes_of_legs_are_those_of_their_chunks() -> None:
     chunks = load(config, headers)
     spans = np.array([(0, 20), (30, 35), (35, 50), (55, 70)])
     route = Route(spans[:, 0], spans[:, 1], np.zeros(4, np.uint8), Saving(0, 0, 0, 0, 0), True)
-    way = weigh(route, chunks)
+    way = find_way(route, chunks)
     assert way.sizes.tolist() == [210, 130, 270, -1]
     assert list(Stretch(SOURCE, 0, 70, way=way).legs()) == [Leg(0, 20, 210), Leg(30, 50, 400), Leg(55, 70, None)]
 
@@ -107,4 +107,4 @@ def test_sizes_of_legs_are_those_of_their_chunks() -> None:
 def test_ways_outside_of_the_chunks(spans: list[tuple[int, int]]) -> None:
     bounds = np.array(spans, np.int64).reshape(-1, 2)
     route = Route(bounds[:, 0], bounds[:, 1], np.zeros(len(spans), np.uint8), Saving(0, 0, 0, 0, 0), True)
-    assert weigh(route, load(stream(), [])).sizes.tolist() == [-1] * len(spans)
+    assert find_way(route, load(stream(), [])).sizes.tolist() == [-1] * len(spans)

@@ -1,0 +1,148 @@
+"""The case `pipeline/33%` of `python -m bench spark`: a filter as a Spark job, beside the same job over Spark's Kafka source.
+
+Both sides are the same job but for what reads: a streaming query with Trigger.AvailableNow that takes the whole topic in one
+batch, numbers the matching records, gives them the headers of a delivery, and writes key, value and headers through Spark's
+Kafka sink, with a checkpoint. The clock runs from the start of the query to its end. What has come out is counted off the
+clock.
+
+- overlay: `spark.pipeline`, that is `format("overlay")`, which decodes and filters in the executors' Python. The lease and the
+  look at the service's state are part of its time.
+- native: Spark's Kafka source with includeHeaders. There a user has to test headers himself; the predicate looks at the
+  last header of each name, as the overlay does, and the subject is put together from them.
+
+Both run once on 2,000 records first, in the session that is given.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from functools import reduce
+from operator import and_
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench.cases import measure_case, warm_up
+from bench.dataset import SELECTIVITIES, Dataset
+from bench.figures import Case
+from bench.progress import Progress
+from bench.push import push
+from bench.service import CONSUMER, STREAM, write_config
+from bench.settings import Settings
+from bench.sides import Delivery, Tally, Work
+from overlay.config import ConsumerConfig, load
+from spark.delivery import NEEDED, make_records
+from spark.envelope import name_headers
+from spark.pipeline import start_pipeline
+from spark.sequences import Sequences, mark_rows, number_rows
+
+CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 2.0}
+DEADLINE_S = 600
+FIELDS = ("origin", "dest", "carrier")
+
+
+def measure_pipeline(spark: SparkSession, dataset: Dataset, settings: Settings, progress: Progress) -> Case:
+    """The case, over the topic that `dataset.publish("lz4")` has filled. Raises WrongAnswer."""
+    sides: list[Delivery] = [side for side in (OverlayJob(spark), NativeJob(spark)) if settings.wants_side(side.name)]
+
+    def run(side: Delivery, work: Work) -> Tally:
+        return push(side, dataset, work)
+
+    warm_up(sides, run, dataset.plan_warm_up(CODEC), progress)
+    work = dataset.plan(CODEC, SELECTIVITIES["33%"])
+    return measure_case("spark", CASE, sides, run, work, GOAL, settings.rounds, progress)
+
+
+class OverlayJob:
+    """`spark.pipeline` on a fresh config folder and checkpoint."""
+
+    name = "overlay"
+    warm = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, work: Work, out_topic: str, expected: int) -> Tally:
+        folder = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
+        try:
+            write_config(folder, work, out_topic, "at_least_once")
+            began = time.perf_counter()
+            with start_pipeline(self._spark, load(folder), CONSUMER, str(folder / "checkpoint")) as query:
+                query.awaitTermination(DEADLINE_S)
+                ended = time.perf_counter()
+            return Tally(work.records, expected, ended - began)
+        finally:
+            shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """Nothing is kept between runs."""
+
+
+class NativeJob:
+    """The same over Spark's Kafka source."""
+
+    name = "native"
+    warm = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, work: Work, out_topic: str, expected: int) -> Tally:
+        folder = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
+        try:
+            began = time.perf_counter()
+            options = {"kafka.bootstrap.servers": work.bootstrap, "kafka.isolation.level": "read_committed"}
+            more = {"subscribe": work.topic, "startingOffsets": "earliest", "includeHeaders": "true"}
+            source = self._spark.readStream.format("kafka").options(**options, **more).load()
+            job = _Job(self._spark, work, out_topic, Sequences(self._spark, str(folder / "sequences")))
+            writer = choose(source, work).writeStream.foreachBatch(job.deliver)
+            query = writer.option("checkpointLocation", str(folder / "query")).trigger(availableNow=True).start()
+            query.awaitTermination(DEADLINE_S)
+            return Tally(work.records, expected, time.perf_counter() - began)
+        finally:
+            shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """Nothing is kept between runs."""
+
+
+def choose(source: DataFrame, work: Work) -> DataFrame:
+    """The matching records with the columns that a delivery is made from."""
+    wanted = [_last_header(name) == value for name, value in work.list_wanted().items()]
+    matching = source.where(reduce(and_, wanted)) if wanted else source
+    subject = F.concat_ws(".", F.lit("flights"), *(_last_header(name) for name in FIELDS))
+    return matching.select(
+        subject.alias("subject"),
+        (F.col("offset") + 1).alias("sequence"),
+        *("timestamp", "key", "value"),
+        name_headers(F.col("headers")).alias("headers"),
+        *("topic", "partition", "offset"),
+    )
+
+
+def _last_header(name: str) -> Column:
+    found = F.filter(F.col("headers"), lambda header: header["key"] == name)
+    return F.get(found, F.size(found) - 1)["value"].cast("string")
+
+
+class _Job:
+    """What the pipeline does with a batch, without its owner's checks and figures."""
+
+    def __init__(self, spark: SparkSession, work: Work, out_topic: str, sequences: Sequences) -> None:
+        self._bootstrap, self._sequences = work.bootstrap, sequences
+        text = {"stream": STREAM, "durable_name": CONSUMER, "deliver_subject": out_topic}
+        self._consumer = ConsumerConfig.model_validate_json(json.dumps(text))
+
+    def deliver(self, batch: DataFrame, number: int) -> None:
+        marked = mark_rows(batch.select(*NEEDED)).persist()
+        try:
+            numbered, last = number_rows(marked, self._sequences.find_base(number))
+            self._sequences.keep(number, last)
+            records = make_records(numbered.coalesce(1), self._consumer, 1)
+            records.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).save()
+        finally:
+            marked.unpersist()

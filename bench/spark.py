@@ -1,0 +1,193 @@
+"""`python -m bench spark`: questions to a topic asked through Spark, local[2], in records of the topic per second.
+
+Each question counts the records that pass and adds up the lengths of their values; the clock runs from the making of the frame
+to the answer. All sides share one session and its Python workers, and ask each question once before the first round. The
+flights (lz4, one partition) are repeated three times as often as `--scale` says: three million records by default.
+
+- 33%, 0.1%: subjects that lie all over the topic; nothing can be skipped, and there is no index.
+- match-all: everything, with all columns: each one is summed up, so that none is left unread.
+- skip: one of 60 subjects that come in runs, over the records of the skip bench (a million for each point of `--scale`), whose
+  index the service has made.
+- pipeline/33%: see pipeline_spark.py.
+- index: how fast `spark.index` indexes the flights. The peer `one-core` is the same with local[1]; each runs in a process of
+  its own, which indexes a small topic first.
+
+The sides of the questions:
+
+- overlay: `format("overlay")` with the option `subjects`.
+- native: Spark's Kafka source with includeHeaders, read committed, and the same predicate on the last header of each
+  name (peers/native_spark.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from bench.cases import measure_case, warm_up
+from bench.dataset import SELECTIVITIES, Dataset
+from bench.errors import PeerUnavailable, WrongAnswer
+from bench.figures import Case
+from bench.indexed import index_meters
+from bench.meters import Meters, list_questions
+from bench.peers.native_spark import Asked, NativeQuery, add_up
+from bench.pipeline_spark import CASE as PIPELINE
+from bench.pipeline_spark import measure_pipeline
+from bench.progress import Progress
+from bench.service import STREAM, write_config
+from bench.settings import Settings
+from bench.sides import STREAM_SUBJECTS, TEMPLATE, Contender, Tally, Work
+from spark.session import overlay_session
+
+CODEC = "lz4"
+CORES = 2
+REPEAT = 3
+SKIP_RECORDS = 1_000_000
+"""For each point of the scale."""
+DEADLINE_S = 600
+GOALS: Mapping[str, Mapping[str, float]] = {
+    "33%": {"native": 5.0},
+    "0.1%": {"native": 8.0},
+    "skip": {"native": 40.0},
+    "match-all": {"native": 2.0},
+    "index": {"one-core": 1.6},
+}
+
+
+class Side(Contender, Protocol):
+    """A way to ask. Raises PeerUnavailable."""
+
+    def run(self, asked: Asked) -> Tally: ...
+
+
+class OverlayQuery:
+    """`format("overlay")`."""
+
+    name = "overlay"
+    warm = True
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, asked: Asked) -> Tally:
+        began = time.perf_counter()
+        columns = {} if asked.whole else {"columns": "value"}
+        frame = self._spark.read.format("overlay").options(**asked.options, **columns).load()
+        matched = add_up(frame, asked.whole)
+        return Tally(asked.records, matched, time.perf_counter() - began)
+
+    def close(self) -> None:
+        """The session is the bench's."""
+
+
+def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
+    """The cases of the bench, each as soon as it is measured. Raises WrongAnswer."""
+    dataset = replace(dataset, scale=REPEAT * dataset.scale)
+    dataset.publish(CODEC, progress.count("publishing flights"))
+    progress.say("starting Spark")
+    spark = overlay_session("bench", f"local[{CORES}]", conf={"spark.ui.enabled": "false", "spark.log.level": "ERROR"})
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield from _measure_questions(spark, dataset, settings, progress)
+        yield measure_pipeline(spark, dataset, settings, progress)
+    finally:
+        spark.stop()
+    yield _measure_index(dataset, settings, progress)
+
+
+def _measure_questions(spark: SparkSession, dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
+    sides: list[Side] = [side for side in (OverlayQuery(spark), NativeQuery(spark)) if settings.wants_side(side.name)]
+    with ExitStack() as stack:
+        for side in sides:
+            stack.enter_context(closing(side))
+        for case, pattern in (("33%", "33%"), ("0.1%", "0.1%"), ("match-all", "100%")):
+            asked = ask_flights(dataset, SELECTIVITIES[pattern], whole=case == "match-all")
+            warm_up(sides, _run, asked, progress)
+            yield measure_case("spark", case, sides, _run, asked, GOALS[case], settings.rounds, progress)
+        meters = Meters(dataset.bootstrap, round(SKIP_RECORDS * settings.scale))
+        meters.publish(progress.count("publishing meters"))
+        progress.say("indexing meters")
+        with index_meters(meters) as loaded:
+            asked = _ask_meters(meters, str(Path(loaded.files[""].file).parent))
+            warm_up(sides, _run, asked, progress)
+            yield measure_case("spark", "skip", sides, _run, asked, GOALS["skip"], settings.rounds, progress)
+
+
+def ask_flights(dataset: Dataset, pattern: str, *, whole: bool) -> Asked:
+    work = dataset.plan(CODEC, pattern)
+    subjects = [subject.text for subject in STREAM_SUBJECTS]
+    definition = {"name": STREAM, "topics": [work.topic], "subject": {"template": TEMPLATE}, "subjects": subjects}
+    options = {"bootstrap": work.bootstrap, "definition": json.dumps(definition), "subjects": pattern}
+    matches = dataset.count(pattern, work.records)
+    return Asked(work.bootstrap, work.topic, work.records, matches, work.list_wanted(), options, whole)
+
+
+def _ask_meters(meters: Meters, folder: str) -> Asked:
+    question = list_questions(meters)["clustered"]
+    assert question.header is not None
+    wanted = {question.header[0]: question.header[1].decode(), "kind": "power"}
+    options = {"config": folder, "stream": question.stream, "subjects": question.ask["subjects"]}
+    return Asked(meters.bootstrap, meters.topic, meters.records, int(question.matches.sum()), wanted, options)
+
+
+def _run(side: Side, asked: Asked) -> Tally:
+    tally = side.run(asked)
+    if tally.matched != asked.matches:
+        raise WrongAnswer(
+            f"{side.name} on {asked.topic}: {tally.matched} records are found for {asked.options.get('subjects')},"
+            f" the data says {asked.matches}. Run this side alone (--only) to look into it"
+        )
+    return tally
+
+
+class Indexer:
+    """`spark.index` in a process of its own, with so many cores."""
+
+    warm = False
+
+    def __init__(self, name: str, cores: int, first: Work) -> None:
+        self.name, self._cores, self._first = name, cores, first
+
+    def run(self, work: Work) -> Tally:
+        with tempfile.TemporaryDirectory(prefix="bench-index-") as name:
+            folders = [Path(name, each) for each in ("first", "whole")]
+            for folder, of in zip(folders, (self._first, work), strict=True):
+                write_config(folder, of, f"{of.topic}-none", "at_least_once")
+            command = [sys.executable, "-m", "bench.peers.index_spark", str(self._cores), *map(str, folders)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise PeerUnavailable(f"the index was not made within {DEADLINE_S} s") from error
+        if done.returncode:
+            raise PeerUnavailable(f"spark.index failed: {done.stderr[-500:]}")
+        told = json.loads(done.stdout.splitlines()[-1])
+        if told["done"] < work.records:
+            raise WrongAnswer(f"{self.name}: {told['done']} of {work.records} offsets of {work.topic} are indexed")
+        return Tally(work.records, None, told["seconds"])
+
+    def close(self) -> None:
+        """Each run is a process that has ended."""
+
+
+def _measure_index(dataset: Dataset, settings: Settings, progress: Progress) -> Case:
+    first, work = dataset.plan_warm_up(CODEC), dataset.plan(CODEC, SELECTIVITIES["100%"])
+    sides = [Indexer("overlay", CORES, first), Indexer("one-core", 1, first)]
+    sides = [side for side in sides if settings.wants_side(side.name)]
+
+    def run(side: Indexer, work: Work) -> Tally:
+        return side.run(work)
+
+    return measure_case("spark", "index", sides, run, work, GOALS["index"], settings.rounds, progress)
+
+
+CASES = ("33%", "0.1%", "match-all", "skip", PIPELINE, "index")

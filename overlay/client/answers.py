@@ -1,0 +1,165 @@
+"""Answers to acks: a double ack is over when the overlay has written it down and says so (facts/jetstream d).
+
+Whoever wants an answer names a topic and a correlation. All clients of an overlay share its reply topic, so each reads it
+from where it ended when it began to listen, and knows its own answers by their key. One connection serves all subscriptions
+of a client; it is opened by the first who asks, for most applications never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import uuid
+import weakref
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from overlay.connection import Properties, for_confluent
+from overlay.deliver.record import Headers
+from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
+from overlay.errors import OverlayError, SourceUnavailable
+
+OPEN_S = 10.0
+POLL_S = 0.1
+BATCH = 1_000
+
+
+class AckTimeout(OverlayError, TimeoutError):
+    """No answer to an ack came in time. It may have been taken in all the same; acking again does no harm."""
+
+
+class Waiting:
+    """Somebody waits for an answer: `wait` or `wait_async` once, within a `with` that forgets it."""
+
+    def __init__(self, answers: Answers, correlation: bytes, future: Future[None]) -> None:
+        self._answers, self._correlation, self._future = answers, correlation, future
+
+    @property
+    def headers(self) -> Headers:
+        """Where to answer, for the record that asks."""
+        return [(REPLY_TOPIC, self._answers.topic.encode()), (CORRELATION, self._correlation)]
+
+    def wait(self, timeout: float) -> None:
+        """Raises AckTimeout after so many seconds, SourceUnavailable when the answers cannot be read any more."""
+        try:
+            self._future.result(timeout)
+        except FutureTimeout as error:
+            raise _tell(timeout) from error
+
+    async def wait_async(self, timeout: float) -> None:  # noqa: ASYNC109 - it has an error of its own
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._future), timeout)
+        except TimeoutError as error:
+            raise _tell(timeout) from error
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._answers.forget(self._correlation)
+
+
+def _tell(timeout: float) -> AckTimeout:
+    return AckTimeout(f"no answer to the ack within {timeout:g} s. Does the service run? `overlay consumer info` tells")
+
+
+class Answers:
+    """The answers of one client. Its methods may be called from any thread; one that nobody holds stops listening."""
+
+    def __init__(self, kafka: Properties, topic: str) -> None:
+        self.topic = topic
+        self._kafka = kafka
+        self._name, self._numbers = uuid.uuid4().hex, itertools.count()
+        self._lock = threading.Lock()
+        self._listener = _Listener()
+        self._finalizer: weakref.finalize[[_Listener, threading.Thread], Answers] | None = None
+
+    def expect(self) -> Waiting:
+        """Get ready for an answer, before what it answers is sent. Raises SourceUnavailable."""
+        with self._lock:
+            if self._finalizer is None:
+                arguments = (_open(self._kafka, self.topic, f"overlay-answers-{self._name}"),)
+                thread = threading.Thread(
+                    target=self._listener.run, args=arguments, name="overlay-answers", daemon=True
+                )
+                self._finalizer = weakref.finalize(self, _end, self._listener, thread)
+                thread.start()
+        return self.make_waiting()
+
+    def make_waiting(self) -> Waiting:
+        """Somebody who waits, whether anybody listens or not."""
+        correlation = f"{self._name}-{next(self._numbers)}".encode()
+        future = self._listener.waiting[correlation] = Future[None]()
+        return Waiting(self, correlation, future)
+
+    def forget(self, correlation: bytes) -> None:
+        self._listener.waiting.pop(correlation, None)
+
+    def close(self) -> None:
+        """Stop listening until somebody asks again. Whoever still waits gets SourceUnavailable."""
+        with self._lock:
+            if self._finalizer is not None:
+                self._finalizer()
+            self._listener, self._finalizer = _Listener(), None
+
+
+class _Listener:
+    """What the listening thread knows: those who wait, and not whose they are."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, Future[None]] = {}
+        self.stop = threading.Event()
+
+    def run(self, consumer: Consumer) -> None:
+        with contextlib.closing(consumer):
+            while not self.stop.is_set():
+                first = consumer.poll(POLL_S)
+                for record in [first, *consumer.consume(BATCH, 0)] if first is not None else ():
+                    if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
+                        _resolve(future)
+        while self.waiting:
+            _, future = self.waiting.popitem()
+            _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))
+
+
+def _end(listener: _Listener, thread: threading.Thread) -> None:
+    listener.stop.set()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _open(kafka: Properties, topic: str, group: str) -> Consumer:
+    """Reads the topic from its present end."""
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
+    consumer = Consumer({**for_confluent(kafka), **settings})
+    try:
+        found = consumer.list_topics(topic, OPEN_S).topics[topic]
+        if found.error is not None:
+            raise SourceUnavailable(f"{topic}: {found.error.str()}. The service makes this topic: does it run?")
+        places = [TopicPartition(topic, partition) for partition in found.partitions]
+        # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
+        ends = [consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1] for place in places]
+        consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
+    except KafkaException as error:
+        consumer.close()
+        raise SourceUnavailable(f"{topic}: {error.args[0].str()}") from error
+    except SourceUnavailable:
+        consumer.close()
+        raise
+    return consumer
+
+
+def _resolve(future: Future[None], error: Exception | None = None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return  # whoever waited has given up
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,52 @@
+"""What a record of an output topic is to one consumer's reader, by its headers alone.
+
+Several consumers may share an output topic; whose a delivery is, its token says. A status (heartbeat, flow control) has no
+token of an ack and names its stream and consumer. Whatever else lies there is nobody's business.
+"""
+
+from __future__ import annotations
+
+from overlay.consumer.pulls import LAST_CONSUMER, LAST_STREAM, STALLED
+from overlay.deliver.answers import CODE, CONSUMER, REPLY_TO, STREAM
+from overlay.deliver.assemble import TOKEN
+from overlay.deliver.record import Headers
+
+from .acking import Head
+
+
+class Kind:
+    """Tells the records of one consumer from others."""
+
+    def __init__(self, head: Head) -> None:
+        self._prefix = head.prefix
+        self._names = head.stream.encode(), head.consumer.encode()
+
+    def find_token(self, headers: Headers) -> bytes | None:
+        """The token of a delivery of this consumer's, None for any other record."""
+        if headers and headers[-1][0] == TOKEN:
+            token = headers[-1][1]
+        else:
+            token = next((value for name, value in reversed(headers) if name == TOKEN), None)
+        return token if token is not None and token.startswith(self._prefix) else None
+
+    def is_status(self, headers: Headers) -> bool:
+        """Whether it is a status of this consumer's."""
+        found = dict(headers)
+        return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
+
+    def find_flow(self, headers: Headers) -> str:
+        """What a status wants to be answered with: the subject of a flow control request, or empty."""
+        if not self.is_status(headers):
+            return ""
+        found = dict(headers)
+        return (found.get(REPLY_TO) or found.get(STALLED) or b"").decode(errors="replace")
+
+    def read_beat(self, headers: Headers) -> tuple[int, int] | None:
+        """The last stream and consumer sequence that a heartbeat names, None for any other record."""
+        if not self.is_status(headers):
+            return None
+        found = dict(headers)
+        try:
+            return int(found[LAST_STREAM] or b""), int(found[LAST_CONSUMER] or b"")
+        except (KeyError, ValueError):
+            return None

@@ -1,0 +1,176 @@
+"""Acks on their way to Kafka: collected for some milliseconds in a thread of their own, so that `ack` costs an append.
+
+What has been said is sent within LINGER_S, or sooner when MANY have come together; closing sends what is left and waits
+until Kafka has it. Records are produced idempotently and tried again by the Kafka client for minutes. One that Kafka
+refuses or never takes is not passed over in silence: whoever reads hears of it at once, for everything said from then on
+might be lost as well.
+
+Nothing bounds what waits here but what was handed out, which the consumer's max_ack_pending bounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException, Producer
+
+from overlay.config.consumer import AckPolicy
+from overlay.connection import Properties, for_confluent
+from overlay.consumer.acks import Verb
+from overlay.deliver.record import Record
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+
+from .acking import Head, write_acks, write_latest_ack, write_word
+from .answers import Answers, Waiting
+from .message import NoAckWanted
+
+LINGER_S = 0.005
+MANY = 10_000
+"""Acks that do not wait for more to come."""
+POLL_S = 0.05
+CLOSE_S = 30.0
+_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+class Closed(OverlayError):
+    """A message is to be settled after its subscription was closed. The application acts."""
+
+
+class Sender:
+    """Sends what is said of one consumer's messages. Its methods may be called from any thread.
+
+    `policy`: of the consumer. `on_failure` hears of acks that Kafka does not take.
+    """
+
+    def __init__(
+        self,
+        kafka: Properties,
+        topic: str,
+        head: Head,
+        policy: AckPolicy,
+        answers: Answers,
+        on_failure: Callable[[OverlayError], None],
+    ) -> None:
+        self._topic, self._head, self._policy, self._answers = topic, head, policy, answers
+        self._on_failure = on_failure
+        self._write = write_acks if policy is AckPolicy.EXPLICIT else write_latest_ack
+        # a deque: appends and pops of two threads need no lock
+        self._said: deque[bytes | Record] = deque()
+        self._called, self._many = threading.Event(), threading.Event()
+        self._is_called = self._is_closed = False
+        self.ack: Callable[[bytes], None] = self._pass if policy is AckPolicy.NONE else self._ack
+        self._producer = Producer(
+            {
+                **for_confluent(kafka),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                # the topic was there before the first delivery
+                "topic.metadata.propagation.max.ms": 3_000,
+                "log_level": 0,
+                "on_delivery": self._hear,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
+        self._thread.start()
+
+    def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
+        """Say something else of a delivery than +ACK. Raises NoAckWanted, Closed."""
+        self._check_wanted()
+        self._send(write_word(self._head, token, verb, text))
+
+    def answer_flow(self, subject: str) -> None:
+        """Answer a flow control request."""
+        self._send(write_word(self._head, subject.encode(), Verb.ACK)._replace(value=b""))
+
+    def ask(self, token: bytes) -> Waiting:
+        """Ack one delivery, and have the overlay answer. Raises NoAckWanted, Closed, SourceUnavailable."""
+        self._check_wanted()
+        waiting = self._answers.expect()
+        self._send(write_word(self._head, token, Verb.ACK, more=waiting.headers))
+        return waiting
+
+    def close(self) -> None:
+        """Send what has been said and wait until Kafka has it, at most CLOSE_S."""
+        self._is_closed = True
+        self._called.set()
+        self._many.set()
+        self._thread.join()
+
+    def _pass(self, token: bytes) -> None:
+        """What `ack` does where nobody waits for it."""
+
+    def _ack(self, token: bytes) -> None:
+        said = self._said
+        said.append(token)
+        if not self._is_called:
+            self._call()
+        elif len(said) > MANY:
+            self._many.set()
+
+    def _send(self, record: Record) -> None:
+        self._said.append(record)
+        self._call()
+
+    def _call(self) -> None:
+        if self._is_closed:
+            raise Closed("the subscription is closed, and its messages can no longer be settled")
+        self._is_called = True
+        self._called.set()
+
+    def _check_wanted(self) -> None:
+        if self._policy is AckPolicy.NONE:
+            raise NoAckWanted(
+                f"{self._head.stream}/{self._head.consumer} has `ack_policy: none`: nobody waits for acks"
+            )
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            # reports of what was sent are only heard while somebody polls
+            while not self._called.wait(None if not len(self._producer) else 0):
+                self._producer.poll(POLL_S)
+            self._many.wait(LINGER_S)
+            self._called.clear()
+            self._many.clear()
+            self._produce(self._take())
+        self._produce(self._take())
+        with suppress(KafkaException):
+            self._producer.flush(CLOSE_S)
+        if left := len(self._producer):
+            self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
+
+    def _take(self) -> list[bytes | Record]:
+        # before what waits is taken: whoever comes later calls again
+        self._is_called = False
+        said = self._said
+        return [said.popleft() for _ in range(len(said))]
+
+    def _produce(self, said: Sequence[bytes | Record]) -> None:
+        tokens = [item for item in said if isinstance(item, bytes)]
+        words = [item for item in said if not isinstance(item, bytes)]
+        for record in [*(self._write(self._head, tokens) if tokens else ()), *words]:
+            self._produce_one(record)
+        self._producer.poll(0)
+
+    def _produce_one(self, record: Record) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, record.value, record.key, headers=list(record.headers))
+                return
+            except BufferError:
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                self._hear(error.args[0], None)
+                return
+
+    def _hear(self, error: RdKafkaError | None, _: object) -> None:
+        if error is None:
+            return
+        if error.code() in _REFUSALS:
+            failure: OverlayError = CredentialsRefused(f"{self._topic}: Kafka does not allow Write, so no ack arrives")
+        else:
+            failure = SourceUnavailable(f"{self._topic}: an ack was not taken: {error.str()}")
+        self._on_failure(failure)

@@ -1,0 +1,126 @@
+"""`client.subscribe`: the messages of a push consumer, for `for` and for `async for`.
+
+Receiving and committing (membership.py) and sending acks (sender.py) have a thread each, so that neither waits for what an
+application does with a message.
+
+`where` is the third stage of filtering: a test in the application, after the index and the filter of the consumer. It is asked
+where messages are handed out, in the application's thread, and what it rejects is acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from confluent_kafka import Message as KafkaRecord
+
+from overlay.connection import Properties
+
+from .answers import Answers
+from .intake import Intake, OnSilence
+from .kind import Kind
+from .message import Acks, AsyncMessage, Delivered, Message
+from .shelf import Batch
+from .target import Target
+
+Where = Callable[[Delivered], bool]
+PREFETCH = 2_000
+
+M = TypeVar("M", bound=Delivered)
+
+
+class Subscription:
+    """The messages of one consumer, shared with all who have subscribed to it. Iterate by `for` or by `async for`.
+
+    Leaving the loop keeps what was not handed out for the next loop; closing, or the end of a `with` block, gives it back
+    to the group. A subscription that nobody holds closes by itself.
+
+    Raises, out of the iteration: CredentialsRefused, SourceUnavailable, HeartbeatsMissed when asked to, what `where` raises.
+    """
+
+    def __init__(
+        self,
+        kafka: Properties,
+        target: Target,
+        ack_topic: str,
+        answers: Answers,
+        where: Where | None = None,
+        *,
+        prefetch: int = PREFETCH,
+        on_silence: OnSilence = OnSilence.FLAG,
+    ) -> None:
+        self._where, self._kind = where, Kind(target.head)
+        self._batch: Batch | None = None
+        self._intake = Intake(kafka, target, ack_topic, answers, prefetch=prefetch, on_silence=on_silence)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether heartbeats are missing now."""
+        return self._intake.is_silent
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether fetching stands still, since nobody takes messages."""
+        return self._intake.is_paused
+
+    @property
+    def is_closed(self) -> bool:
+        return self._intake.is_closed
+
+    def __iter__(self) -> Iterator[Message]:
+        shelf = self._intake.shelf
+        while (batch := self._batch or shelf.take()) is not None:
+            self._batch = batch
+            yield from self._open(batch, Message)
+            self._batch = None
+
+    async def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        shelf = self._intake.shelf
+        while (batch := self._batch or await shelf.take_async()) is not None:
+            self._batch = batch
+            for message in self._open(batch, AsyncMessage):
+                yield message
+            self._batch = None
+            # others in the loop have their turn, however full the shelf is
+            await asyncio.sleep(0)
+
+    def _open(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> Iterator[M]:
+        """The messages of a batch that nobody has had yet."""
+        where, acks, kind = self._where, self._intake.acks, self._kind
+        while (record := batch.pop()) is not None:
+            headers = record.headers() or ()
+            if (token := kind.find_token(headers)) is None:
+                if flow := kind.find_flow(headers):
+                    acks.answer_flow(flow)
+                continue
+            message = make(record, token, acks)
+            if where is None or where(message):
+                yield message
+            elif not message.is_settled:
+                acks.ack(token)
+
+    def close(self) -> None:
+        """Send the acks that are under way, commit, and leave the group. May be called again, and from another thread."""
+        self._intake.close()
+
+    async def aclose(self) -> None:
+        """As `close`, without holding up the loop."""
+        await asyncio.to_thread(self._intake.close)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,98 @@
+"""Acks as records: what they say is what the overlay reads out of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.client.acking import MAX_RANGES, Head, join, read_sequences, write_acks, write_latest_ack, write_word
+from overlay.consumer.acks import Ack, RangeAck, Token, Verb, parse_ack
+from overlay.deliver.record import Record
+
+HEAD = Head("ORDERS", "late")
+NUMBERS = st.integers(1, (1 << 62) - 1)
+
+
+def make_token(consumer_seq: int, stream_seq: int = 1, head: Head = HEAD) -> bytes:
+    return str(Token(head.stream, head.consumer, 1, stream_seq, consumer_seq, 1_700_000_000_000_000_000, 3)).encode()
+
+
+def read_ranges(records: list[Record]) -> list[tuple[int, int]]:
+    """What a service reads."""
+    found: list[tuple[int, int]] = []
+    for record in records:
+        ack = parse_ack(record.key or b"", record.value or b"")
+        assert isinstance(ack, RangeAck)
+        assert (ack.stream, ack.consumer) == ("ORDERS", "late")
+        found += ack.ranges
+    return found
+
+
+@settings(deadline=None)  # compiles the kernel
+@given(st.lists(st.one_of(NUMBERS, st.integers(1, 50))))
+def test_ranges_name_what_was_acked_and_nothing_else(sequences: list[int]) -> None:
+    ranges = read_ranges(write_acks(HEAD, [make_token(number) for number in sequences]))
+    assert [number for first, last in ranges for number in range(first, last + 1)] == sorted(set(sequences))
+    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(ranges))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20), st.sampled_from(["c", "a-long-name", "é"]))
+def test_sequences_are_read_out_of_tokens(pairs: list[tuple[int, int]], name: str) -> None:
+    head = Head("S", name)
+    streams, consumers = read_sequences(head, [make_token(ours, theirs, head) for theirs, ours in pairs])
+    assert list(zip(streams.tolist(), consumers.tolist(), strict=True)) == pairs
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda rest: rest.replace(b"\n", b"")), max_size=5))
+def test_what_is_no_token_stays_in_its_row(rests: list[bytes]) -> None:
+    tokens = [HEAD.prefix + rest for rest in rests]
+    _, consumers = read_sequences(HEAD, [token for odd in tokens for token in (odd, make_token(9))])
+    assert consumers[1::2].tolist() == [9] * len(tokens)
+
+
+def test_an_application_that_keeps_up_needs_one_range() -> None:
+    tokens = [make_token(number) for number in range(1, 10_001)]
+    random.Random(1).shuffle(tokens)
+    assert write_acks(HEAD, tokens) == [Record(b"$JS.ACK.ORDERS.late", b'+ACK {"consumer_seq":[[1,10000]]}')]
+
+
+def test_what_is_acked_out_of_order_is_split_into_records() -> None:
+    odd = range(1, 2 * MAX_RANGES + 100, 2)
+    records = write_acks(HEAD, [make_token(number) for number in odd])
+    assert len(records) == 2
+    assert [first for first, _ in read_ranges(records)] == list(odd)
+    assert max(len(record.value or b"") for record in records) < 100_000
+
+
+def test_zero_names_nothing() -> None:
+    assert write_acks(HEAD, [make_token(0)]) == []
+    assert list(join(np.array([0, -4, 3, 2]))) == [(2, 3)]
+
+
+@given(st.lists(NUMBERS, min_size=1, unique=True))
+def test_the_latest_ack_stands_for_all(sequences: list[int]) -> None:
+    (record,) = write_latest_ack(HEAD, [make_token(5, number) for number in sequences])
+    ack = parse_ack(dict(record.headers)["Nats-Reply-To"] or b"", record.value or b"")
+    assert isinstance(ack, Ack)
+    assert (ack.verb, ack.token.stream_seq) == (Verb.ACK, max(sequences))
+
+
+def test_all_words_go_to_the_partition_of_the_ranges() -> None:
+    words = [
+        (Verb.NAK, '{"delay": 5}', Ack(Token("ORDERS", "late", 1, 1, 7, 1_700_000_000_000_000_000, 3), Verb.NAK, 5)),
+        (
+            Verb.TERM,
+            "why not",
+            Ack(Token("ORDERS", "late", 1, 1, 7, 1_700_000_000_000_000_000, 3), Verb.TERM, text="why not"),
+        ),
+        (Verb.PROGRESS, "", Ack(Token("ORDERS", "late", 1, 1, 7, 1_700_000_000_000_000_000, 3), Verb.PROGRESS)),
+    ]
+    for verb, text, expected in words:
+        record = write_word(HEAD, make_token(7), verb, text, [("more", b"x")])
+        assert record.key == write_acks(HEAD, [make_token(7)])[0].key
+        assert parse_ack(dict(record.headers)["Nats-Reply-To"] or b"", record.value or b"") == expected
+        assert record.headers[-1] == ("more", b"x")

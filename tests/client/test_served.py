@@ -1,0 +1,106 @@
+"""Subscriptions to consumers that a service runs: the whole way there and back."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+import pytest
+
+import overlay
+from overlay.client import Client, UnknownConsumer
+from overlay.client.message import Message
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import DEADLINE_S, Scene, produce, serve
+
+EXPLICIT = {"ack_policy": "explicit", "ack_wait": "2s"}
+
+
+@pytest.fixture
+def source(scene: Scene, new_topic: NewTopicFixture) -> str:
+    """The topic of stream S."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    return topic
+
+
+def is_settled(client: Client) -> bool:
+    """Whether the service waits for nothing more."""
+    return client.control.info("S", "late").num_ack_pending == 0
+
+
+def test_every_word_is_heard(scene: Scene, source: str) -> None:
+    scene.add_consumer("S", "late", "t.a", **EXPLICIT)
+    produce(scene.bootstrap, source, ["a", "b"] * 50)
+    client = overlay.open(scene.folder)
+    with serve(scene), client.subscribe("late") as messages:
+        found: list[tuple[int, int]] = []
+        for message in messages:
+            metadata = message.metadata
+            found.append((metadata.sequence, metadata.num_delivered))
+            settle(message, metadata.sequence, metadata.num_delivered)
+            if len(found) == 52:
+                break
+        again = [pair for pair in found if pair[1] > 1]
+        assert sorted(again) == [(11, 2), (13, 2)]
+        assert {sequence for sequence, _ in found} == set(range(1, 100, 2))
+        wait_until(lambda: is_settled(client), DEADLINE_S, "nothing is pending")
+    client.close()
+
+
+def settle(message: Message, sequence: int, deliveries: int) -> None:
+    if sequence == 11 and deliveries == 1:
+        message.nak()
+    elif sequence == 13 and deliveries == 1:
+        return  # comes again after ack_wait
+    elif sequence == 15:
+        message.term("broken")
+    elif sequence == 17:
+        message.in_progress()
+        message.ack_sync(DEADLINE_S)
+    else:
+        message.ack()
+
+
+async def ack_odd(client: Client) -> list[int]:
+    """The stream sequences of ten messages whose acks were answered; those between them are left."""
+    answered: list[int] = []
+    async with client.subscribe("late") as messages:
+        async for message in messages:
+            if message.metadata.sequence % 2:
+                await message.ack_sync(DEADLINE_S)
+                answered.append(message.metadata.sequence)
+            if len(answered) == 10:
+                break
+    return answered
+
+
+def test_an_answered_ack_outlives_the_service(scene: Scene, source: str) -> None:
+    scene.add_consumer("S", "late", **EXPLICIT)
+    produce(scene.bootstrap, source, ["a"] * 20)
+    client = overlay.open(scene.folder)
+    with serve(scene):
+        assert asyncio.run(ack_odd(client)) == list(range(1, 20, 2))
+    client.close()
+    rest = []
+    with serve(scene), client.subscribe("late") as messages:
+        for message in islice(messages, 10):
+            rest.append(message.metadata.sequence)
+            message.ack_sync(DEADLINE_S)
+    client.close()
+    assert sorted(rest) == list(range(2, 21, 2))
+
+
+def test_a_consumer_that_only_the_service_knows(scene: Scene, source: str) -> None:
+    produce(scene.bootstrap, source, ["a"] * 5)
+    with serve(scene):
+        client = overlay.open(bootstrap=scene.bootstrap, prefix=scene.prefix)
+        output = f"{scene.prefix}-asked"
+        client.control.create("S", durable_name="asked", deliver_subject=output, ack_policy="explicit")
+        with client.subscribe("asked") as messages:
+            for message in islice(messages, 5):
+                message.ack()
+        with pytest.raises(UnknownConsumer, match="asked"):
+            client.subscribe("askde")
+        client.close()
