@@ -1,16 +1,15 @@
 """Spark's daemon of Python workers, with the overlay loaded before the first worker is forked.
 
-Spark plans and runs Python data sources in processes that a daemon forks, one daemon for each kind of work. A worker that
-starts with an empty interpreter takes four seconds of a core to load the package and one to load the kernels; and each
-worker that has told of an error is replaced. Forked from this daemon they have both at once and share the memory.
+Spark runs Python's part of a task in processes that a daemon forks. A worker that starts with an empty interpreter takes four
+seconds of a core to load the package and another one to load the kernels, and a worker whose task has failed is replaced.
+Forked from this daemon they have all of it at once, and share the memory. (Planning has daemons of its own, which take no
+setting: there a worker loads the package when it is first asked.)
 
 `overlay_session` names this module (`spark.python.daemon.module`) where the executors are on the driver's machine. Elsewhere
 the setting is the user's: all Python that Spark starts there has to have the package then.
 """
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 from pyspark.daemon import manager
@@ -58,10 +57,8 @@ def load_kernels() -> int:
 
 
 def main() -> None:
-    """Serve Spark until it closes our input. The argument, if any, is the module of the workers that plan."""
-    plans = len(sys.argv) > 1 and sys.argv[1].startswith("pyspark.sql")
-    if not plans:
-        load_kernels()
+    """Serve Spark until it closes our input."""
+    load_kernels()
     settle()
     manager()
 

@@ -105,6 +105,8 @@ class Member:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "on_commit": self._hear_commit,
+            # where a partition ends there may be markers of transactions; who has read all before has passed them
+            "enable.partition.eof": True,
         }
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
@@ -134,16 +136,21 @@ class Member:
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
         sound = [record for record in received if record.error() is None]
-        if len(sound) < len(received):
-            for error in filter(None, map(KafkaRecord.error, received)):
-                self._meet(error)
+        odd = [record for record in received if record.error() is not None] if len(sound) < len(received) else []
+        ends: dict[int, int] = {}
         one = len(self._assigned) == 1 and sound
         runs = [(sound[0].partition(), sound)] if one else groupby(sound, KafkaRecord.partition)
         for partition, run in runs:
             records = deque(run)
             if self._target.heartbeat_s and any(map(self._is_heard, reversed(records))):
                 self._heard = time.monotonic()
-            self._shelf.put(Batch(partition, records, records[-1].offset() + 1))
+            ends[partition] = records[-1].offset() + 1
+            self._shelf.put(Batch(partition, records, ends[partition]))
+        for record in odd:
+            if record.error().code() != RdKafkaError._PARTITION_EOF:
+                self._meet(record.error())
+            elif record.offset() > ends.get(record.partition(), 0):
+                self._shelf.put(Batch(record.partition(), deque(), record.offset()))
 
     def _is_heard(self, record: KafkaRecord) -> bool:
         headers = record.headers() or ()

@@ -97,13 +97,15 @@ def parse_token(text: str) -> Token | None:
         return None
     at = 2 if len(parts) == 9 else 4
     stream, consumer = parts[at : at + 2]
+    # Kafka's records may be without a time, which is -1 ms, or be of a time before 1970
+    sign, parts[at + 5] = (-1, parts[at + 5][1:]) if parts[at + 5].startswith("-") else (1, parts[at + 5])
     numbers = [_read_number(part) for part in parts[at + 2 : at + 7]]
     if not stream or not consumer or any(number is None for number in numbers):
         return None
     deliveries, stream_seq, consumer_seq, time, num_pending = (number or 0 for number in numbers)
     if not deliveries or not stream_seq or not consumer_seq:
         return None
-    return Token(stream, consumer, deliveries, stream_seq, consumer_seq, time, num_pending)
+    return Token(stream, consumer, deliveries, stream_seq, consumer_seq, sign * time, num_pending)
 
 
 def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:

@@ -13,7 +13,7 @@ NUMBERS = st.integers(1, (1 << 63) - 1)
 NAMES = st.from_regex(r"[^.\ud800-\udfff]+", fullmatch=True)
 
 
-@given(st.builds(Token, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS))
+@given(st.builds(Token, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS | NUMBERS.map(lambda time: -time), NUMBERS))
 def test_tokens_read_back(token: Token) -> None:
     assert parse_token(str(token)) == token
 

@@ -42,7 +42,11 @@ from tests.client.logs import (
 )
 from tests.source.test_start import delete_below
 from tests.support.kafka import NewTopicFixture, make_topic
-from tests.worker.scenes import Seen
+from tests.support.ledger import read_ledger
+from tests.support.waiting import wait_until
+from tests.worker.scenes import Scene, Seen, await_caught_up, produce, read_committed, serve
+from tests.worker.scenes import scene as scene
+from tests.worker.test_faults import alter_topic
 
 # a planner that has just started loads the package anew
 pytestmark = pytest.mark.timeout(300)
@@ -57,9 +61,43 @@ FILTERS = [
     "delay * 2 > 10 AND p.to LIKE '%'",
 ]
 
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "1000",
+}
+ROUND = 40
+"""Records of a transaction in the compacted topic, each key once."""
+
 
 @pytest.fixture(scope="module")
-def log(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+def compacting(bootstrap: str) -> str:
+    """A topic that the broker's cleaner goes through while other tests run; it looks every fifteen seconds."""
+    topic = make_topic(bootstrap, "spark-compacted", 1, COMPACTED)
+    fill_compacted(bootstrap, topic)
+    return topic
+
+
+def fill_compacted(bootstrap: str, topic: str) -> None:
+    """Transactions, the third one aborted, that write the same keys again; tombstones; a segment each."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "compression.type": "lz4"})
+    producer.init_transactions(30)
+    for number in range(6):
+        producer.begin_transaction()
+        for n in range(ROUND):
+            headers: list[tuple[str, str | bytes | None]] = [("to", ("rome", "oslo", "bonn")[n % 3])]
+            headers += [("delay", str(n + number))] if n % 4 else []
+            producer.produce(topic, None if n % 9 == 0 else b"%d" % number, f"k{n + number}", headers=headers)
+        producer.flush(30)
+        if number == 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+@pytest.fixture(scope="module")
+def log(bootstrap: str, compacting: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     topic = make_topic(bootstrap, "spark-source", PARTITIONS, KEPT)
     fill(bootstrap, topic, PARTITIONS)
     opened = open_log(bootstrap, tmp_path_factory.mktemp("log") / "config", topic)
@@ -105,7 +143,12 @@ def answer(compiled: Filter, record: Seen) -> bool | None:
 
 
 def test_rows_are_those_of_the_native_source(spark: SparkSession, bootstrap: str, log: Log) -> None:
-    """Transactions, aborted ones, tombstones and values of all kinds; every filter in one pass of the native source."""
+    """Transactions, aborted ones, tombstones and values of all kinds."""
+    check_rows(spark, bootstrap, log)
+
+
+def check_rows(spark: SparkSession, bootstrap: str, log: Log) -> None:
+    """Every filter, in one pass of the native source."""
     stream = log.client.find_stream("S")
     compiled = [compile_sql(text, stream.properties) for text in FILTERS]
     answers = [to_column(each, find_in_envelope(stream)).alias(f"a{i}") for i, each in enumerate(compiled)]
@@ -178,6 +221,48 @@ def test_sequences_of_one_partition(spark: SparkSession, bootstrap: str, new_top
     options = {"bootstrap": bootstrap, "topic": topic, "startingSequence": "11", "endingSequence": "21"}
     rows = spark.read.format("overlay").options(**options).load().select("sequence", "value", "subject").collect()
     assert [(r.sequence, r.value, r.subject) for r in rows] == [(n + 1, b"%d" % n, topic) for n in range(10, 20)]
+
+
+def test_sequences_of_several_partitions(spark: SparkSession, scene: Scene, new_topic: NewTopicFixture) -> None:
+    """Those that a service has given out; what has come since has none yet, and is behind all of them."""
+    topic = new_topic(partitions=3)
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "c")
+    with serve(scene) as served:
+        produce(scene.bootstrap, topic, ["a", "b", "c"] * 100)
+        await_caught_up(served, "c")
+    ledger = read_ledger(scene)
+    produce(scene.bootstrap, topic, ["d"] * 5, partition=1)
+    given = {(partition, offset): n for ((_, partition), offset), n in ledger.sequences.items()}
+
+    def read_sequences(**options: str) -> dict[tuple[int, int], int | None]:
+        reader = spark.read.format("overlay").options(config=str(scene.folder), stream="S", **options)
+        rows = reader.option("columns", "partition,offset,sequence").load().collect()
+        return {(row.partition, row.offset): row.sequence for row in rows}
+
+    whole = read_sequences()
+    wanted = {(record.partition, record.offset) for record in read_committed(scene.bootstrap, topic)}
+    assert whole.keys() == wanted and len(wanted) == 305
+    assert {place: n for place, n in whole.items() if n is not None} == {p: given[p] for p in wanted & given.keys()}
+    assert sum(n is None for n in whole.values()) == 5
+    first, end = sorted(given[place] for place in wanted & given.keys())[100:201:100]
+    part = read_sequences(startingSequence=str(first), endingSequence=str(end))
+    assert part == {place: n for place, n in whole.items() if n is not None and first <= n < end} and len(part) == 100
+
+
+def test_a_compacted_topic(spark: SparkSession, bootstrap: str, compacting: str, tmp_path: Path) -> None:
+    """Batches with holes and batches that are empty."""
+    total = 5 * ROUND
+
+    def is_compacted() -> bool:
+        return len(read_committed(bootstrap, compacting)) < total // 2
+
+    wait_until(is_compacted, 60, "keys that were written again are gone")
+    alter_topic(bootstrap, compacting, cleanup_policy="delete", retention_ms="-1")
+    log = open_log(bootstrap, tmp_path / "config", compacting)
+    assert any(record.value is None for record in log.seen[0])
+    check_rows(spark, bootstrap, log)
+    log.client.close()
 
 
 BAD: list[tuple[dict[str, str], str]] = [
