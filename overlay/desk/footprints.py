@@ -5,8 +5,8 @@ entry: its offsets and its first and last consumer sequence. In a topic of one p
 a topic has several, a batch holds only some of the sequences in between, and counts as read when all of it is.
 
 Entries go when they are passed. When there are many, neighbours become one that counts as read when both are: ack_wait then
-begins later for some, never earlier. What was written before this process began is one entry that ends where the topic
-ended then.
+begins later for some, never earlier. What was written before this process began is one entry that ends behind the last record
+that was there then.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Entry:
 
 
 class Footprints:
-    """One consumer's. `ends`: where each partition ended when this began; `read`, `given`: the last consumer sequences known
-    as read, and given out, before that."""
+    """One consumer's. `ends`: behind the last record of each partition that had any when this began; `read`, `given`: the last
+    consumer sequences known as read, and given out, before that."""
 
     def __init__(self, ends: Mapping[int, int], read: int, given: int) -> None:
         self._given = given

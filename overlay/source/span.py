@@ -13,8 +13,13 @@ from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.kernel import open_bodies
 
 from .feed import Denied, Feed, Fetched, Lost
+from .mark import Source
 
 PATIENCE_S = 30.0
+FEW, GROWTH = 64, 8
+"""How many of the last offsets are looked at first for a record, and how many times as many next."""
+LOOK_BACK = 16
+"""Offsets that are looked through first for the last record of a log."""
 
 
 async def read_span(
@@ -56,6 +61,27 @@ async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
         raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s") from None
 
 
+async def find_readable_end(client: AIOKafkaClient, topic: str, partition: int, first: int, end: int) -> int:
+    """The offset behind the last record that readers get of first <= offset < end, `first` for none: what lies between there
+    and `end` was aborted, or says where transactions end. `end` at or below the last stable offset.
+
+    Raises SourceChanged, SourceUnavailable.
+    """
+    decoder, at, width = Decoder(make_plan()), end, FEW
+    while at > first:
+        begin, found = max(first, at - width), -1
+        async for fetched in read_span(client, topic, partition, begin, at):
+            for piece in decoder.decode(fetched.data, max(fetched.position, begin), stop=at, aborted=fetched.aborted):
+                if isinstance(piece, Malformed):
+                    found = at
+                elif len(piece):
+                    found = int(piece.offset[-1]) + 1
+        if found >= 0:
+            return found
+        at, width = begin, width * GROWTH
+    return first
+
+
 async def read_records(
     client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
@@ -72,3 +98,23 @@ async def read_records(
                 if size >= 0:
                     key = piece.buf[key_at : key_at + key_size].tobytes() if key_size >= 0 else None
                     yield offset, key, piece.buf[at : at + size].tobytes()
+
+
+async def find_records_end(client: AIOKafkaClient, source: Source, first: int, end: int) -> int:
+    """The offset behind the last record of first <= offset < end that is there for readers of committed records.
+
+    What lies behind it are markers of transactions and aborted records; `first` where nothing else is there. `end` is at
+    or below the last stable offset. Looks from the end backwards. Raises as read_span does.
+    """
+    decoder, reach = Decoder(make_plan()), LOOK_BACK
+    while first < end:
+        start, found = max(first, end - reach), -1
+        async for fetched in read_span(client, *source, start, end):
+            position = max(fetched.position, start)
+            for piece in decoder.decode(fetched.data, position, stop=end, aborted=fetched.aborted):
+                if not isinstance(piece, Malformed) and len(piece):
+                    found = int(piece.offset[-1])
+        if found >= 0:
+            return found + 1
+        end, reach = start, 8 * reach
+    return first

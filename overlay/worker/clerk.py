@@ -85,7 +85,7 @@ class Clerk:
 
     def __post_init__(self) -> None:
         self._addressees = Addressees(self.commits.admin)
-        self.readers = Readers(self.commits.admin, self.desk.seats, self.order)
+        self.readers = Readers(self.client, self.commits.admin, self.desk.seats, self.order)
 
     # what others do
 

@@ -15,16 +15,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka.admin import OffsetSpec
+from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
 from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
+from overlay.deliver.outbox import Outlet
 from overlay.deliver.state import ConsumerId
 from overlay.desk.footprints import Footprints
 from overlay.desk.seat import Seat
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
+from overlay.source.span import find_records_end
 
 log = get_logger(__name__)
 
@@ -44,6 +46,7 @@ def reader_group(config: ConsumerConfig) -> str:
 class Readers:
     """The reader groups of a session's consumers. `seats`: of those that have a machine."""
 
+    client: AIOKafkaClient
     admin: Admin
     seats: Mapping[ConsumerId, Seat]
     order: Order
@@ -55,14 +58,18 @@ class Readers:
         for consumer, seat in self._followed():
             machine, outlet = seat.machine, seat.outlet
             assert outlet is not None
-            ends = await self.admin.find_offsets(
-                [(outlet.topic, p) for p in range(outlet.partitions)], OffsetSpec.latest(), committed=False
-            )
-            by_partition = {partition: end for (_, partition), end in ends.items()}
-            given = machine.window.delivered.consumer
-            self._footprints[consumer] = Footprints(by_partition, machine.window.read_up_to, given)
+            read, given = machine.window.read_up_to, machine.window.delivered.consumer
+            ends = await self._find_ends(outlet) if given > read else {}
+            self._footprints[consumer] = Footprints(ends, read, given)
             if not machine.config.inactive_threshold:
                 self.order(consumer, Bound())
+
+    async def _find_ends(self, outlet: Outlet) -> dict[int, int]:
+        """Where the last record of each partition ends that has any. Behind it are markers of transactions, which a reader's
+        offset need never pass."""
+        bounds = await self.admin.find_bounds([(outlet.topic, partition) for partition in range(outlet.partitions)])
+        ends = {source: await find_records_end(self.client, source, *span) for source, span in bounds.items()}
+        return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
 
     def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
         """Deliveries are with Kafka; see Footprints."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from confluent_kafka import Producer
 
+from overlay.admin import Admin
 from overlay.connection import open_client
 from overlay.errors import SourceChanged
 from overlay.scan import Decoder, Records, make_plan
 from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
-from overlay.source.span import read_records, read_span
+from overlay.source.span import LOOK_BACK, find_records_end, read_records, read_span
 from overlay.source.wire import fetch
 from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
@@ -201,6 +202,36 @@ async def test_a_span_that_the_log_has_lost(client: AIOKafkaClient, bootstrap: s
     with pytest.raises(SourceChanged, match=f"{topic}-0@2"):
         async for _ in read_span(client, topic, 0, 2, 8):
             pytest.fail("nothing of it can be read")
+
+
+async def test_the_end_of_the_records_lies_before_markers_and_what_was_aborted(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+
+    def write(records: int, end: Callable[[], object]) -> None:
+        producer.begin_transaction()
+        for _ in range(records):
+            producer.produce(topic, b"x")
+        assert producer.flush(30) == 0
+        end()
+
+    async def look() -> int:
+        (_, end), *_ = (await Admin({"bootstrap.servers": bootstrap}).find_bounds([(topic, 0)])).values()
+        return await find_records_end(client, (topic, 0), 0, end)
+
+    assert await look() == 0
+    write(3, producer.abort_transaction)
+    assert await look() == 0
+    write(5, producer.commit_transaction)
+    assert await look() == 4 + 5
+    for _ in range(LOOK_BACK):
+        write(2, producer.abort_transaction)
+    assert await look() == 4 + 5
+    write(1, producer.commit_transaction)
+    assert await look() == 4 + 6 + 3 * LOOK_BACK + 1
 
 
 async def test_a_batch_larger_than_a_fetch(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture) -> None:

@@ -136,6 +136,27 @@ def test_ack_wait_begins_when_the_group_has_read(scene: Scene, new_topic: NewTop
         group.close()
 
 
+def test_readers_that_are_done_are_known_after_a_restart(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """They commit the offset behind the last record, below the marker that ends its transaction; nothing new is written."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer(
+        "S", "c", ack_policy="explicit", ack_wait="500ms", output={"partitions": 3, "partition_by": "subject"}
+    )
+    produce(scene.bootstrap, topic, ["a"] * 6)
+    with CommittedReader(scene.bootstrap, output) as reader:
+        with serve(scene):
+            await_records(reader, 6)
+        ends = {record.partition: record.offset + 1 for record in reader.seen}
+        assert len(ends) < 3
+        group = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": "c", "enable.auto.commit": False})
+        group.commit(offsets=[TopicPartition(output, p, end) for p, end in ends.items()], asynchronous=False)
+        group.close()
+        with serve(scene):
+            again = await_records(reader, 12)[6:12]
+        assert {record.token.sequence for record in again} == set(range(1, 7))
+
+
 def test_an_answer_comes_with_the_state(scene: Scene, new_topic: NewTopicFixture) -> None:
     """An ack that wants an answer gets one; one that names a topic that is not there changes nothing for the others."""
     topic, answers = new_topic(), new_topic()
