@@ -25,9 +25,11 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.cases import measure_case, warm_up
 from bench.dataset import SELECTIVITIES, Dataset
+from bench.errors import PeerUnavailable
 from bench.figures import Case
 from bench.progress import Progress
 from bench.push import push
@@ -41,7 +43,7 @@ from spark.pipeline import start_pipeline
 from spark.sequences import Sequences, mark_rows, number_rows
 
 CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 2.0}
-DEADLINE_S = 600
+DEADLINE_S = 300
 FIELDS = ("origin", "dest", "carrier")
 
 
@@ -72,7 +74,7 @@ class OverlayJob:
             write_config(folder, work, out_topic, "at_least_once")
             began = time.perf_counter()
             with start_pipeline(self._spark, load(folder), CONSUMER, str(folder / "checkpoint")) as query:
-                query.awaitTermination(DEADLINE_S)
+                _await_end(query)
                 ended = time.perf_counter()
             return Tally(work.records, expected, ended - began)
         finally:
@@ -101,13 +103,21 @@ class NativeJob:
             job = _Job(self._spark, work, out_topic, Sequences(self._spark, str(folder / "sequences")))
             writer = choose(source, work).writeStream.foreachBatch(job.deliver)
             query = writer.option("checkpointLocation", str(folder / "query")).trigger(availableNow=True).start()
-            query.awaitTermination(DEADLINE_S)
+            try:
+                _await_end(query)
+            finally:
+                query.stop()
             return Tally(work.records, expected, time.perf_counter() - began)
         finally:
             shutil.rmtree(folder)
 
     def close(self) -> None:
         """Nothing is kept between runs."""
+
+
+def _await_end(query: StreamingQuery) -> None:
+    if not query.awaitTermination(DEADLINE_S):
+        raise PeerUnavailable(f"the query has not ended within {DEADLINE_S} s: {query.status}")
 
 
 def choose(source: DataFrame, work: Work) -> DataFrame:

@@ -54,7 +54,7 @@ CORES = 2
 REPEAT = 3
 SKIP_RECORDS = 1_000_000
 """For each point of the scale."""
-DEADLINE_S = 600
+DEADLINE_S = 300
 GOALS: Mapping[str, Mapping[str, float]] = {
     "33%": {"native": 5.0},
     "0.1%": {"native": 8.0},

@@ -51,6 +51,10 @@ class Metrics:
         self.index_lag_records = gauge(
             "index_lag_records", "Offsets at the end of a stream's topics that no chunk header covers yet", "stream"
         )
+        self.ledger_next_sequence = gauge(
+            "ledger_next_sequence", "The sequence that the next record of a stream of several partitions gets", "stream"
+        )
+        self.ledger_runs = gauge("ledger_runs", "Runs of a stream's ledger in memory", "stream")
         self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.fenced = counter("fenced", "Times that another worker took a shard over")

@@ -11,6 +11,7 @@ import gc
 import pickle
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
 
 from overlay.client.indexes import Indexes
 from overlay.client.line import Lines
@@ -41,12 +42,12 @@ def keep(ask: Ask) -> Kept:
     return _kept[key]
 
 
+@cache
 def settle() -> None:
-    """Take what is loaded out of the collector's sight, if that has not been done.
+    """Take what is loaded out of the collector's sight, once.
 
     Spark has a worker collect after each task, which with numba's million objects takes as long as to scan a hundred thousand
     records.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()

@@ -32,8 +32,6 @@ _SETTINGS = {
     # format("overlay") takes predicates, and Spark refuses sources that do where this is off
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.log.level": "WARN",
-    # how long a Python that was started may take to call back: by default 15 s, too little on a machine that is busy
-    "spark.python.authenticate.socketTimeout": "60s",
 }
 _LOCAL = {
     # nobody else has to reach a driver whose executors are on the same machine, and its host name may not resolve

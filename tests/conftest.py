@@ -27,11 +27,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """--dist loadfile, but for ONE_PROCESS."""
     if config.getoption("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class Scheduling(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else super()._split_scope(nodeid)
+            return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
 

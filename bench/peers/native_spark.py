@@ -5,14 +5,19 @@ Headers come as a list, so a predicate on one looks for the last of its name, as
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.errors import PeerUnavailable
 from bench.sides import Tally
+
+DEADLINE_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +67,26 @@ def add_up(frame: DataFrame, whole: bool) -> int:
     looks = [F.sum(F.length("value"))]
     if whole:
         looks += [F.max(F.hash(name)) for name in frame.columns]
-    return int(frame.agg(F.count(F.lit(1)), *looks).collect()[0][0])
+    with limit(frame.sparkSession):
+        return int(frame.agg(F.count(F.lit(1)), *looks).collect()[0][0])
+
+
+@contextmanager
+def limit(spark: SparkSession) -> Iterator[None]:
+    """End Spark's jobs when the block takes too long. Raises PeerUnavailable."""
+    over = threading.Event()
+
+    def cancel() -> None:
+        over.set()
+        spark.sparkContext.cancelAllJobs()
+
+    timer = threading.Timer(DEADLINE_S, cancel)
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if over.is_set():
+            raise PeerUnavailable(f"no answer within {DEADLINE_S} s") from error
+        raise
+    finally:
+        timer.cancel()

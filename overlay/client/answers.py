@@ -17,14 +17,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
-from overlay.connection import Properties, for_confluent
+from overlay.connection import Properties
 from overlay.deliver.record import Headers
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
 from overlay.errors import OverlayError, SourceUnavailable
 
-OPEN_S = 10.0
+from .replies import open_replies
+
 POLL_S = 0.1
 BATCH = 1_000
 
@@ -85,7 +86,7 @@ class Answers:
         """Get ready for an answer, before what it answers is sent. Raises SourceUnavailable."""
         with self._lock:
             if self._finalizer is None:
-                arguments = (_open(self._kafka, self.topic, f"overlay-answers-{self._name}"),)
+                arguments = (open_replies(self._kafka, self.topic, f"overlay-answers-{self._name}"),)
                 thread = threading.Thread(
                     target=self._listener.run, args=arguments, name="overlay-answers", daemon=True
                 )
@@ -133,27 +134,6 @@ def _end(listener: _Listener, thread: threading.Thread) -> None:
     listener.stop.set()
     if thread is not threading.current_thread():
         thread.join()
-
-
-def _open(kafka: Properties, topic: str, group: str) -> Consumer:
-    """Reads the topic from its present end."""
-    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
-    consumer = Consumer({**for_confluent(kafka), **settings})
-    try:
-        found = consumer.list_topics(topic, OPEN_S).topics[topic]
-        if found.error is not None:
-            raise SourceUnavailable(f"{topic}: {found.error.str()}. The service makes this topic: does it run?")
-        places = [TopicPartition(topic, partition) for partition in found.partitions]
-        # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
-        ends = [consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1] for place in places]
-        consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
-    except KafkaException as error:
-        consumer.close()
-        raise SourceUnavailable(f"{topic}: {error.args[0].str()}") from error
-    except SourceUnavailable:
-        consumer.close()
-        raise
-    return consumer
 
 
 def _resolve(future: Future[None], error: Exception | None = None) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import Iterator
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.connection import Properties, check_reachable, for_confluent
 from overlay.deliver.record import Headers
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, reply_topic
-from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.errors import OverlayError, SourceUnavailable
+
+from .replies import judge, open_replies
 
 POLL_S = 0.05
 REACH_S = 5.0
 SEND_S = 10.0
 """How long Kafka may take for the request itself, however short the wait for its answer is."""
-_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class NoAnswer(OverlayError, TimeoutError):
@@ -73,33 +73,10 @@ class Inbox:
     def _open(self) -> tuple[Consumer, Producer]:
         if self._consumer is None or self._producer is None:
             check_reachable(self._kafka, REACH_S)
-            self._consumer = self._listen()
+            group = f"overlay-inbox-{uuid.uuid4().hex}"
+            self._consumer = open_replies(self._kafka, reply_topic(self._prefix), group)
             self._producer = Producer({**for_confluent(self._kafka), "enable.idempotence": True, "log_level": 0})
         return self._consumer, self._producer
-
-    def _listen(self) -> Consumer:
-        """A reader of the reply topic, from its end as it is now."""
-        topic = reply_topic(self._prefix)
-        settings = {"group.id": f"overlay-inbox-{uuid.uuid4().hex}", "enable.auto.commit": False, "log_level": 0}
-        consumer = Consumer(
-            {**for_confluent(self._kafka), **settings, "isolation.level": "read_committed", "fetch.wait.max.ms": 50}
-        )
-        with contextlib.ExitStack() as closing:
-            closing.callback(consumer.close)
-            try:
-                place = TopicPartition(topic, 0)
-                found = consumer.list_topics(topic, REACH_S).topics[topic]
-                if found.error is not None:
-                    raise SourceUnavailable(
-                        f"{topic}: {found.error.str()}. A service with topics.prefix {self._prefix!r} makes this topic when"
-                        " it starts"
-                    )
-                end = consumer.get_watermark_offsets(place, REACH_S, cached=False)[1]
-                consumer.assign([TopicPartition(topic, 0, end)])
-            except KafkaException as error:
-                raise _judge(topic, "Read", error.args[0]) from error
-            closing.pop_all()
-        return consumer
 
     def _send(self, producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
         failures: list[RdKafkaError] = []
@@ -112,16 +89,10 @@ class Inbox:
         )
         left = producer.flush(SEND_S)
         if failures:
-            raise _judge(topic, "Write", failures[0])
+            raise judge(topic, "Write", failures[0])
         if left:
             raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
 
 
 def _find(record: Message, name: str) -> bytes | None:
     return next((value for key, value in reversed(record.headers() or ()) if key == name), None)
-
-
-def _judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
-    if error.code() in _REFUSALS:
-        return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
-    return SourceUnavailable(f"{topic}: {error.str()}")

@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from overlay.config.consumer import (
-    AckPolicy,
-    ConsumerConfig,
-    OnUndeliverable,
-    PriorityPolicy,
-)
+from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable
 from overlay.config.document import Path
 
 C = TypeVar("C")
@@ -36,28 +31,21 @@ class _Row(Generic[C]):
 LEAVE = "Leave it out"
 
 
-def _set(field: str, instead: str = LEAVE) -> _Row[ConsumerConfig]:
+def _set(field: str) -> _Row[ConsumerConfig]:
     """The field asks when it has another value than its own zero."""
     zero = ConsumerConfig.model_fields[field].default
-    return _Row((field,), lambda config: getattr(config, field) != zero, instead)
-
-
-def _set_acks(policy: AckPolicy) -> _Row[ConsumerConfig]:
-    what = f"ack_policy {policy}" + (", the default," if policy is AckPolicy.EXPLICIT else "")
-    return _Row(("ack_policy",), lambda config: config.ack_policy is policy, "Write ack_policy: none", what)
+    return _Row((field,), lambda config: getattr(config, field) != zero, LEAVE)
 
 
 _CONSUMER: tuple[_Row[ConsumerConfig], ...] = (
-    _Row(("durable_name",), lambda c: not c.durable_name, "Use durable_name instead of name", "an ephemeral consumer"),
-    _set_acks(AckPolicy.FLOW_CONTROL),
-    _set("inactive_threshold"),
-    _set("num_replicas"),
-    _set("mem_storage"),
+    _Row(
+        ("ack_policy",),
+        lambda c: c.ack_policy is AckPolicy.FLOW_CONTROL,
+        "Write ack_policy: all",
+        "ack_policy flow_control, which servers use among themselves for sources,",
+    ),
     _set("direct"),
     _set("sourcing"),
-    _Row(("priority_policy",), lambda c: c.priority_policy is not PriorityPolicy.NONE, LEAVE),
-    _set("priority_groups"),
-    _set("priority_timeout"),
     _Row(
         ("on_undeliverable",),
         lambda c: c.on_undeliverable is OnUndeliverable.DEAD_LETTER,

@@ -31,19 +31,19 @@ from overlay.index.ragged import Ints
 
 from . import events
 from .acks import Flaw
+from .change import change
 from .deadlines import NEVER
-from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
+from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Status
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
 from .pace import BURST, Pace
 from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
 from .queues import Offers
+from .sizing import measure_token
 from .table import PAUSED, TRANSITIONS, State
 from .timer import find_next, find_removal
 from .waiting import Waiter, Waiting
 from .window import EMPTY, Settled, Window
-
-_TIME_DIGITS = 19
 
 
 class Machine:
@@ -74,12 +74,13 @@ class Machine:
         self.paused_until = 0
         self.delivered_at = self.acked_at = 0
         self.sampling = Sampling(config.sample_freq)
-        self._burst, self.jitter = burst, jitter
+        self.burst, self.jitter = burst, jitter
         self.active_at = now
         self.beat_at = now + config.idle_heartbeat if config.idle_heartbeat else NEVER
         self.armed_at = NEVER
         self.ready_at = NEVER
         self.blocked_until: int | None = None
+        self.ticked_at = 0
         self.is_removal_said = False
         self._effects: list[Effect] = []
         self._left = NEVER
@@ -262,7 +263,7 @@ class Machine:
         if self.state in PAUSED and self.paused_until <= now:
             self.state = TRANSITIONS[self.state][events.Resumed]
             self._resume(events.Resumed(), now)
-        self.blocked_until = event.acks_up_to
+        self.blocked_until, self.ticked_at = event.acks_up_to, now
         due = now if event.acks_up_to is None else min(now, event.acks_up_to)
         self._exhaust(self.window.expire(due))
         if lapsed := self.waiting.lapse_pin(now):
@@ -277,23 +278,12 @@ class Machine:
             self._effects.append(Status("", text))
         if self.beat_at <= now:
             self.beat_at = now + self.config.idle_heartbeat
-        if find_removal(self, now) <= now:
+        if find_removal(self) <= now:
             self.is_removal_said = True
             self._effects.append(Remove())
 
     def _update(self, event: events.Updated, now: int) -> None:
-        old, new = self.config, event.config
-        self.config = self.window.config = self.waiting.config = new
-        self.sampling = Sampling(new.sample_freq, self.sampling.rest)
-        if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
-            self.pace = Pace(new, self.up_to, self._burst)
-        if old.deliver_subject != new.deliver_subject:
-            self.window.requeue_all()
-        if (old.filters, old.filter) != (new.filters, new.filter):
-            self.up_to = self.position
-            self.beyond = 0
-            self.offers.clear()
-            self._effects.append(Rewind(self.up_to))
+        self._effects += change(self, event.config)
 
     def _delete(self, event: events.Deleted, now: int) -> None:
         self.waiting.end_all(DELETED)
@@ -335,7 +325,7 @@ class Machine:
 
     def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
         """Give the next messages to whom they belong; False if they have to wait. `time`: None for those that go again."""
-        size += self._measure_token(again)
+        size += measure_token(self, again)
         if self.config.is_push:
             ready_at = self.pace.ready_at(now, time, size)
             if ready_at > now:
@@ -377,24 +367,11 @@ class Machine:
             self.beat_at = now + self.config.idle_heartbeat
         return given.sequences.size
 
-    def _measure_token(self, again: Ints | None) -> int:
-        """Length of the next message's token: servers count it as part of a message's size."""
-        if not self.config.max_bytes and self.pace.is_even and self.config.is_push:
-            return 0
-        stream, consumer = self.config.id
-        numbers = [self.window.delivered.consumer + 1, self.num_pending - (again is None)]
-        if again is None:
-            numbers += [1, self.offers.peek()[0]]
-        else:
-            pending = self.window.pending
-            numbers += [int(pending.view("deliveries")[again[0]]) + 1, int(pending.view("sequence")[again[0]])]
-        return len(f"$JS.ACK.{stream}.{consumer}.....") + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
-
     def _say(self, waiter: Waiter, text: StatusText) -> None:
         self._effects.append(Status(waiter.reply, text))
 
     def _arm(self, now: int) -> None:
-        at = find_next(self, now)
+        at = find_next(self)
         if at != self.armed_at:
             self.armed_at = at
             self._effects.append(ArmTimer(at))

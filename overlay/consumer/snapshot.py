@@ -91,6 +91,7 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
         "delivered_at": machine.delivered_at,
         "acked_at": machine.acked_at,
         "sampled": machine.sampling.rest,
+        "deliver_subject": machine.config.deliver_subject,
     }
     text = json.dumps(head, separators=(",", ":")).encode()
     columns = [window.pending.column[name][rows] for name in COLUMNS]
@@ -136,7 +137,11 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
 
 
 class Log:
-    """Records in order. `restore` puts what they say into a fresh machine; they are joined only then, in one pass."""
+    """Records in order. `restore` puts what they say into a fresh machine; they are joined only then, in one pass.
+
+    The machine may have a newer config than the one that wrote the records: with another deliver_subject all that is pending
+    goes out again.
+    """
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -164,6 +169,9 @@ class Log:
         machine.up_to = head["position"]
         machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
         machine.sampling.rest = head["sampled"]
+        if head.get("deliver_subject", machine.config.deliver_subject) != machine.config.deliver_subject:
+            # nobody reads the old one any more
+            window.requeue_all()
         if head["paused_until"]:
             machine.paused_until = head["paused_until"]
             machine.state = TRANSITIONS[machine.state][Paused]

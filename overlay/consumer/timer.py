@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 
-def find_next(machine: Machine, now: int) -> int:
+def find_next(machine: Machine) -> int:
     """The time of the next Ticked, NEVER for none."""
     if machine.state is State.GONE:
         return NEVER
     pause = machine.paused_until if machine.state in PAUSED else NEVER
     pin = machine.waiting.pin.until if machine.waiting.pin.id else NEVER
-    times = (machine.waiting.next_at, machine.ready_at, machine.beat_at, pause, pin, find_removal(machine, now))
-    return min(_find_deadline(machine, now), *times)
+    times = (machine.waiting.next_at, machine.ready_at, machine.beat_at, pause, pin, find_removal(machine))
+    # a deadline that waits for unread acks needs no timer: the tick comes with the acks
+    deadline = NEVER if find_blocked(machine) < NEVER else machine.window.deadlines.first
+    return min(deadline, *times)
 
 
-def find_removal(machine: Machine, now: int) -> int:
+def find_removal(machine: Machine) -> int:
     """When the consumer is to go for want of anybody who uses it, NEVER while somebody does."""
     threshold, pending = machine.config.inactive_threshold, machine.window.pending
     if not threshold or machine.is_removal_said:
@@ -35,8 +37,10 @@ def find_removal(machine: Machine, now: int) -> int:
     return machine.active_at + threshold + machine.jitter if is_idle else NEVER
 
 
-def _find_deadline(machine: Machine, now: int) -> int:
-    """The next deadline; one that waits for unread acks needs no timer, since the tick comes with the acks."""
+def find_blocked(machine: Machine) -> int:
+    """The deadline that a tick has found to wait for acks that are not read yet, NEVER for none.
+
+    One that has come since the last tick is none of these, however late it is: it has not been looked at.
+    """
     at, read_up_to = machine.window.deadlines.first, machine.blocked_until
-    is_blocked = read_up_to is not None and read_up_to < at <= now
-    return NEVER if is_blocked else at
+    return at if read_up_to is not None and read_up_to < at <= machine.ticked_at else NEVER

@@ -48,7 +48,6 @@ class Outlet:
     max_message_bytes: int
     codec: Codec
     transactional: bool
-    sequenced: bool  # whether offsets are the stream's sequences; tokens say 0 where they are not
     envelope: Envelope
 
     @property

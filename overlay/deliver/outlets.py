@@ -88,7 +88,7 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
     return found
 
 
-def make_outlet(facts: TopicFacts, config: ConsumerConfig, *, sequenced: bool) -> Outlet:
+def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
     """How to write a consumer's deliveries to the topic as it stands."""
     stream, name = config.id
     envelope = make_envelope(
@@ -105,6 +105,5 @@ def make_outlet(facts: TopicFacts, config: ConsumerConfig, *, sequenced: bool) -
         max_message_bytes=int(facts.config.get("max.message.bytes", 1_048_588)),
         codec=_CODECS.get(facts.config.get("compression.type", "producer"), DEFAULT_CODEC),
         transactional=config.delivery is Delivery.EXACTLY_ONCE,
-        sequenced=sequenced,
         envelope=envelope,
     )

@@ -13,7 +13,8 @@ to wait in the middle of a machine's move. A step is bounded by STEP_MESSAGES an
 ROUND_BYTES for all; who has more to give takes the next step at once.
 
 Between a consumer's machine and the log stands its hold: the first message that was offered and is not delivered. A restart
-reads from there on.
+reads from there on. A changed filter or deliver_subject comes with a restart too (worker/holding.py): what was offered under
+the old filter is offered anew from the hold on, as the machine's Rewind asks for.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from overlay.consumer.effects import (
     Effect,
     Refuse,
     Remove,
-    Rewind,
 )
 from overlay.consumer.events import Event, Offered, Removed, Ticked
 from overlay.consumer.pending import distinct
@@ -86,8 +86,6 @@ class Work:
     """ms of the source records."""
     removed: list[ConsumerId] = field(default_factory=list)
     """Consumers that nobody uses any more (inactive_threshold)."""
-    rewound: dict[ConsumerId, int] = field(default_factory=dict)
-    """Consumers that want the stream anew, and the stream sequence from which they do."""
 
     def __bool__(self) -> bool:
         return bool(self.batches or self.records)
@@ -149,8 +147,6 @@ class Desk:
             is_due = seat.machine.armed_at <= now or consumer in self._fresh
             if is_due or (up_to is not None and seat.blocked_at <= up_to):
                 self._do(consumer, Ticked(up_to), now)
-                deadline = seat.machine.window.deadlines.first
-                seat.blocked_at = deadline if up_to is not None and up_to < deadline <= now else NEVER
         self._fresh.clear()
 
     def _offer(self, offer: Offer, seat: Seat, now: int) -> None:
@@ -254,8 +250,6 @@ class Desk:
                     work.refused[flaw] += 1
                 case Remove():
                     work.removed.append(consumer)
-                case Rewind(position):
-                    work.rewound[consumer] = position + 1
                 case Deliver():
                     work.delivered[consumer] += effect.sequences.size
                     work.redelivered[consumer] += int((effect.deliveries > 1).sum())

@@ -125,4 +125,4 @@ def _reply_outlet(deliver: Deliver, consumer: ConsumerId) -> Outlet:
         more=describe_reply(deliver.reply, deliver.pin),
     )
     topic = parse_address(deliver.reply).topic
-    return Outlet(topic, 1, PartitionBy.SOURCE, REPLY_BYTES, Codec.NONE, True, True, envelope)
+    return Outlet(topic, 1, PartitionBy.SOURCE, REPLY_BYTES, Codec.NONE, True, envelope)

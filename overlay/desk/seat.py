@@ -9,10 +9,10 @@ import numpy as np
 
 from overlay.config.consumer import AckPolicy, ConsumerConfig, ReplayPolicy
 from overlay.consumer.acks import Verb
-from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, Termed
 from overlay.consumer.machine import Machine
 from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.timer import find_blocked
 from overlay.consumer.window import Pair
 from overlay.deliver.outbox import Outlet
 
@@ -37,8 +37,11 @@ class Seat:
     """Bytes of its last checkpoint."""
     logged: int = 0
     """Bytes of changes since."""
-    blocked_at: int = NEVER
-    """A deadline that has come and waits for acks that are not read yet, ns."""
+
+    @property
+    def blocked_at(self) -> int:
+        """A deadline that has come and waits for acks that are not read yet, ns; NEVER for none."""
+        return find_blocked(self.machine)
 
     @property
     def hold(self) -> int | None:

@@ -73,7 +73,10 @@ class Backlog:
 
     def learn(self, chunks: Chunks) -> None:
         """Take in what has come to the index. O(what has come)."""
-        if len(chunks) and int(chunks.next_offset[-1]) < self._end and self._last[0] >= 0:
+        known_to = int(chunks.next_offset[-1]) if len(chunks) else self._end
+        if known_to == self._end:
+            return
+        if known_to < self._end and self._last[0] >= 0:
             self._restart(self._position)  # the log was cut, or its index is made anew
         low = int(np.searchsorted(chunks.next_offset, self._end, side="right"))
         if low == len(chunks):

@@ -16,25 +16,31 @@ from .feed import Denied, Feed, Fetched, Lost
 from .mark import Source
 
 PATIENCE_S = 30.0
-FEW, GROWTH = 64, 8
-"""How many of the last offsets are looked at first for a record, and how many times as many next."""
 LOOK_BACK = 16
 """Offsets that are looked through first for the last record of a log."""
 
 
 async def read_span(
-    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int, *, size: int | None = None
+    client: AIOKafkaClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    size: int | None = None,
+    feed: Feed | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset. `size`: their
-    bytes, about, where these are known; then not much more is fetched.
+    bytes, about, where these are known; then not much more is fetched. `feed`: one that several spans are read by at once.
 
     Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.
     """
     if start >= end:
         return
-    feed = Feed(client)
+    own = feed is None
+    feed = feed or Feed(client)
+    lane = await feed.open(topic, partition, start, end, size)
     try:
-        lane = await feed.open(topic, partition, start, end, size)
         position = start
         while position < end:
             feed.changed.clear()
@@ -51,7 +57,9 @@ async def read_span(
                 case None:
                     await _wait(feed, topic, partition, position)
     finally:
-        await feed.close()
+        feed.shut(lane)
+        if own:
+            await feed.close()
 
 
 async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
@@ -59,27 +67,6 @@ async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
         await asyncio.wait_for(feed.changed.wait(), PATIENCE_S)
     except TimeoutError:
         raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s") from None
-
-
-async def find_readable_end(client: AIOKafkaClient, topic: str, partition: int, first: int, end: int) -> int:
-    """The offset behind the last record that readers get of first <= offset < end, `first` for none: what lies between there
-    and `end` was aborted, or says where transactions end. `end` at or below the last stable offset.
-
-    Raises SourceChanged, SourceUnavailable.
-    """
-    decoder, at, width = Decoder(make_plan()), end, FEW
-    while at > first:
-        begin, found = max(first, at - width), -1
-        async for fetched in read_span(client, topic, partition, begin, at):
-            for piece in decoder.decode(fetched.data, max(fetched.position, begin), stop=at, aborted=fetched.aborted):
-                if isinstance(piece, Malformed):
-                    found = at
-                elif len(piece):
-                    found = int(piece.offset[-1]) + 1
-        if found >= 0:
-            return found
-        at, width = begin, width * GROWTH
-    return first
 
 
 async def read_records(

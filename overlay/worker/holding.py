@@ -12,7 +12,7 @@ import contextlib
 import functools
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import mmh3
@@ -169,7 +169,11 @@ class Holding:
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
         """What a consumer's machine tells, None where it has none here."""
         clerk = self._find_clerk(id)
-        return None if clerk is None else clerk.desk.seats[id].machine.info(now_ns())
+        if clerk is None:
+            return None
+        info = clerk.desk.seats[id].machine.info(now_ns())
+        # a machine also wakes for readers that are to come: a topic keeps what they will read
+        return replace(info, push_bound=clerk.readers.is_bound(id))
 
     def _find_clerk(self, id: ConsumerId) -> Clerk | None:
         """Whoever serves the consumer's machine."""

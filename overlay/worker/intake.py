@@ -6,6 +6,7 @@ ledger take from theirs what the order allows (order.py) and keep the rest at ha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from .pipeline import Progress, Task
 from .positions import Place, Positions
 from .roster import Roster
 from .routes import Detours
+from .sequencing import Linger
 from .tracks import Track, plan_round
 
 ROUND_BYTES = 8 << 20
@@ -37,6 +39,8 @@ class Intake:
     committed: Mapping[str, int]
     _held: dict[Track, Fetched] = field(default_factory=dict)
     _turn: int = 0
+    _linger: Linger = field(default_factory=Linger)
+    _resting: dict[str, float] = field(default_factory=dict)
 
     def take_round(self) -> tuple[list[Task], Owners]:
         """What there is to be worked on, as tasks and the tracks they belong to, up to ROUND_BYTES."""
@@ -70,7 +74,9 @@ class Intake:
         tracks = {source: some for (name, source), some in self.positions.tracks.items() if name == stream}
         every = [track for some in tracks.values() for track in some]
         ledger = self.roster.ledgers[stream]
-        plan = plan_steps(tracks, self._find_reach(every), ledger, self.committed.get(stream, ledger.next_sequence))
+        is_resting = time.monotonic() < self._resting.get(stream, 0.0)
+        reach = self._find_reach([track for track in every if not (track.sequenced and is_resting)])
+        plan = plan_steps(tracks, reach, ledger, self.committed.get(stream, ledger.next_sequence))
         for track in every:
             self.lanes[track].urgent = track in plan.wanted
         for step in plan.steps:
@@ -78,6 +84,13 @@ class Intake:
             if track not in self._held:
                 self._held[track] = self._take(place, track)
             yield self._make_task(place, track, self._held[track], step.start, step.stop), (place, track)
+
+    def rest(self, given_out: Mapping[str, int]) -> float:
+        """Have more come together for the next rounds of ledgers, where much comes. The longest pause, in seconds."""
+        now = time.monotonic()
+        pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
+        self._resting.update((stream, now + pause) for stream, pause in pauses.items())
+        return max(pauses.values(), default=0.0)
 
     def _find_reach(self, tracks: list[Track]) -> dict[Track, int]:
         """Where the data in hand ends, for tracks that have some."""

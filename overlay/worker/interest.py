@@ -12,6 +12,7 @@ while there are none.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ from overlay.source.span import find_records_end
 log = get_logger(__name__)
 
 EVERY_S = 0.5
+ALL_EVERY = 4
+"""In every which of these turns all groups are asked for their members."""
 AT_ONCE = 50
 """Groups that are asked about side by side."""
 
@@ -76,17 +79,19 @@ class Readers:
         if footprints := self._footprints.get(consumer):
             footprints.note(partition, base, count, first, last)
 
+    def is_bound(self, consumer: ConsumerId) -> bool:
+        """Whether its group had members when this was last looked at, at most some seconds ago."""
+        return self._bound.get(consumer, False)
+
     async def run(self) -> None:
         """Ask now and then, for ever."""
-        while True:
+        for turn in itertools.count():
             await asyncio.sleep(EVERY_S)
             try:
                 waiting = [(c, s) for c, s in self._followed() if s.machine.window.awaits_reader]
                 for at in range(0, len(waiting), AT_ONCE):
                     await asyncio.gather(*(self._look(*each) for each in waiting[at : at + AT_ONCE]))
-                watched = [(c, s) for c, s in self._followed() if s.machine.config.inactive_threshold]
-                for at in range(0, len(watched), AT_ONCE):
-                    await asyncio.gather(*(self._count(*each) for each in watched[at : at + AT_ONCE]))
+                await self._count(self._list_watched(everyone=turn % ALL_EVERY == 0))
             except OverlayError as error:
                 log.warning("reader groups cannot be looked at", reason=str(error))
 
@@ -104,8 +109,17 @@ class Readers:
         if read > seat.machine.window.read_up_to:
             self.order(consumer, Read(read))
 
-    async def _count(self, consumer: ConsumerId, seat: Seat) -> None:
-        is_bound = await self.admin.count_members(reader_group(seat.machine.config)) > 0
-        if self._bound.get(consumer) != is_bound:
-            self._bound[consumer] = is_bound
-            self.order(consumer, Bound() if is_bound else Unbound())
+    def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
+        """Whose group is asked for its members: those who are to go when there are none, or all who have one."""
+        pushing = {c: seat.machine.config for c, seat in self.seats.items() if seat.outlet is not None}
+        return {c: config for c, config in pushing.items() if everyone or config.inactive_threshold}
+
+    async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
+        groups = {consumer: reader_group(config) for consumer, config in watched.items()}
+        members = await self.admin.count_members_of(set(groups.values()))
+        for consumer, config in watched.items():
+            is_bound = members[groups[consumer]] > 0
+            if self._bound.get(consumer) != is_bound:
+                self._bound[consumer] = is_bound
+                if config.inactive_threshold and config.interest is Interest.GROUP:
+                    self.order(consumer, Bound() if is_bound else Unbound())

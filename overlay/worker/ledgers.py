@@ -9,13 +9,17 @@ Sequences that were given out have to be known. A state says in which index topi
 is. When that topic is gone or is another one, when it has no round although consumers have been given something, or
 when its last round cannot be read, then nobody knows, and the stream stops with the choice that its operator has.
 
+What retention takes is forgotten when a session begins, and about once a minute while it runs; but nothing that is still to be
+worked on.
+
 A log that was cut (design 11.5) is another log from there on: its partition restarts behind the last chunk whose batch is
 still the one that was read, and the records that come in the place of the others get sequences of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -24,17 +28,20 @@ from aiokafka.errors import KafkaError
 from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.deliver.state import Delta, ShardState
-from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.rounds import allocate, restart
 from overlay.logs import get_logger
 from overlay.source.check import check_mark, glimpse
 from overlay.source.index import Index
 from overlay.source.mark import Mark, Source
 
+from .positions import Positions
 from .roster import Roster
 from .sequencing import write_round
 
 log = get_logger(__name__)
+
+TRIM_EVERY_S = 60.0
 
 _GIVE_UP = (
     "Put the topic back as it was; or give the sequences up with `overlay stream reset {stream}`, after which they begin at"
@@ -97,6 +104,27 @@ async def open_ledger(client: AIOKafkaClient, admin: Admin, opening: Opening, ro
         delta.topics[stream, opening.topic] = opening.identity
     roster.ledgers[stream], roster.ledger_topics[stream] = ledger, opening.topic
     log.info("ledger opened", stream=stream, next_sequence=ledger.next_sequence, runs=len(ledger), kept=opening.is_kept)
+
+
+async def follow_starts(admin: Admin, roster: Roster, positions: Positions, every_s: float = TRIM_EVERY_S) -> None:
+    """Have ledgers forget what retention takes, as long as a session runs: it does not return."""
+    while True:
+        await asyncio.sleep(every_s)
+        for stream in roster.ledgers.keys() & roster.sources.keys():
+            try:
+                bounds = await admin.find_bounds(roster.sources[stream].partitions)
+            except OverlayError as error:
+                log.warning("starts of logs cannot be looked at", stream=stream, reason=str(error))
+                continue
+            roster.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
+
+
+def _find_lows(
+    stream: str, bounds: Mapping[Source, tuple[int, int]], positions: Positions
+) -> Iterator[tuple[Source, int]]:
+    """The starts of logs; what is in hand may have been fetched before they moved, and gets its sequences."""
+    for source, (first, _) in bounds.items():
+        yield source, min([first, *(track.position for track in positions.tracks.get((stream, source), ()))])
 
 
 async def _catch_up(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> Mapping[Source, Mark]:

@@ -19,9 +19,9 @@ filters let it through: it is pending until it is passed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,15 @@ class Sight:
 NOTHING_AHEAD = Sight(0, True, 0)
 
 
+class _Behind(NamedTuple):
+    """A partition that its readers have not read to `end`, -1 for not known. `chunks`: None where none lie ahead."""
+
+    source: Source
+    position: int
+    end: int
+    chunks: Chunks | None
+
+
 @dataclass(slots=True)
 class Outlook:
     """`compacted`: topics that lose records out of their midst. Not for two threads at once, but for `find`."""
@@ -90,6 +99,13 @@ class Outlook:
         """What a consumer that is behind had ahead of it when it last wanted something; None when that is not known."""
         return self._sights.get((consumer, source))
 
+    def settle(self, is_done: Callable[[ConsumerId], bool]) -> dict[ConsumerId, int]:
+        """What machines are to be told whose consumers have come to the end: those that leapt there had no task for it."""
+        done = {consumer: 0 for consumer in self._told if is_done(consumer)}
+        for consumer in done:
+            del self._told[consumer]
+        return done
+
     def _find_chunks(self, stream: str, source: Source, position: int) -> Chunks | None:
         """The chunks of a partition, None where none of them ends behind a position."""
         index = self.indexes.get(stream)
@@ -107,18 +123,23 @@ class Outlook:
         is_exact = ahead.is_whole and ahead.is_exact and (not ahead.count or source[0] not in self.compacted)
         return Sight(ahead.count, is_exact, end)
 
-    def _look_aside(self, task: Task, reader: Reader) -> Sight:
-        """What a consumer has ahead of it in the other partitions of its stream."""
-        count, is_exact = 0, True
+    def _list_behind(self, task: Task) -> list[_Behind]:
+        """The other partitions of the stream in which the readers of a task are not at the end."""
+        behind = []
         for source, (position, end) in task.others.items():
             position = max(position, self._reached.get((task.stream, task.convoy, source), 0))
-            if 0 <= end <= position:
-                continue
-            place = task.stream, source
-            chunks = self._find_chunks(*place, position)
+            if end < 0 or position < end:
+                behind.append(_Behind(source, position, end, self._find_chunks(task.stream, source, position)))
+        return behind
+
+    def _look_aside(self, stream: str, reader: Reader, behind: Iterable[_Behind]) -> Sight:
+        """What a consumer has ahead of it in other partitions."""
+        count, is_exact = 0, True
+        for source, position, end, chunks in behind:
             if chunks is None:
                 is_exact = False
                 continue
+            place = stream, source
             known = self._backlogs.setdefault(place, {})
             if reader.id not in known or known[reader.id].position > position:
                 known[reader.id] = self._make_backlog(place, reader, position, chunks)
@@ -146,10 +167,10 @@ class View:
         readers that are not in the answer do not know."""
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only
-        is_end = position >= fetched.stable_end
-        if self._chunks is None and only is None and not self._task.others:
+        is_end, behind = position >= fetched.stable_end, self._outlook._list_behind(self._task)
+        if self._chunks is None and only is None and all(each.chunks is None for each in behind):
             self._position = position
-            return dict.fromkeys(wanted, NOTHING_AHEAD) if is_end else {}
+            return dict.fromkeys(wanted, NOTHING_AHEAD) if is_end and not behind else {}
         found = {}
         for i, rows in wanted.items():
             reader = self._task.readers[i]
@@ -163,8 +184,8 @@ class View:
                 sight = Sight(0, is_end, fetched.stable_end)
             if self._chunks is not None or only is not None:
                 self._outlook._sights[reader.id, self._task.source] = sight
-            if self._task.others:
-                aside = self._outlook._look_aside(self._task, reader)
+            if behind:
+                aside = self._outlook._look_aside(self._task.stream, reader, behind)
                 sight = Sight(sight.count + aside.count, sight.is_exact and aside.is_exact, sight.end)
             if sight.is_exact or sight.count:
                 found[i] = sight
@@ -195,7 +216,8 @@ class View:
         count = 0
         if self._chunks is not None:
             count = self._catch_up(reader, self._chunks).pending_at(self._task.fetched.stable_end).count
-        return count + (self._outlook._look_aside(self._task, reader).count if self._task.others else 0)
+        behind = self._outlook._list_behind(self._task)
+        return count + self._outlook._look_aside(self._task.stream, reader, behind).count
 
     def _catch_up(self, reader: Reader, chunks: Chunks) -> Backlog:
         """The reader's backlog at the view's position, of which it has wanted nothing since it was looked at last."""

@@ -1,13 +1,14 @@
 """Reading records again that are to be delivered once more and are not at hand.
 
-The wanted offsets are read in stretches, several under way at once; neighbours with a small gap between them are one stretch,
-since a gap that is read costs less than another fetch. What the log does not hold any more is told apart from what it holds.
+The wanted offsets are read in stretches, several under way at once by one feed; neighbours with a small gap between them are
+one stretch, since a gap that is read costs less than another fetch. What the log does not hold any more is told apart from what
+it holds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ from overlay.desk.piece import Piece, keep
 from overlay.index.ledger import Ledger
 from overlay.index.ragged import Ints
 from overlay.match import Addressed, Addressing
-from overlay.source.feed import Fetched
+from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
 from overlay.source.span import read_span
 
@@ -27,6 +28,9 @@ NEAR = 500
 """Offsets between two wanted ones that are rather read than left out."""
 AT_ONCE = 8
 """Stretches that are read side by side."""
+LEAST_BYTES, GUESS_BYTES = 16 << 10, 1 << 10
+"""What is asked for: this for each offset of a stretch, and at least that. Where records are larger it is asked again."""
+_NONE: Ints = np.empty(0, np.int64)
 
 Locate = Callable[[Ints], list[tuple[Source, Ints, Ints]]]
 """Of stream sequences, rising, the partitions that they are in, the sequences and the offsets there, rising."""
@@ -57,50 +61,68 @@ class Recall:
     async def read(self, wanted: Mapping[str, Ints]) -> Recalled:
         """Find these stream sequences. Raises SourceChanged, SourceUnavailable."""
         recalled = Recalled()
-        for stream, sequences in wanted.items():
-            missing = set(sequences.tolist())
-            for source, own, offsets in self.locates[stream](sequences):
-                async for piece in self._read(stream, source, own, offsets):
-                    recalled.pieces.append((stream, piece))
-                    missing.difference_update(piece.sequences.tolist())
-            if missing:
-                recalled.gone[stream] = np.array(sorted(missing), np.int64)
+        if not wanted:
+            return recalled
+        feed = Feed(self.client, requests=AT_ONCE)
+        try:
+            for stream, sequences in wanted.items():
+                pieces = [
+                    piece
+                    for source, own, offsets in self.locates[stream](sequences)
+                    for piece in await self._read(feed, stream, source, own, offsets)
+                ]
+                recalled.pieces += ((stream, piece) for piece in pieces)
+                missing = np.setdiff1d(sequences, np.concatenate([_NONE, *(piece.sequences for piece in pieces)]))
+                if missing.size:
+                    recalled.gone[stream] = missing
+        finally:
+            await feed.close()
         return recalled
 
-    async def _read(self, stream: str, source: Source, sequences: Ints, offsets: Ints) -> AsyncIterator[Piece]:
+    async def _read(self, feed: Feed, stream: str, source: Source, sequences: Ints, offsets: Ints) -> list[Piece]:
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
         sequences, offsets = sequences[there], offsets[there]
         cuts = np.flatnonzero(np.diff(offsets) > NEAR) + 1
         stretches = [part for part in np.split(np.arange(offsets.size), cuts) if part.size]
-        gate = asyncio.Semaphore(AT_ONCE)
+        config, gate = self.streams[stream], asyncio.Semaphore(AT_ONCE)
+        addressing = _Decoding(Addressing(config.subject.rule, config.patterns), source)
 
         async def read(part: Ints) -> list[Piece]:
             async with gate:
-                return await self._read_stretch(stream, source, sequences[part], offsets[part])
+                return await self._read_stretch(feed, addressing, sequences[part], offsets[part])
 
-        for pieces in await asyncio.gather(*(read(part) for part in stretches)):
-            for piece in pieces:
-                yield piece
+        return [piece for pieces in await asyncio.gather(*map(read, stretches)) for piece in pieces]
 
-    async def _read_stretch(self, stream: str, source: Source, sequences: Ints, offsets: Ints) -> list[Piece]:
-        config, pieces = self.streams[stream], list[Piece]()
-        addressing = Addressing(config.subject.rule, config.patterns)
+    async def _read_stretch(self, feed: Feed, decoding: _Decoding, sequences: Ints, offsets: Ints) -> list[Piece]:
+        pieces: list[Piece] = []
+        first, end = int(offsets[0]), int(offsets[-1]) + 1
+        size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
+        async for fetched in read_span(self.client, *decoding.source, first, end, size=size, feed=feed):
+            async with decoding.turn:
+                pieces += await asyncio.to_thread(decoding.pick, fetched, sequences, offsets)
+        return pieces
 
-        def decode(fetched: Fetched) -> None:
-            position = max(fetched.position, int(offsets[0]))
-            for piece in addressing.read(
-                *source, fetched.data, position, stop=int(offsets[-1]) + 1, aborted=fetched.aborted
-            ):
-                if not isinstance(piece, Addressed) or not len(piece.records):
-                    continue
-                rows = np.flatnonzero(np.isin(piece.records.offset, offsets) & (piece.codes >= 0))
-                if rows.size:
-                    places = np.searchsorted(offsets, piece.records.offset[rows])
-                    pieces.append(keep(piece, rows, sequences[places]))
 
-        async for fetched in read_span(self.client, *source, int(offsets[0]), int(offsets[-1]) + 1):
-            await asyncio.to_thread(decode, fetched)
+@dataclass(slots=True)
+class _Decoding:
+    """Of one partition, for one stretch at a time: `turn`."""
+
+    addressing: Addressing
+    source: Source
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[Piece]:
+        """The wanted records of a fetch."""
+        pieces = []
+        start, stop = max(fetched.position, int(offsets[0])), int(offsets[-1]) + 1
+        for piece in self.addressing.read(*self.source, fetched.data, start, stop=stop, aborted=fetched.aborted):
+            if not isinstance(piece, Addressed) or not len(piece.records):
+                continue
+            rows = np.flatnonzero(np.isin(piece.records.offset, offsets) & (piece.codes >= 0))
+            if rows.size:
+                places = np.searchsorted(offsets, piece.records.offset[rows])
+                pieces.append(keep(piece, rows, sequences[places]))
         return pieces
 
 

@@ -239,3 +239,6 @@ def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list
             known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
             behind = sum(max(0, part["end"] - part["position"]) for part in known)
             metrics.index_lag_records.labels(found["name"]).set(behind)
+            if (ledger := found["index"]["ledger"]) is not None:
+                metrics.ledger_next_sequence.labels(found["name"]).set(ledger["last_sequence"] + 1)
+                metrics.ledger_runs.labels(found["name"]).set(ledger["runs"])

@@ -201,7 +201,7 @@ async def _enlist(
         own = {source: Mark(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
-    outlet = make_outlet(output, config, sequenced=ledger is None) if output else None
+    outlet = make_outlet(output, config) if output else None
     accepts = compile_filter(config.filter, roster.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
     first = config.opt_start_seq if begins else 0

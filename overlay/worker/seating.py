@@ -98,7 +98,7 @@ async def _fill_seats(
             beginning,
             now_ns(),
             outlet if config.is_push else None,
-            make_outlet(letters, config, sequenced=True) if letters else None,
+            make_outlet(letters, config) if letters else None,
         )
     return seats
 

@@ -5,7 +5,8 @@ has sequences (tracks.py, `sequenced`), and nobody is ahead of it. What such tra
 sequences first (overlay/index/rounds.py), one round of the ledger for all partitions of a stream, and only then is it matched
 and delivered. The round's record goes into the transaction of the deliveries that tell of it: either both are there or
 neither. So rounds of the ledger are as frequent as those of the pipeline, which are slower the more there is to do, and
-records wait for their sequences no longer than for their transaction.
+records wait for their sequences no longer than for their transaction. Where much comes in small pieces they wait somewhat, so
+that the ledger has fewer and longer runs (`Linger`).
 
 Who delivers outside of transactions must not tell of a sequence before its round is committed, and other shards hear of it
 then. Both follow behind (order.py).
@@ -37,6 +38,9 @@ Parts = Mapping[Source, tuple[int, Mark]]
 
 RENEW_MS = 3_600_000
 """How often it is written anew where partitions stand that have nothing new: far more often than retention passes."""
+
+LINGER_S = 0.005
+LINGER_RATE = 1_000
 
 
 class Reading(Protocol):
@@ -98,6 +102,20 @@ class Sequencing:
         """Of each offset its sequence. 0 where the record of its round is lost: it is delivered all the same."""
         ledger = self.ledgers.get(stream)
         return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
+
+
+@dataclass(slots=True)
+class Linger:
+    """Keeps rounds of a stream LINGER_S apart while it has LINGER_RATE records a second. Those of a backlog take longer."""
+
+    _last: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def find_pause(self, stream: str, next_sequence: int, now: float) -> float:
+        """How long the next round waits, in seconds. `next_sequence`: after the one that was given out at `now`."""
+        before, then = self._last.get(stream, (next_sequence, now))
+        self._last[stream] = next_sequence, now
+        passed = now - then
+        return max(0.0, LINGER_S - passed) if next_sequence - before > LINGER_RATE * passed else 0.0
 
 
 def write_round(topic: str, stream: str, round: Round, now: int) -> Outgoing:

@@ -31,6 +31,7 @@ from overlay.source.mark import Mark
 
 from .clerk import Clerk
 from .commits import Commits, Round
+from .counting import Counting
 from .following import Following
 from .indexing import Reach
 from .intake import Intake
@@ -73,6 +74,7 @@ class Session:
     outlook: Outlook = field(init=False)
     committed: dict[str, int] = field(default_factory=dict)
     """Of the ledgers that are kept here, the first sequence that is not committed yet."""
+    counting: Counting = field(init=False)
     reaches: dict[Place, Reach] = field(init=False)
     """How far the indexes reach that are kept here, with what is on its way to their topics."""
     _serving: asyncio.Task[None] | None = None
@@ -91,6 +93,7 @@ class Session:
             for place, track in self.positions.all()
             if track.indexed
         }
+        self.counting = Counting(self.metrics, self.reaches)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
@@ -153,7 +156,7 @@ class Session:
                         await previous  # one round under way at a time: what comes meanwhile makes a larger one
                 rest = await loop.run_in_executor(thread, pipeline.close, now_ms())
                 if rest.index:
-                    self._count(rest)
+                    self.counting.take(rest)
                     await self.commits.put(Round(rest, self.positions.delta((), ())))
                 if self.clerk is not None and self._serving is not None:
                     self.clerk.end()
@@ -256,16 +259,25 @@ class Session:
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
         changed |= self._settle({place for place, _ in owners})
         if self.clerk is not None:
+            outcome.beyond |= self.outlook.settle(self._is_at_end)
             changed |= self.clerk.offer(outcome.offers, outcome.beyond) | self._leave()
-        self._count(outcome)
+        self.counting.take(outcome)
         self._tell_progress()
         batches = Round(outcome, self.positions.delta(moved, changed))
         if outcome.given_out:
             batches.on_commit = self._note_committed
+            if pause := self.intake.rest(outcome.given_out):
+                asyncio.get_running_loop().call_later(pause, self.feed.changed.set)
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
         return batches
+
+    def _is_at_end(self, consumer: ConsumerId) -> bool:
+        """Whether a consumer has read all that is committed, as far as is known."""
+        tracks = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
+        lanes = [(track, self.lanes.get(track)) for track in tracks]
+        return bool(tracks) and all(lane and track.position >= lane.stable_end >= 0 for track, lane in lanes)
 
     def _note_committed(self, done: Round) -> None:
         self.committed.update(done.outcome.given_out)
@@ -324,27 +336,6 @@ class Session:
                 bad = corruption.malformed
                 self.halted[place] = str(CorruptBatch(topic, partition, bad.base_offset, bad.fault.text))
                 log.error("partition stopped", stream=stream, reason=self.halted[place])
-
-    def _count(self, outcome: Outcome) -> None:
-        for stream, records in outcome.decoded.items():
-            self.metrics.records_decoded.labels(stream).inc(records)
-        for (stream, reason), records in outcome.unaddressed.items():
-            self.metrics.records_unaddressed.labels(stream, reason).inc(records)
-        for sealed in outcome.sealed:
-            self.metrics.chunks_sealed.labels(sealed.stream).inc()
-            self.reaches[sealed.stream, sealed.source].add(sealed)
-        for (consumer, result), records in outcome.results.items():
-            self.metrics.records_evaluated.labels(*consumer).inc(records)
-            self.metrics.filter_results.labels(*consumer, result).inc(records)
-        for (consumer, reason), values in outcome.nulls.items():
-            self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
-        for corruption in outcome.corruptions:
-            action = "skip" if corruption.skipped else "stop"
-            self.metrics.corrupt_batches.labels(corruption.stream, action).inc()
-            if corruption.skipped:
-                topic, partition = corruption.source
-                bad = corruption.malformed
-                log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=bad.fault.text)
 
     async def _send_plain(self, batches: list[Outgoing]) -> list[int]:
         assert self.plain is not None

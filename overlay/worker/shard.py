@@ -30,6 +30,7 @@ from overlay.source.start import find_lasts
 
 from .commits import Commits
 from .indexes import open_indexes
+from .ledgers import follow_starts
 from .membership import Membership
 from .pipeline import Outcome
 from .roster import Roster, enlist, make_roster
@@ -225,9 +226,12 @@ class Shard:
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
         watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
-        tasks = (serving, watching, stopping)
+        trimming = asyncio.create_task(follow_starts(self.admin, session.roster, session.positions), name="trim")
+        tasks = (serving, watching, stopping, trimming)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if trimming.done():
+                trimming.result()
             if watching.done():
                 log.info("a new session begins", shard=self.number, reason=watching.result())
             enough.set()

@@ -78,7 +78,7 @@ def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | No
     settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
     config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
     envelope = make_envelope("W", name, full=False, source_time=False)
-    outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, True, envelope)
+    outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, envelope)
     return Reader(config.id, patterns(config), outlet, compile_filter(config.filter, stream))
 
 

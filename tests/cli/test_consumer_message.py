@@ -11,8 +11,6 @@ import pytest
 
 from overlay.cli.consumer_message import describe_pulled
 from overlay.client.control import Pulled
-from overlay.config import ConsumerConfig
-from overlay.config.unsupported import find_unsupported
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -39,11 +37,6 @@ def read_info(trips: Trips) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.xfail(
-    any(find_unsupported(ConsumerConfig(stream="S", durable_name="c"))),
-    reason="pull consumers are not offered yet (config/unsupported.py)",
-    strict=True,
-)
 def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     trips.produce(10)
     running_service(trips.folder)

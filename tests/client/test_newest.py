@@ -14,24 +14,26 @@ SCHEMA = pa.schema([("offset", pa.int64())])
 rows = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 99)), max_size=12, unique_by=lambda row: row[1])
 
 
-def make_part(found: list[tuple[str, int]], partition: int) -> Part:
-    """A record's time is its offset times two, and one more in the second partition."""
+def make_part(found: list[tuple[str, int]], partition: int, has_ledger: bool) -> Part:
+    """A record's time is its offset times two, and one more in the second partition. With a ledger that is its place, and times
+    go the other way."""
     offsets = [offset for _, offset in found]
     part = Part(0, heads=found)
     if offsets:
         part.batches = [pa.record_batch([pa.array([100 * partition + each for each in offsets])], SCHEMA)]
-        part.times = [np.array([2 * each + partition for each in offsets])]
+        order = np.array([2 * each + partition for each in offsets])
+        part.times, part.places = ([-order], [order]) if has_ledger else ([order], [])
     return part
 
 
-@given(st.lists(st.lists(rows, max_size=4), min_size=1, max_size=2))
-def test_the_last_row_of_each_subject(partitions: list[list[list[tuple[str, int]]]]) -> None:
+@given(st.lists(st.lists(rows, max_size=4), min_size=1, max_size=2), st.booleans())
+def test_the_last_row_of_each_subject(partitions: list[list[list[tuple[str, int]]]], has_ledger: bool) -> None:
     kept = []
     last: dict[str, tuple[int, int]] = {}
     for partition, parts in enumerate(partitions):
         newest = Newest()
         for found in parts:
-            newest.add(make_part(found, partition))
+            newest.add(make_part(found, partition, has_ledger))
             for subject, offset in found:
                 here = 2 * offset + partition, 100 * partition + offset
                 last[subject] = max(last.get(subject, here), here)

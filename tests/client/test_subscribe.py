@@ -133,6 +133,24 @@ def test_without_acks_the_message_in_hand_is_not_passed(output: Output) -> None:
         assert read_numbers(islice(messages, 8)) == list(range(3, 11))
 
 
+def test_who_has_read_all_has_passed_the_markers_of_transactions(output: Output) -> None:
+    producer = Producer({**output.kafka, "transactional.id": output.topic})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    token = b"$JS.ACK.ORDERS.late.1.1.1.1700000000000000000.0"
+    producer.produce(output.topic, b"1", headers=[("Nats-Subject", b"t.oslo"), ("Nats-Reply-To", token)])
+    producer.commit_transaction(DEADLINE_S)
+    with output.subscribe() as messages:
+        iterator = iter(messages)
+        next(iterator).ack()
+        # comes back for more, and finds that there is nothing
+        waiting = threading.Thread(target=lambda: list(iterator), daemon=True)
+        waiting.start()
+        wait_until(partial(is_committed, output, 2), DEADLINE_S, "the marker is passed")
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+
+
 def test_all_is_acked_by_the_latest(output: Output) -> None:
     output.policy = AckPolicy.ALL
     output.deliver(200)

@@ -9,9 +9,6 @@ from overlay.config.unsupported import find_unsupported
 from tests.config.folders import CONSUMER, load_files
 
 ASKS = {
-    "inactive_threshold": "1m",
-    "num_replicas": "1",
-    "mem_storage": "true",
     "sourcing": "true",
 }
 
@@ -33,6 +30,9 @@ SUPPORTED = {
     "flow_control": "true\nidle_heartbeat: 1s",
     "deliver_group": "g",
     "idle_heartbeat": "1s",
+    "inactive_threshold": "1m",
+    "num_replicas": "1",
+    "mem_storage": "true",
     "pause_until": "2099-01-01T00:00:00Z",
     "dead_letter": "dead",
     "nak_delay_frees_pending": "true",
@@ -43,7 +43,7 @@ SUPPORTED = {
     "filter": "{sql: a = '1'}",
 }
 
-PULL = ("ack_policy", "max_waiting", "max_batch", "max_expires", "max_bytes")
+PULL = ("ack_policy", "max_waiting", "max_batch", "max_expires", "max_bytes", "priority_groups", "priority_timeout")
 
 
 @pytest.mark.parametrize(("field", "value"), ASKS.items())
@@ -73,9 +73,21 @@ def test_pull_consumers(tmp_path: Path) -> None:
     assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
 
 
-def test_ephemeral_consumers_come_later() -> None:
-    ephemeral = ConsumerConfig.model_validate({"stream": "S", "name": "c"})
-    assert [path for path, _ in find_unsupported(ephemeral)] == [("durable_name",)]
+@pytest.mark.parametrize("policy", ["overflow", "pinned_client\npriority_timeout: 5s", "prioritized"])
+def test_priority_groups(tmp_path: Path, policy: str) -> None:
+    text = f"stream: FLIGHTS\ndurable_name: c\npriority_groups: [g]\npriority_policy: {policy}\n"
+    assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
+
+
+def test_ephemeral_consumers(tmp_path: Path) -> None:
+    text = CONSUMER.replace("durable_name: late", "name: late")
+    loaded = load_files(tmp_path, {"consumers/c.yaml": text})
+    assert (loaded.problems, list(loaded.consumers)) == ((), [("FLIGHTS", "late")])
+
+
+def test_what_servers_use_among_themselves() -> None:
+    config = ConsumerConfig.model_validate({"stream": "S", "durable_name": "c", "ack_policy": "flow_control"})
+    assert [path for path, _ in find_unsupported(config)] == [("ack_policy",)]
 
 
 def test_jetstreams_errors_come_before_not_supported(tmp_path: Path) -> None:
@@ -95,12 +107,6 @@ def test_every_field_is_carried_or_refused() -> None:
         *SUPPORTED,
         *PULL,
     }
-    refused = {
-        *ASKS,
-        "direct",
-        "priority_policy",
-        "priority_groups",
-        "priority_timeout",
-    }
+    refused = {*ASKS, "direct"}
     assert set(ConsumerConfig.model_fields) == carried | refused
     assert set(FilterConfig.model_fields) == {"sql", "properties", "values", "match_unfiltered"}

@@ -245,6 +245,18 @@ def test_deadlines_wait_for_unread_acks() -> None:
     assert driver.sent()[2:] == [(2, 3, 2)]
 
 
+def test_a_deadline_that_comes_with_an_ack_is_not_overlooked() -> None:
+    """What was read before the deadline says nothing of a deadline that no tick has looked at yet."""
+    driver = Driver(configure(ack_wait=SECOND))
+    driver.offer(2)
+    driver.do(Ticked(acks_up_to=driver.now))
+    driver.now += 2 * SECOND
+    driver.ack(1)
+    assert driver.timer <= driver.now
+    driver.do(Ticked(acks_up_to=driver.now))
+    assert driver.sent()[2:] == [(2, 3, 2)]
+
+
 def test_nobody_reads_nothing_is_sent() -> None:
     driver = Driver(configure(interest="group"))
     assert driver.offer(2) == []

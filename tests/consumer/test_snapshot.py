@@ -57,6 +57,24 @@ def tell(machine: Machine) -> tuple[object, ...]:
     return (machine.window.delivered, machine.window.floor, pending.redelivered, machine.sampling.rest, columns)
 
 
+def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> None:
+    driver, log = Driver(CONFIG), Log()
+    driver.offer(4)
+    driver.ack(2)
+    driver.do(Nakked(3, 3, 1, 60 * SECOND))
+    log.apply(decode(take_delta(driver.machine)))
+    assert resume(log, driver).sent() == []
+    moved = Machine(CONFIG.model_copy(update={"deliver_subject": "other"}), driver.now)
+    log.restore(moved)
+    assert moved.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    # it is written down with the new one, and that happens once
+    log.apply(decode(take_delta(moved)))
+    again = Machine(moved.config, driver.now)
+    log.restore(again)
+    assert again.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    assert again.window.take_touched().size == 0
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_log_makes_the_same_machine(seed: int) -> None:
     chance = random.Random(seed)

@@ -8,8 +8,6 @@ from datetime import timedelta
 import pytest
 
 from overlay.client.control import Control, PullRefused
-from overlay.config import ConsumerConfig
-from overlay.config.unsupported import find_unsupported
 from tests.control.test_serve import control as control
 from tests.control.test_serve import read_events, read_output
 from tests.control.test_serve import served as served
@@ -19,13 +17,6 @@ from tests.worker.scenes import DEADLINE_S, Scene, Served, produce, read_committ
 from tests.worker.scenes import scene as scene
 
 pytestmark = pytest.mark.timeout(240)
-
-PULL = {"stream": "S", "durable_name": "w", "inactive_threshold": "1s"}
-needs_pulls = pytest.mark.xfail(
-    any(find_unsupported(ConsumerConfig.model_validate(PULL))),
-    reason="not offered yet (config/unsupported.py)",
-    strict=True,
-)
 
 
 def list_kinds(scene: Scene, name: str) -> list[str]:
@@ -65,7 +56,6 @@ def test_a_machine_takes_changes_over(stage: tuple[Scene, str], served: Served, 
     assert list_kinds(scene, "c") == ["CREATED", "PAUSE", "PAUSE", "DELETED"]
 
 
-@needs_pulls
 def test_pulls_by_request(stage: tuple[Scene, str], served: Served, control: Control) -> None:
     scene, topic = stage
     produce(scene.bootstrap, topic, ["rome"] * 5)
@@ -93,3 +83,59 @@ def test_pulls_by_request(stage: tuple[Scene, str], served: Served, control: Con
             waiting.result(60)
     other.close()
     assert list_kinds(scene, "w") == ["CREATED", "MSG_TERMINATED", "MSG_NAKED", "DELETED"]
+
+
+def read_rows(scene: Scene, name: str, count: int) -> list[tuple[int, int, int]]:
+    """Consumer sequence, stream sequence and deliveries of what an output has, in order."""
+    tokens = [seen.token for seen in read_output(scene, name, count)]
+    return [(token.consumer_sequence, token.sequence, token.deliveries) for token in tokens]
+
+
+def test_a_changed_filter_holds_from_the_position_on(
+    stage: tuple[Scene, str], served: Served, control: Control
+) -> None:
+    scene, topic = stage
+    config = {"durable_name": "c", "deliver_subject": f"{scene.prefix}-c", "interest": "always", "max_ack_pending": 3}
+    control.add("S", config, filter_subjects=["t.rome"], ack_wait="60s")
+    produce(scene.bootstrap, topic, ["rome", "oslo"] * 10)
+    assert read_rows(scene, "c", 3) == [(1, 1, 1), (2, 3, 1), (3, 5, 1)]
+    # what the old filter had found and what is on hand is forgotten, and nothing else
+    control.update("S", config, filter_subjects=["t.oslo"], ack_wait="60s")
+    done, wanted = 0, [1, 3, 5, *range(8, 21, 2)]
+    while done < len(wanted):
+        found = read_output(scene, "c", done + 1)
+        for seen in found[done:]:
+            control.ack(str(seen.token))
+        done = len(found)
+    wait_until(lambda: control.info("S", "c").num_ack_pending == 0, DEADLINE_S, "all is acked")
+    assert read_rows(scene, "c", len(wanted)) == [(number, seq, 1) for number, seq in enumerate(wanted, 1)]
+
+
+def test_with_another_output_goes_again_what_is_pending(
+    stage: tuple[Scene, str], served: Served, control: Control
+) -> None:
+    scene, topic = stage
+    config = {"durable_name": "c", "interest": "always", "max_ack_pending": 3, "ack_wait": "60s"}
+    control.add("S", config, deliver_subject=f"{scene.prefix}-c")
+    produce(scene.bootstrap, topic, ["rome"] * 5)
+    first, *_ = read_output(scene, "c", 3)
+    control.ack(str(first.token))
+    assert read_rows(scene, "c", 4)[3] == (4, 4, 1)
+    control.update("S", config, deliver_subject=f"{scene.prefix}-d")
+    assert read_rows(scene, "d", 3) == [(5, 2, 2), (6, 3, 2), (7, 4, 2)]
+    control.ack(str(read_output(scene, "d", 3)[0].token))
+    assert read_rows(scene, "d", 4)[3] == (8, 5, 1)
+    assert len(read_output(scene, "c", 4)) == 4
+
+
+def test_a_pin_by_request(stage: tuple[Scene, str], served: Served, control: Control) -> None:
+    scene, topic = stage
+    produce(scene.bootstrap, topic, ["rome"] * 3)
+    control.add("S", durable_name="w", priority_policy="pinned_client", priority_groups=["g"], priority_timeout="60s")
+    (first,) = control.next("S", "w", group="g")
+    pin = (dict(first.headers)["Nats-Pin-Id"] or b"").decode()
+    (second,) = control.next("S", "w", group="g", id=pin)
+    assert (first.value, second.value) == (b"0", b"1")
+    with pytest.raises(PullRefused, match="423"):
+        control.next("S", "w", group="g", id="other")
+    assert list_kinds(scene, "w") == ["CREATED", "PINNED"]

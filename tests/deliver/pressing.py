@@ -55,7 +55,6 @@ class Settings:
             self.max_message_bytes,
             self.codec,
             self.transactional,
-            self.sequenced,
             envelope,
         )
 

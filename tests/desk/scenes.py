@@ -10,6 +10,7 @@ import numpy as np
 from overlay.consumer.acks import Verb
 from overlay.consumer.events import Bound, Event
 from overlay.deliver.outbox import Outlet
+from overlay.deliver.state import ConsumerId
 from overlay.desk.desk import Desk, Offer, Work
 from overlay.desk.hearing import Said
 from overlay.desk.larder import Larder
@@ -43,7 +44,7 @@ def letters_outlet() -> Outlet:
 
 
 class Office:
-    """`sent`: the tokens of all deliveries; `records`: of the machine, as they were written."""
+    """`sent`: the tokens of all deliveries; `records`: of the machine, as they were written; `beyond`: for the next step."""
 
     def __init__(self, count: int, *, size: int = 50, larder: Larder | None = None, **fields: Any) -> None:
         self.config = configure(**fields)
@@ -56,6 +57,7 @@ class Office:
         self.works: list[Work] = []
         self.gone: set[int] = set()
         self.recalled = 0
+        self.beyond: dict[ConsumerId, int] = {}
         self.sit(())
 
     def sit(self, records: Iterable[bytes]) -> None:
@@ -75,7 +77,8 @@ class Office:
         """One step; `up_to`: how far the acks have been read, now when not given."""
         self.now += STEP
         acks: Mapping[str, int] = {"S": self.now if up_to is None else up_to}
-        self.desk.take_in(offers, {self.config.id: said} if said else {}, acks, self.now)
+        beyond, self.beyond = self.beyond, {}
+        self.desk.take_in(offers, {self.config.id: said} if said else {}, acks, self.now, beyond)
         wanted = self.desk.find_wanted().get("S", np.empty(0, np.int64))
         there = [self.log[s - 1] for s in wanted.tolist() if s not in self.gone]
         self.recalled += len(there)

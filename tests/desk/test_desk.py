@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.deadlines import NEVER
-from overlay.consumer.events import Nakked, Paused, Read, Resumed, Termed
+from overlay.consumer.events import Nakked, Paused, Read, Resumed, Termed, Ticked
 from overlay.deliver.outbox import Outgoing
 from overlay.desk import desk as desk_module
+from overlay.desk.hearing import Said
 from overlay.desk.larder import Larder
 from tests.consumer.driver import SECOND
 from tests.deliver.pressing import decode
@@ -75,6 +76,20 @@ def test_a_deadline_waits_until_all_acks_before_it_are_read() -> None:
     office.settle()
     assert rows(office)[3:] == [(1, 2), (2, 2), (3, 2)]
     assert office.desk.waiting_for_acks == set()
+
+
+def test_a_deadline_that_comes_with_an_ack_fires_when_the_acks_are_read() -> None:
+    office = Office(3, ack_wait=SECOND)
+    office.offer()
+    office.desk.order(office.config.id, Ticked(office.now), office.now)
+    office.step()
+    before = office.now
+    office.now += 2 * SECOND
+    numbers = np.array([1])
+    office.step(said=[Said(Verb.ACK, numbers, numbers, numbers)], up_to=before)
+    assert office.desk.waiting_for_acks == {"S"}
+    office.step()
+    assert rows(office)[3:] == [(2, 2), (3, 2)]
 
 
 def test_an_ack_that_was_on_its_way_counts() -> None:
@@ -308,3 +323,16 @@ def check(office: Office, acked: set[int]) -> None:
     own = office.seat.machine.window.pending
     waiting = own.view("sequence")[own.find_pending(np.arange(own.end))]
     assert not set(waiting.tolist()) & acked
+
+
+def test_what_lies_behind_the_offers_is_pending_too() -> None:
+    """Also when there is no offer to tell of it by."""
+    office = Office(5, ack_wait=SECOND)
+    office.beyond = {office.config.id: 7}
+    office.offer(last=3)
+    assert [token.pending for token in office.sent] == [9, 8, 7]
+    office.beyond = {office.config.id: 0}
+    office.step()
+    assert office.seat.machine.num_pending == 0
+    office.offer(first=4)
+    assert [token.pending for token in office.sent[3:]] == [1, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from overlay.index.encode import lay_out
 from overlay.index.ledger import Ledger, Refusal
+from overlay.index.pages import PAGE_ROWS
 from overlay.index.rounds import Standing, allocate, extend, restart
 from overlay.index.runs import Ints, Round, Run, encode, parse, parse_values
 from overlay.scan.header import Bytes
@@ -106,11 +109,16 @@ def check_order(ledger: Ledger, twin: Twin) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(histories(), st.dictionaries(st.sampled_from(SOURCES), st.integers(0, 30)), st.integers(0, 3))
+@given(
+    histories(),
+    st.dictionaries(st.sampled_from(SOURCES), st.integers(0, 30)),
+    st.integers(0, 3),
+    st.sampled_from([1, 2, 3, PAGE_ROWS]),
+)
 def test_the_ledger_is_the_twin(
-    blocks: list[list[tuple[int, list[PlainRun]]]], starts: dict[Source, int], dropped_after: int
+    blocks: list[list[tuple[int, list[PlainRun]]]], starts: dict[Source, int], dropped_after: int, page_rows: int
 ) -> None:
-    ledger, twin = Ledger(), Twin()
+    ledger, twin = Ledger(page_rows), Twin()
     for at, block in enumerate(blocks):
         rounds = [make_round(*one) for one in block]
         expected = [twin.append(*one) for one in block]
@@ -202,6 +210,15 @@ def test_runs_that_go_on_from_one_another_are_a_row() -> None:
     for end in range(1, 100):
         give(ledger, {("t", end // 50): (0, Mark(end))})
     assert len(ledger) == 2
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    ledger = Ledger()
+    give(ledger, {("t", 0): (0, Mark(5)), ("t", 1): (0, Mark(5))})
+    for copied in (copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger))):
+        give(copied, {("t", 0): (5, Mark(9))})
+        assert copied.sequence_of(("t", 0), np.arange(10)).tolist() == [1, 2, 3, 4, 5, 11, 12, 13, 14, 0]
+    assert ledger.sequence_of(("t", 0), np.arange(10)).tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
 
 
 # ---- crashes
@@ -303,7 +320,7 @@ def test_a_million_runs(partitions: int, length: int) -> None:
     seconds = min(load_million(values, partitions, length)[1] for _ in range(2))
     assert len(ledger) == 1_000_000
     assert seconds < 1, seconds
-    assert ledger.nbytes < 60e6, ledger.nbytes
+    assert ledger.nbytes < 5e6, ledger.nbytes
     source = ("flights", partitions // 2)
     offsets = np.arange(1_000_000)
     assert ledger.sequence_of(source, offsets).all()
@@ -316,4 +333,6 @@ def test_a_million_runs(partitions: int, length: int) -> None:
         return seconds / offsets.size * 1e9
 
     nanoseconds = min(ask() for _ in range(5))
-    assert nanoseconds < 5, nanoseconds
+    assert nanoseconds < (5 if length > 10 else 12), nanoseconds
+    ledger.drop({("flights", p): 1_000_000 // partitions * length - 1_000 for p in range(partitions)})
+    assert ledger.nbytes < 100_000, ledger.nbytes

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -14,7 +17,11 @@ from confluent_kafka.cimpl import TopicPartition
 from overlay.admin import Admin
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.connection import open_client
-from overlay.source.start import find_start
+from overlay.source.feed import Fetched
+from overlay.source.index import Index
+from overlay.source.span import read_span
+from overlay.source.start import find_lasts, find_start
+from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import (
@@ -121,20 +128,97 @@ async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: 
     stream = StreamConfig.model_validate({"name": "S", "topics": (topic,)})
     admin, client = Admin({"bootstrap.servers": bootstrap}), await open_client({"bootstrap.servers": bootstrap})
     try:
-        found = {}
+        found: dict[int, int] = {}
+        by_index: dict[int, int] = {}
+        index = make_index(stream, topic, list(read_committed(bootstrap, topic)), 25)
         for since in (0, 3, 1_650, 1_705, 2_000, 2_309, 2_310, 10_000):
-            config = ConsumerConfig.model_validate(
-                {
-                    "stream": "S",
-                    "durable_name": "c",
-                    "deliver_policy": "by_start_time",
-                    "opt_start_time": write_time(BASE + since),
-                }
-            )
-            found[since] = (await find_start(client, admin, config, stream, [(topic, 0)])).positions[topic, 0]
+            config = configure("by_start_time", opt_start_time=write_time(BASE + since))
+            for places, known in (found, None), (by_index, index):
+                start = await find_start(client, admin, config, stream, [(topic, 0)], None, known)
+                places[since] = start.positions[topic, 0]
     finally:
         await client.close()
     assert found == {0: 170, 3: 170, 1_650: 170, 1_705: 175, 2_000: 200, 2_309: 239, 2_310: 240, 10_000: 240}
+    assert by_index == found
+
+
+def configure(policy: str, *filters: str, **more: object) -> ConsumerConfig:
+    return ConsumerConfig.model_validate(
+        {"stream": "S", "durable_name": "c", "filter_subjects": filters, "deliver_policy": policy, **more}
+    )
+
+
+def make_index(stream: StreamConfig, topic: str, records: Sequence[Seen], size: int) -> Index:
+    """Chunks of so many offsets of what a topic holds, the last of them missing."""
+    index = Index(stream)
+    for first in range(records[0].offset // size * size, records[-1].offset // size * size, size):
+        held = [record for record in records if first <= record.offset < first + size]
+        named = [(record, (record.header(b"to") or b"").decode()) for record in held]
+        sealed = [Record(record.offset, f"t.{to}" if to else None, record.timestamp) for record, to in named]
+        index.of((topic, 0)).append(seal(stream, sealed, first, first + size, bytes=size * 1_100))
+    return index
+
+
+@dataclass(slots=True)
+class Counting:
+    """read_span, and the bytes that it brought."""
+
+    bytes: int = 0
+
+    async def read_span(self, *args: Any, **more: Any) -> AsyncIterator[Fetched]:
+        async for fetched in read_span(*args, **more):
+            self.bytes += fetched.data.size
+            yield fetched
+
+
+async def test_last_messages_take_little_reading(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same places with an index and without, and with one a small part of the log is fetched. It has lost no match since
+    it was indexed, then it has."""
+    topic = new_topic(retention_ms=-1)
+    rng, producer = random.Random(3), Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 50})
+    for number in range(6_000):
+        to = "rare" if 1_000 <= number < 1_100 else "old" if number < 900 else ("a", "b")[number // 500 % 2]
+        producer.produce(topic, rng.randbytes(1_000), timestamp=BASE + number, headers=[("to", to)])
+    assert producer.flush(30) == 0
+    stream = StreamConfig.model_validate_json(
+        json.dumps({"name": "S", "topics": [topic], "subject": {"template": "t.{header:to}"}})
+    )
+    index = make_index(stream, topic, list(read_committed(bootstrap, topic)), 100)
+    counting = Counting()
+    monkeypatch.setattr("overlay.source.start.read_span", counting.read_span)
+    admin, client = Admin({"bootstrap.servers": bootstrap}), await open_client({"bootstrap.servers": bootstrap})
+
+    async def find(policy: str, filters: tuple[str, ...], known: Index | None) -> tuple[object, int, int]:
+        counting.bytes, told = 0, [0]
+        config, span = configure(policy, *filters), (await admin.find_bounds([(topic, 0)]))[topic, 0]
+        if policy == "last":
+            found: object = (await find_start(client, admin, config, stream, [(topic, 0)], None, known)).positions
+            return found, counting.bytes, 0
+        chunks = (known or Index(stream)).of((topic, 0))
+        lasts = await find_lasts(
+            client, config, stream, (topic, 0), span, chunks, lambda done, size: told.append(told[-1] + size)
+        )
+        return lasts.tolist(), counting.bytes, told[-1]
+
+    try:
+        for below, wanted in (0, 1_099), (1_100, 6_000):
+            delete_below(bootstrap, topic, below)
+            for policy, filters in (
+                ("last", ("t.rare",)),
+                ("last_per_subject", ("t.*",)),
+                ("last_per_subject", ("t.rare", "t.old")),
+            ):
+                plain, by_index = await find(policy, filters, None), await find(policy, filters, index)
+                assert plain[0] == by_index[0], (policy, filters)
+                assert by_index[1] < plain[1] / 4, (policy, filters)
+                if policy == "last_per_subject":  # all of it is told
+                    assert (plain[1], by_index[1]) == (plain[2], by_index[2])
+                else:
+                    assert plain[0] == {(topic, 0): wanted}
+    finally:
+        await client.close()
 
 
 def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:
@@ -164,7 +248,6 @@ def test_last_over_several_partitions(scene: Scene, new_topic: NewTopicFixture) 
         produce(scene.bootstrap, topic, ["a", "a"], partition=2)
         values = [record.value for record in await_records(reader, 3)]
         assert values == [b"1", b"0", b"1"]
-        assert {record.token.sequence for record in reader.seen} == {0}
 
 
 @pytest.mark.parametrize("policy", ["lasts", "sequence"])

@@ -45,4 +45,5 @@ if __name__ == "__main__":
     from spark.session import overlay_session
     from tests.spark.conftest import SETTINGS
 
-    run(overlay_session("interrupted", "local[2]", conf=SETTINGS), *map(Path, sys.argv[1:]))
+    given, place = map(Path, sys.argv[1:])
+    run(overlay_session("interrupted", "local[2]", conf=SETTINGS), given, place)

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
+from overlay.client.bounds import NoSequence
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from spark.columns import find_in_envelope, to_column
@@ -87,7 +88,8 @@ def fill_compacted(bootstrap: str, topic: str) -> None:
         producer.begin_transaction()
         for n in range(ROUND):
             headers: list[tuple[str, str | bytes | None]] = [("to", ("rome", "oslo", "bonn")[n % 3])]
-            headers += [("delay", str(n + number))] if n % 4 else []
+            headers += [("delay", str(5 * n))] if n % 4 else []
+            headers += [("odd", b"\xff\x00")] if n % 5 else []
             producer.produce(topic, None if n % 9 == 0 else b"%d" % number, f"k{n + number}", headers=headers)
         producer.flush(30)
         if number == 2:
@@ -100,6 +102,7 @@ def fill_compacted(bootstrap: str, topic: str) -> None:
 def log(bootstrap: str, compacting: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     topic = make_topic(bootstrap, "spark-source", PARTITIONS, KEPT)
     fill(bootstrap, topic, PARTITIONS)
+    produce(bootstrap, compacting, ["rome"])  # the segment before it can be compacted
     opened = open_log(bootstrap, tmp_path_factory.mktemp("log") / "config", topic)
     consumers = Path(opened.client.origin) / "consumers"
     consumers.mkdir()
@@ -255,6 +258,7 @@ def test_a_compacted_topic(spark: SparkSession, bootstrap: str, compacting: str,
     total = 5 * ROUND
 
     def is_compacted() -> bool:
+        produce(bootstrap, compacting, ["rome"])
         return len(read_committed(bootstrap, compacting)) < total // 2
 
     wait_until(is_compacted, 60, "keys that were written again are gone")
@@ -305,28 +309,33 @@ def test_a_column_of_another_type(log: Log) -> None:
 
 
 def test_what_is_wrong_is_told_at_planning(spark: SparkSession, log: Log) -> None:
-    """A filter when the frame is made, what the log says when it is planned; no executor has a part in either."""
+    """A filter when the frame is made, what Kafka says when it is planned; no executor has a part in either."""
     with pytest.raises(AnalysisException, match="FilterSyntaxError: line 1, column 8"):
         load(spark, log, sql="delay >")
-    with pytest.raises(AnalysisException, match="NoSequence: the stream has 3 partitions"):
-        load(spark, log, startingSequence=5).collect()
     with pytest.raises(AnalysisException, match="TopicNotFound"):
         options = {"bootstrap": log.client.kafka["bootstrap.servers"], "topic": "no-such-topic"}
         spark.read.format("overlay").options(**options).load().collect()
 
 
-def test_what_retention_removed(spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture) -> None:
+def test_a_sequence_where_there_is_none(log: Log) -> None:
+    ask = read_options({"config": log.client.origin, "stream": "S", "startingSequence": "5"})
+    with pytest.raises(NoSequence, match="the stream has 3 partitions"):
+        Planner(ask).plan()
+
+
+def test_what_retention_removed(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(50):
         producer.produce(topic, b"%d" % number)
     producer.flush(30)
     delete_below(bootstrap, topic, 20)
-    reader = spark.read.format("overlay").options(bootstrap=bootstrap, topic=topic, columns="offset")
-    assert reader.load().count() == 30  # nothing was asked for that is gone
-    with pytest.raises(AnalysisException, match="offset 9 is gone: the log begins at 20"):
-        reader.option("startingSequence", 10).load().collect()
-    assert reader.option("failOnDataLoss", "false").load().count() == 30
+    options = {"bootstrap": bootstrap, "topic": topic, "columns": "value"}
+    assert read_tasks(read_options(options))[0] == [*range(20, 50)]  # nothing was asked for that is gone
+    early = options | {"startingSequence": "10"}
+    with pytest.raises(DataLoss, match="offset 9 is gone: the log begins at 20"):
+        Planner(read_options(early)).plan()
+    assert read_tasks(read_options(early | {"failOnDataLoss": "false"}))[0] == [*range(20, 50)]
 
 
 def read_tasks(ask: Ask) -> tuple[list[int], int, int]:
@@ -360,12 +369,12 @@ def test_the_index_says_what_is_read(
     write_index(bootstrap, prefix, "S", headers_of)
     options = {"bootstrap": bootstrap, "definition": definition, "prefix": prefix, "columns": "value"}
     for question in ({"sql": "run = 5 OR run = 13"}, {"subjects": "r.5, r.13"}):
-        for size in ("100", "1000000"):
+        for size in ("300", "1000000"):
             asked = options | question | {"partitionBytes": size}
             found, read_offsets, tasks = read_tasks(read_options(asked))
             assert (found, read_offsets) == ([*range(500, 600), *range(1300, 1400)], 200)
-            assert (tasks > 10) is (size == "100")
-            assert read_tasks(read_options(asked | {"index": "false"}))[:2] == (found, 2000)
+            assert (tasks > 10) is (size == "300")
+        assert read_tasks(read_options(options | question | {"index": "false"}))[:2] == (found, 2000)
 
 
 def test_records_that_vanish_under_a_task(bootstrap: str, new_topic: NewTopicFixture) -> None:

@@ -13,7 +13,7 @@ import spark
 
 ROOT = Path(spark.__file__).parent
 SHELL = {"cli", "view", "demo", "gateway", "control"}
-TASKS = ("scan", "form", "partitions", "columns", "comparing", "values", "pushdown", "plan")
+TASKS = ("daemon", "scan", "form", "partitions", "columns", "comparing", "values", "pushdown", "plan")
 """What executors load: these name no session, so that nothing there starts Java."""
 
 
@@ -50,3 +50,13 @@ def test_loading_the_source_loads_no_shell() -> None:
     )
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=100)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_daemon_has_what_a_task_needs() -> None:
+    """In a process of its own, since what it loads stays: its kernels find the record, and no second thread of Python runs."""
+    text = (
+        "import sys, threading, spark.daemon as d; print(d.load_kernels(), threading.active_count(),"
+        " 'spark.scan' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=100)
+    assert found.stdout.split() == ["2", "1", "True"]

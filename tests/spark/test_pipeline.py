@@ -284,6 +284,7 @@ def test_metrics_have_the_service_s_names(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_the_program_goes_on_until_sigterm(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
     source = new_topic(retention_ms=-1)
     produce_source(bootstrap, source, range(30))
@@ -295,10 +296,15 @@ def test_the_program_goes_on_until_sigterm(bootstrap: str, new_topic: NewTopicFi
     command = [*program, "--config", str(folder), "--consumer", "c", "--master", "local[2]"]
     with (tmp_path / "log").open("wb") as log:
         job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+        def has_written(count: int) -> bool:
+            assert job.poll() is None, (tmp_path / "log").read_text()
+            return len(read_all(bootstrap, f"{source}-out")) == count
+
         try:
-            wait_until(lambda: len(read_all(bootstrap, f"{source}-out")) == 10, 90, "the first records")
+            wait_until(lambda: has_written(10), 200, "the first records")
             produce_source(bootstrap, source, range(30, 60))
-            wait_until(lambda: len(read_all(bootstrap, f"{source}-out")) == 20, 60, "the others")
+            wait_until(lambda: has_written(20), 100, "the others")
             job.send_signal(signal.SIGTERM)
             assert job.wait(60) == 0, (tmp_path / "log").read_text()
         finally:

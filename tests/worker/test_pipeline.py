@@ -40,7 +40,7 @@ def make_stream(on_corrupt: OnCorrupt = OnCorrupt.STOP) -> StreamConfig:
 
 def make_reader(name: str = "c", pattern: str = ">", sql: str = "") -> Reader:
     envelope = make_envelope("S", name, full=False, source_time=False)
-    outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, True, envelope)
+    outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, envelope)
     accepts = compile_sql(sql, make_stream().properties) if sql else None
     return Reader(("S", name), (Pattern.parse(pattern),), outlet, accepts)
 

@@ -97,6 +97,31 @@ def test_a_consumer_that_wants_nothing_of_the_log_is_at_its_end_at_once(
     assert not read_committed(scene.bootstrap, output)
 
 
+def test_what_was_left_out_does_not_lie_ahead(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """A filter takes the first run and leaves out the others, whose subjects the consumer wants: it leaps to the end."""
+    topic = new_topic()
+    end = write_runs(scene, topic, ["wanted.x", *PLACES[:3]])
+    scene.add_stream(
+        "S",
+        topic,
+        subject={"header": "to"},
+        index={"chunk_records": 500, "chunk_age": "200ms", "terms": ["place"]},
+        properties={"place": {"type": "string", "from": "{header:to}"}},
+    )
+    with serve(scene, wait=False):
+        await_indexed(scene, topic, end)
+    more = {"ack_policy": "explicit", "max_ack_pending": 10_000, "filter": {"sql": "place = 'wanted.x'"}}
+    scene.add_consumer("S", "c", "*.x", **more)
+    with serve(scene) as served:
+        found = await_state(
+            served,
+            "c",
+            lambda found: found["acks"]["num_ack_pending"] == RUN and not found["acks"]["num_pending"],
+            "has nothing ahead of it",
+        )
+        assert (found["num_pending"], found["num_pending_is"]) == (0, "exact")
+
+
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))
 def test_visits_come_to_every_offset_and_to_the_end(offsets: list[int], end: int) -> None:
     wanted = sorted(offsets)

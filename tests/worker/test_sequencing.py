@@ -18,12 +18,15 @@ from overlay import open as open_client
 from overlay.cli import overlay
 from overlay.client.bounds import NoSequence
 from overlay.index.ledger import Ledger
+from overlay.index.rounds import Standing, restart
+from overlay.index.runs import encode
 from overlay.scan.decode import NO_STOP
 from overlay.source.index import index_topic
 from overlay.source.mark import Mark
 from overlay.worker.pipeline import Task
-from overlay.worker.sequencing import RENEW_MS, Sequencing, cut, find_mark
+from overlay.worker.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
 from tests.oracle.batches import Record
+from tests.oracle.ledger import Twin
 from tests.source.test_start import delete_below
 from tests.support.batches import build
 from tests.support.kafka import NewTopicFixture, make_topic
@@ -231,6 +234,52 @@ def test_a_topic_created_again(scene: Scene, new_topic: NewTopicFixture) -> None
     assert sequences[0] > last
 
 
+@pytest.mark.parametrize("forged", ["crc", "epoch"])
+def test_a_log_cut_by_an_unclean_election(scene: Scene, new_topic: NewTopicFixture, forged: str) -> None:
+    """The batch at the end of the ledger's part is another one now: that partition restarts behind the last chunk that holds,
+    what stands there gets sequences of its own, above all others, and the other partition keeps its own."""
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        produce(scene.bootstrap, topic, ["a.x"] * 10, partition=partition)
+    add_stream(scene, topic)
+    with serve(scene) as served:
+        wait_until(lambda: sum(find_chunk_ends(served, topic)) == 20, DEADLINE_S, "the first records are in chunks")
+        produce(scene.bootstrap, topic, ["a.y"] * 5, partition=0)
+        wait_until(lambda: read_ledger(scene).ends.get((topic, 0)) == 15, DEADLINE_S, "the ledger has everything")
+    before = read_ledger(scene)
+    epoch, crc = before.marks[topic, 0]
+    # what the ledger tells of the last batch of partition 0 is no more what stands in the log
+    mark = Mark(15, epoch, crc ^ 1) if forged == "crc" else Mark(15, epoch + 1, crc)
+    value = encode("S", restart(Standing(before.next_sequence), {(topic, 0): mark}))
+    writer = Producer({"bootstrap.servers": scene.bootstrap})
+    writer.produce(index_topic(scene.prefix, "S"), value[1], value[0])
+    assert not writer.flush(30)
+    output = scene.add_consumer("S", "c")
+    with serve(scene) as served:
+        await_caught_up(served, "c")
+    after = read_ledger(scene)
+    kept = find_resumed(before, after, topic)
+    assert kept <= 15
+    for place, sequence in before.sequences.items():
+        if place[0] == (topic, 1) or place[1] < kept:
+            assert after.sequences[place] == sequence
+    renumbered = [after.sequences[(topic, 0), offset] for offset in range(kept, 15)]
+    assert all(sequence > before.next_sequence for sequence in renumbered) and renumbered == sorted(renumbered)
+    check_in_order(read_committed(scene.bootstrap, output), want(scene, [topic]), after)
+
+
+def find_chunk_ends(served: Served, topic: str) -> list[int]:
+    found = served.stream("S")["index"]["partitions"]
+    return [found[f"{topic}-{partition}"]["position"] for partition in (0, 1) if f"{topic}-{partition}" in found]
+
+
+def find_resumed(before: Twin, after: Twin, topic: str) -> int:
+    """The first offset of partition 0 whose sequence is another one than before."""
+    return next(
+        o for o in range(16) if before.sequences.get(((topic, 0), o)) != after.sequences.get(((topic, 0), o), -1)
+    )
+
+
 def test_partitions_that_are_added_and_retention(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=2)
     write(scene, topic, 10, partitions=2)
@@ -348,3 +397,13 @@ def test_standings_are_renewed() -> None:
     rounds, given_out = sequencing.give_out(again, RENEW_MS + 1)
     assert len(rounds) == 2 and given_out == {"S": 5}  # the renewal takes a sequence
     assert ledger.end_of(("u", 0)) == 1 and ledger.sequence_of(("t", 0), np.arange(3)).tolist() == [1, 4, 0]
+
+
+def test_rounds_of_a_busy_stream_linger() -> None:
+    """At 1,000 records a second they are 5 ms apart; slower streams and longer rounds wait for nothing."""
+    linger = Linger()
+    assert linger.find_pause("S", 100, 10.0) == 0
+    assert linger.find_pause("S", 102, 10.001) == pytest.approx(LINGER_S - 0.001)
+    assert linger.find_pause("T", 50_000, 10.001) == 0
+    assert linger.find_pause("S", 103, 10.003) == 0
+    assert linger.find_pause("S", 9_000, 10.011) == 0

@@ -1,0 +1,45 @@
+"""The reply topic, read from its present end: all clients of an overlay share it, and each knows its own answers."""
+
+from __future__ import annotations
+
+import contextlib
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.connection import Properties, for_confluent
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+
+OPEN_S = 10.0
+WAIT_MS = 50
+"""How long the broker may hold a fetch back: whoever asks waits for the answer."""
+_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def open_replies(kafka: Properties, topic: str, group: str) -> Consumer:
+    """Reads all partitions of the topic. `group` is never committed to. Raises SourceUnavailable, CredentialsRefused."""
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
+    consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS})
+    with contextlib.ExitStack() as closing:
+        closing.callback(consumer.close)
+        try:
+            found = consumer.list_topics(topic, OPEN_S).topics[topic]
+            if found.error is not None:
+                raise SourceUnavailable(
+                    f"{topic}: {found.error.str()}. The service makes this topic when it starts: does it run?"
+                )
+            places = [TopicPartition(topic, partition) for partition in found.partitions]
+            # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
+            ends = [consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1] for place in places]
+            consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
+        except KafkaException as error:
+            raise judge(topic, "Read", error.args[0]) from error
+        closing.pop_all()
+    return consumer
+
+
+def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
+    """What to tell of an error of Kafka's."""
+    if error.code() in _REFUSALS:
+        return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
+    return SourceUnavailable(f"{topic}: {error.str()}")

@@ -1,0 +1,31 @@
+"""What a new config changes in a machine that runs, beside the numbers that are looked up in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlay.config.consumer import ConsumerConfig
+
+from .effects import Effect, Rewind
+from .endings import Sampling
+from .pace import Pace
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+def change(machine: Machine, new: ConsumerConfig) -> list[Effect]:
+    """Go on with `new`, which has its defaults and was found allowed (overlay.config.update)."""
+    old, window = machine.config, machine.window
+    machine.config = window.config = machine.waiting.config = new
+    machine.sampling = Sampling(new.sample_freq, machine.sampling.rest)
+    if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
+        machine.pace = Pace(new, machine.up_to, machine.burst)
+    if old.deliver_subject != new.deliver_subject:
+        # nobody reads the old one any more
+        window.requeue_all()
+    if (old.filters, old.filter) == (new.filters, new.filter):
+        return []
+    machine.up_to, machine.beyond = machine.position, 0
+    machine.offers.clear()
+    return [Rewind(machine.up_to)]

@@ -1,0 +1,27 @@
+"""What counts as a message's size for max_bytes and for pace: its token as well, as servers have it (facts/jetstream e, f)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlay.index.ragged import Ints
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+_TIME_DIGITS = 19
+
+
+def measure_token(machine: Machine, again: Ints | None) -> int:
+    """Length of the next message's token; 0 where nothing counts bytes. `again`: its row, if it goes out again."""
+    config, window = machine.config, machine.window
+    if not config.max_bytes and machine.pace.is_even and config.is_push:
+        return 0
+    stream, consumer = config.id
+    numbers = [window.delivered.consumer + 1, machine.num_pending - (again is None)]
+    if again is None:
+        numbers += [1, machine.offers.peek()[0]]
+    else:
+        pending = window.pending
+        numbers += [int(pending.view("deliveries")[again[0]]) + 1, int(pending.view("sequence")[again[0]])]
+    return len(f"$JS.ACK.{stream}.{consumer}.....") + sum(len(str(number)) for number in numbers) + _TIME_DIGITS

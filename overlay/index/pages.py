@@ -1,0 +1,371 @@
+"""The rows of a ledger, packed: two to four bytes for one that goes on where the last ones ended. Kernels find their way in it.
+
+A row gives `count` offsets of a partition, from first_offset on, as many sequences, from first_sequence on. Rows come in the
+order of sequences, and within a partition in that of offsets. Mostly both go on without a gap: the sequence where the row
+before ended, the offset where the partition's last row did. So a row is
+
+    head    2 * the partition's code, + 1 if there are gaps
+    gaps    if there are: the sequences left out, the offsets left out
+    count
+
+each a varint, seven bits a byte, lowest first, the highest bit says that more come. The count is last so that it can be written
+anew: a row that goes on from the last one in both is none of its own.
+
+Rows stand in pages. What a page begins with is kept beside it: its first sequence, and of each partition where its last row
+before that ended (its mark). So a page can be read without those before it, and is found by bisection: by sequence, or by
+the marks of a partition. A page has at most PAGE_ROWS rows, more with many partitions, so that the marks take about
+a byte a row at most. To find one row is to read half a page on average, some microseconds.
+
+What retention has taken is hidden at once, row by row. Its memory comes back when a quarter of the pages hold nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+PAGE_ROWS = 1024
+ROW_BYTES = 5 + 3 * 9
+"""The most that a row takes."""
+PART = 1 << 16
+"""Rows that are packed at once, since room has to be there for the most that they may take."""
+
+_POS, _COUNT_AT, _CODE, _COUNT, _SEQUENCE, _LEFT, _PAGES = range(7)
+# of the tail: bytes in use; where the last row's count is, its partition (-1: it is closed), its count; the sequence it ends
+# with; room for rows in the last page; pages in use
+
+
+class Pages:
+    """Not for two threads at once. Partitions are numbers from 0 on; `enlist` makes them known."""
+
+    def __init__(self, page_rows: int = PAGE_ROWS) -> None:
+        self._page_rows = page_rows
+        self._data = np.empty(0, np.uint8)
+        self._at, self._sequences, self._sizes = (np.zeros(1, np.int64) for _ in range(3))
+        self._marks = np.zeros((1, 0), np.int64)
+        self._tips, self._lows = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._tail = np.array([0, 0, -1, 0, 0, 0, 0], np.int64)
+
+    def __len__(self) -> int:
+        """Rows in memory; retention may have taken some of them."""
+        return int(self._sizes[: self._used].sum())
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self._data, self._at, self._sequences, self._sizes, self._marks, self._tips, self._lows)
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def _used(self) -> int:
+        return int(self._tail[_PAGES])
+
+    @property
+    def _shelf(self) -> tuple[npt.NDArray[np.uint8], Ints, Ints, Ints]:
+        """What kernels read from."""
+        used = self._used
+        return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
+
+    def enlist(self, codes: int) -> None:
+        """Have room for so many partitions."""
+        more = codes - self._tips.size
+        if more > 0:
+            more = max(more, self._tips.size, 8)
+            self._tips, self._lows = (np.pad(column, (0, more)) for column in (self._tips, self._lows))
+            self._marks = np.pad(self._marks, ((0, 0), (0, more)))
+
+    def append(self, codes: Ints, first_sequence: Ints, first_offset: Ints, count: Ints) -> None:
+        """Rows of at least one record, in their order, above all that are there."""
+        limit = self._page_rows * max(1, self._tips.size // 128)
+        for begin in range(0, codes.size, PART):
+            part = slice(begin, begin + PART)
+            size = min(PART, codes.size - begin)
+            self._data = _grow(self._data, int(self._tail[_POS]), size * ROW_BYTES)
+            self._at, self._sequences, self._sizes, self._marks = (
+                _grow(column, self._used + 1, size // limit + 2)
+                for column in (self._at, self._sequences, self._sizes, self._marks)
+            )
+            _pack(
+                codes[part], first_sequence[part], first_offset[part], count[part],
+                self._data, self._at, self._sequences, self._sizes, self._marks, self._tips, self._lows, self._tail, limit,
+            )  # fmt: skip
+
+    def void(self, code: int, end: int) -> None:
+        """Take away what a partition has from an offset on. Writes anew all rows from there on."""
+        if self._tips[code] <= end:
+            return
+        page = max(int(np.searchsorted(self._marks[: self._used, code], end, side="right")) - 1, 0)
+        rows = np.empty((4, int(self._sizes[page : self._used].sum())), np.int64)
+        tips = self._marks[page].copy()
+        _unpack(*self._shelf, page, tips.copy(), rows)
+        tips[code] = min(tips[code], end)  # those below may be gone
+        self._close(page, tips)
+        codes, _, first_offset, count = rows
+        count[:] = np.where(codes == code, np.clip(end - first_offset, 0, count), count)
+        lows = self._lows.copy()
+        self.append(*rows[:, count > 0])
+        self._lows[:] = lows  # they are not new
+
+    def forget(self, starts: Ints) -> None:
+        """Of each partition, hide the offsets below its start."""
+        self._lows[: starts.size] = np.maximum(self._lows[: starts.size], starts)
+        used, marks = self._used, self._marks[: self._used]
+        ends = np.concatenate((marks[1:], self._tips[None]))
+        kept = np.any((ends > marks) & (ends > self._lows), axis=1)
+        if used and 4 * int(kept.sum()) <= 3 * used:
+            self._keep(kept)
+
+    def find_sequences(self, code: int, offsets: Ints) -> Ints:
+        """Of each offset of a partition its sequence, 0 for none. Takes a sort where offsets do not ascend."""
+        out = np.zeros(offsets.size, np.int64)
+        if not _find_sequences(*self._shelf, code, self._lows[code], offsets, out):
+            order = np.argsort(offsets, kind="stable")
+            found = np.zeros(offsets.size, np.int64)
+            _find_sequences(*self._shelf, code, self._lows[code], offsets[order], found)
+            out[order] = found
+        return out
+
+    def find_sequence(self, code: int, offset: int) -> int:
+        """That of the first record of a partition from an offset on, 0 where there is none."""
+        start = max(offset, int(self._lows[code]))
+        page = max(int(np.searchsorted(self._marks[: self._used, code], start, side="right")) - 1, 0)
+        first_offset, first_sequence = _find_row(*self._shelf, code, page, start, 0)
+        return int(first_sequence + max(start - first_offset, 0)) if first_sequence else 0
+
+    def find_offset(self, code: int, sequence: int) -> int:
+        """That of the first record of a partition from a sequence on, -1 where there is none."""
+        low = int(self._lows[code])
+        first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)
+        return int(max(first_offset + max(sequence - first_sequence, 0), low)) if first_sequence else -1
+
+    def locate(self, sequence: int) -> Sequence[int]:
+        """Code, first sequence, first offset and count of what the row that reaches beyond a sequence has from there on.
+
+        The first such row is taken; a count of 0 says that there is none.
+        """
+        found: Sequence[int] = _locate(*self._shelf, self._find_page(sequence), self._lows, sequence)
+        return found
+
+    def _find_page(self, sequence: int) -> int:
+        return max(int(np.searchsorted(self._sequences[: self._used], sequence, side="right")) - 1, 0)
+
+    def _close(self, pages: int, tips: Ints) -> None:
+        """Keep so many pages, behind which partitions stand at these offsets. What comes next begins another."""
+        pos = self._at[pages]
+        self._tips[:] = tips
+        self._tail[:] = pos, pos, -1, 0, 0, 0, pages
+
+    def _keep(self, kept: npt.NDArray[np.bool_]) -> None:
+        """Let go of the other pages."""
+        used, at = self._used, self._at
+        edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
+        data = [self._data[at[first] : at[end]] for first, end in edges]
+        sizes = np.diff(at[: used + 1])[kept]
+        goes_on = bool(kept[-1])
+        self._data = np.concatenate(data) if data else np.empty(0, np.uint8)
+        self._sequences, self._sizes, self._marks = (
+            np.concatenate((column[:used][kept], column[:1])) for column in (self._sequences, self._sizes, self._marks)
+        )
+        self._at = np.concatenate(([0], np.cumsum(sizes)))
+        if goes_on:
+            self._tail[[_POS, _COUNT_AT]] -= self._tail[_POS] - self._at[-1]
+            self._tail[_PAGES] = sizes.size
+        else:
+            self._close(sizes.size, self._tips)
+
+
+def _grow(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
+    """The same, with room for so many items more."""
+    if used + more <= len(column):
+        return column
+    larger = np.zeros((max(used + more, used * 5 // 4), *column.shape[1:]), column.dtype)
+    larger[:used] = column[:used]
+    return larger
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _put(data, pos, value):  # type: ignore[no-untyped-def]
+    while value > 127:
+        data[pos] = value & 127 | 128
+        value >>= 7
+        pos += 1
+    data[pos] = value
+    return pos + 1
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _get(data, pos):  # type: ignore[no-untyped-def]
+    """A varint and where it ends."""
+    value = np.int64(data[pos])
+    pos += 1
+    if value > 127:
+        value &= 127
+        shift = 7
+        while True:
+            byte = np.int64(data[pos])
+            pos += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+    return value, pos
+
+
+@nb.njit(inline="always", cache=True, nogil=True)
+def _read_row(data, pos):  # type: ignore[no-untyped-def]
+    """Where a row ends, its partition, the sequences and offsets left out before it, its count."""
+    sequences, offsets = np.int64(0), np.int64(0)
+    head, count = np.int64(data[pos]), np.int64(data[pos + 1])
+    if (head | count) < 128 and not head & 1:  # as nearly all are: one branch that is foreseen
+        return pos + 2, head >> 1, sequences, offsets, count
+    head, pos = _get(data, pos)
+    if head & 1:
+        sequences, pos = _get(data, pos)
+        offsets, pos = _get(data, pos)
+    count, pos = _get(data, pos)
+    return pos, head >> 1, sequences, offsets, count
+
+
+@nb.njit(cache=True, nogil=True)
+def _pack(  # type: ignore[no-untyped-def]
+    codes, first_sequence, first_offset, counts, data, at, sequences, sizes, marks, tips, lows, tail, limit
+):  # fmt: skip
+    pos, count_at, last, last_count = tail[_POS], tail[_COUNT_AT], tail[_CODE], tail[_COUNT]
+    next_sequence, left, pages = tail[_SEQUENCE], tail[_LEFT], tail[_PAGES]
+    for i in range(codes.size):
+        code, count = codes[i], counts[i]
+        # below it is nothing that is not hidden, and it itself is not
+        lows[code] = min(lows[code], first_offset[i])
+        if code == last and first_sequence[i] == next_sequence and first_offset[i] == tips[code]:
+            count += last_count
+            pos = count_at
+        else:
+            if left == 0:
+                at[pages], sequences[pages], sizes[pages] = pos, first_sequence[i], 0
+                for j in range(tips.size):
+                    marks[pages, j] = tips[j]
+                pages += 1
+                left, next_sequence = limit, first_sequence[i]
+            gaps = first_sequence[i] - next_sequence, first_offset[i] - tips[code]
+            has_gaps = gaps[0] > 0 or gaps[1] > 0
+            pos = _put(data, pos, code * 2 + has_gaps)
+            if has_gaps:
+                pos = _put(data, pos, gaps[0])
+                pos = _put(data, pos, gaps[1])
+            count_at = pos
+            left -= 1
+            sizes[pages - 1] += 1
+        pos = _put(data, pos, count)
+        last, last_count = code, count
+        tips[code], next_sequence = first_offset[i] + counts[i], first_sequence[i] + counts[i]
+    at[pages] = pos
+    tail[_POS], tail[_COUNT_AT], tail[_CODE], tail[_COUNT] = pos, count_at, last, last_count
+    tail[_SEQUENCE], tail[_LEFT], tail[_PAGES] = next_sequence, left, pages
+
+
+@nb.njit(cache=True, nogil=True)
+def _unpack(data, at, sequences, marks, page, tips, rows):  # type: ignore[no-untyped-def]
+    """All rows from a page on, as four columns."""
+    row = 0
+    for i in range(page, sequences.size):
+        pos, sequence = at[i], sequences[i]
+        while pos < at[i + 1]:
+            pos, code, gap, left_out, count = _read_row(data, pos)
+            sequence += gap
+            tips[code] += left_out
+            rows[0, row], rows[1, row], rows[2, row], rows[3, row] = code, sequence, tips[code], count
+            tips[code] += count
+            sequence += count
+            row += 1
+
+
+@nb.njit(cache=True, nogil=True)
+def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
+    """The last page, from `low` on, that begins at or below an offset of a partition."""
+    high = marks.shape[0]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if marks[middle, code] <= offset:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # type: ignore[no-untyped-def]
+    """False where they would have to be read backwards."""
+    pages = sequences.size
+    # the row at hand has the offsets from `first` to `after`, shifted; the next one is at `pos`, the page ends at `stop`
+    page, pos, stop, sequence = -1, np.int64(0), np.int64(0), np.int64(0)
+    first, after, shift = np.int64(0), np.int64(0), np.int64(0)
+    i = 0
+    while i < offsets.size:
+        while i < offsets.size and first <= offsets[i] < after:
+            out[i] = offsets[i] + shift if offsets[i] >= low else 0
+            i += 1
+        if i == offsets.size:
+            break
+        offset = offsets[i]
+        if offset < first:
+            if i and offset < offsets[i - 1]:
+                return False
+            i += 1
+        elif page + 1 < pages and (page < 0 or offset >= marks[page + 1, code]):
+            page = _seek(marks, code, offset, page + 1)
+            pos, stop, sequence = at[page], at[page + 1], sequences[page]
+            first = after = marks[page, code]
+        elif pos == stop:
+            first = after  # what comes behind it is in no row of the page
+            i += 1
+        else:
+            other = np.int64(-1)
+            while pos < stop and other != code:
+                pos, other, gap, left_out, count = _read_row(data, pos)
+                sequence += gap + count
+                if other == code:
+                    first = after + left_out
+                    after = first + count
+                    shift = sequence - after
+    return True
+
+
+@nb.njit(cache=True, nogil=True)
+def _find_row(data, at, sequences, marks, code, page, offset, sequence):  # type: ignore[no-untyped-def]
+    """First offset and sequence of a partition's first row, from a page on, that reaches beyond both; sequence 0 for none."""
+    for i in range(page, sequences.size):
+        tip = marks[i, code]
+        if i + 1 < sequences.size and marks[i + 1, code] == tip:
+            continue
+        pos, at_sequence = at[i], sequences[i]
+        while pos < at[i + 1]:
+            pos, other, gap, left_out, count = _read_row(data, pos)
+            at_sequence += gap + count
+            if other == code:
+                tip += left_out + count
+                if tip > offset and at_sequence > sequence:
+                    return tip - count, at_sequence - count
+    return np.int64(0), np.int64(0)
+
+
+@nb.njit(cache=True, nogil=True)
+def _locate(data, at, sequences, marks, page, lows, sequence):  # type: ignore[no-untyped-def]
+    tips = np.empty(lows.size, np.int64)
+    for i in range(page, sequences.size):
+        for j in range(tips.size):
+            tips[j] = marks[i, j]
+        pos, at_sequence = at[i], sequences[i]
+        while pos < at[i + 1]:
+            pos, code, gap, left_out, count = _read_row(data, pos)
+            at_sequence += gap + count
+            tips[code] += left_out + count
+            if at_sequence > sequence and tips[code] > lows[code]:
+                first_sequence, first_offset = at_sequence - count, tips[code] - count
+                passed = max(sequence - first_sequence, lows[code] - first_offset, 0)
+                return code, first_sequence + passed, first_offset + passed, count - passed
+    return np.int64(0), np.int64(0), np.int64(0), np.int64(0)
