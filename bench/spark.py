@@ -12,6 +12,8 @@ flights (lz4, one partition) are repeated three times as often as `--scale` says
 - index: how fast `spark.index` indexes the flights. The peer `one-core` is the same with local[1]; each runs in a process of
   its own, which indexes a small topic first.
 
+A question or a job that takes more than five minutes is given up.
+
 The sides of the questions:
 
 - overlay: `format("overlay")` with the option `subjects`.

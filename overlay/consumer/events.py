@@ -75,7 +75,9 @@ class Nakked:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    stream_seq: int
+    """Somebody still works on these stream sequences."""
+
+    sequences: Ints
     reply: Reply = ""
 
 
@@ -165,7 +167,7 @@ def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Eve
         case Verb.NAK:
             return (Nakked(*numbers, ack.delay, reply),)
         case Verb.PROGRESS:
-            return (Progressed(token.stream_seq, reply),)
+            return (Progressed(sequences, reply),)
         case Verb.TERM:
             return (Termed(*numbers, ack.text, reply),)
         case Verb.NEXT:

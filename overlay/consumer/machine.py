@@ -193,8 +193,8 @@ class Machine:
             self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
 
     def _progress(self, event: events.Progressed, now: int) -> None:
-        if self._is_known(event.stream_seq) and self._hears(event.reply, now):
-            self.window.progress(event.stream_seq, now)
+        if self._is_known(int(event.sequences.max())) and self._hears(event.reply, now):
+            self.window.progress(event.sequences, now)
 
     def _term(self, event: events.Termed, now: int) -> None:
         if not self._is_known(event.stream_seq) or not self._hears(event.reply, now):
@@ -251,6 +251,8 @@ class Machine:
             self.active_at = now
 
     def _pause(self, event: events.Paused, now: int) -> None:
+        if event.until == self.paused_until:
+            return  # asked for twice, told of once
         self.paused_until = event.until
         self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
 

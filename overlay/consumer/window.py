@@ -227,14 +227,14 @@ class Window:
         self._touch(np.array([sequence]))
         return True
 
-    def progress(self, sequence: int, now: int) -> None:
-        """Begin the timer of a pending message again. A queued one stays queued."""
-        rows = self.pending.find_pending(self.pending.find(np.array([sequence])))
+    def progress(self, sequences: Ints, now: int) -> None:
+        """Begin the timers of pending messages again. A queued one stays queued."""
+        rows = self.pending.find_pending(self.pending.find(distinct(sequences)))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
         if rows.size:
             self.pending.become(rows, Row.WAITING)
             self._arm(rows, now)
-            self._touch(np.array([sequence]))
+            self._touch(self.pending.view("sequence")[rows].copy())
 
     def read(self, consumer_seq: int, now: int) -> None:
         """The reader group has passed all deliveries up to `consumer_seq`: their timers start."""

@@ -53,6 +53,8 @@ class Seat:
         """What was said as the machine takes it."""
         if not said.sequences.size:
             return ()
+        if said.verb is Verb.PROGRESS:
+            return (Progressed(said.sequences),)
         if said.verb is not Verb.ACK:
             return _one_by_one(said)
         if self.machine.config.ack_policy is AckPolicy.EXPLICIT:
@@ -75,12 +77,11 @@ class Seat:
 
 
 def _one_by_one(said: Said) -> Iterable[Event]:
+    """Naks and terms: each of them is an advisory of its own anyway."""
     columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
     for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
         if said.verb is Verb.NAK:
             yield Nakked(sequence, consumer_seq, deliveries)
-        elif said.verb is Verb.PROGRESS:
-            yield Progressed(sequence)
         else:
             yield Termed(sequence, consumer_seq, deliveries)
 

@@ -21,8 +21,8 @@ never merged.
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numba as nb
@@ -34,6 +34,8 @@ from overlay.source.mark import Mark, Source
 from .pages import PAGE_ROWS, Pages
 from .rounds import Standing
 from .runs import Ints, Round, Rounds, Run, encode, parse_values
+
+_NO_LOCK = nullcontext()
 
 
 class Refusal(enum.IntEnum):
@@ -49,22 +51,22 @@ class Refusal(enum.IntEnum):
 
 
 class Ledger:
-    """May be asked in one thread while another takes rounds in."""
+    """`lock`: held while rounds are taken in and while they are asked for, so that two threads may; a copy has none."""
 
-    def __init__(self, page_rows: int = PAGE_ROWS) -> None:
+    def __init__(self, page_rows: int = PAGE_ROWS, lock: AbstractContextManager[object] = _NO_LOCK) -> None:
         self._codes: dict[Source, int] = {}
         self._names: list[Source] = []
         self._pages = Pages(page_rows)
         self._ends, self._epochs, self._crcs = (np.zeros(0, np.int64) for _ in range(3))
         self._next = 1
-        self._lock = threading.Lock()
+        self._lock = lock
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which are not made while rounds are taken in."""
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=_NO_LOCK)
 
     def __len__(self) -> int:
         """Rows in memory, see the module's essay. Some of them retention may have taken."""

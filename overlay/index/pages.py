@@ -108,7 +108,7 @@ class Pages:
         codes, _, first_offset, count = rows
         count[:] = np.where(codes == code, np.clip(end - first_offset, 0, count), count)
         lows = self._lows.copy()
-        self.append(*rows[:, count > 0])
+        self.append(*np.ascontiguousarray(rows[:, count > 0]))  # no kernel is compiled for columns with strides
         self._lows[:] = lows  # they are not new
 
     def forget(self, starts: Ints) -> None:

@@ -156,14 +156,23 @@ def mark_after(batches: Batches, position: int) -> Mark:
 class Feed:
     """Fetches for its lanes until it is closed. `changed` is set whenever a lane has something ready."""
 
-    def __init__(self, client: AIOKafkaClient, *, partition_bytes: int = PARTITION_BYTES, requests: int = 1) -> None:
-        """`requests`: that may be under way to a broker; more than one for lanes that never wait for what is not there yet."""
+    def __init__(
+        self,
+        client: AIOKafkaClient,
+        *,
+        partition_bytes: int = PARTITION_BYTES,
+        requests: int = 1,
+        apart: int = 0,
+    ) -> None:
+        """`requests`: that may be under way to a broker; more than one for lanes that never wait for what is not there yet.
+        `apart`: feeds of a client with different numbers have connections of their own, and do not wait for each other."""
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
         self._client = client
         self._partition_bytes = partition_bytes
         self._lanes: list[Lane] = []
         self._requests = requests
+        self._apart = apart
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="feed")
@@ -251,7 +260,7 @@ class Feed:
         asked = {lane.tp: (lane, lane.position) for lane in lanes}
         asked_lanes = set(lanes)
         try:
-            response = await fetch(self._client, node, request)
+            response = await fetch(self._client, node, request, apart=self._apart)
             stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
             if any(stale):
                 await self._refresh()

@@ -11,6 +11,7 @@ sequencer knew.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -50,7 +51,7 @@ class Index:
         self.stream, self._with_chunks = stream, with_chunks
         self.scope = find_scope(stream)
         self.chunks: dict[Source, Chunks] = {}
-        self.ledger = Ledger()
+        self.ledger = Ledger(lock=threading.Lock())
         self.position = 0
         """How far its index topic has been read."""
         self.foreign = 0

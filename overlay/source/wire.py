@@ -35,19 +35,24 @@ VIEW_BYTES = 4 << 10
 _SIZE = struct.Struct(">i")
 
 
-async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest) -> Any:
-    """A broker's response, whose record batches are views of one buffer. Raises KafkaError."""
-    connection = await client._get_conn(node, group=GROUP)
+async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apart: int = 0) -> Any:
+    """A broker's response, whose record batches are views of one buffer. Raises KafkaError.
+
+    Brokers answer a connection's requests one after the other. With another number in `apart` it is another connection, where
+    no fetch that waits for new records is in front of this one.
+    """
+    group = GROUP + apart
+    connection = await client._get_conn(node, group=group)
     if connection is None:
         raise NodeNotReadyError(f"no connection to broker {node}")
     Frames.take_over(connection)
-    return await client.send(node, request, group=GROUP)
+    return await client.send(node, request, group=group)
 
 
 def hang_up(client: AIOKafkaClient) -> None:
     """Close the connections on which answers are awaited that nobody wants any more: they would delay those to come."""
     for (_, group), connection in list(client._conns.items()):
-        if group == GROUP and connection._requests:
+        if group >= GROUP and connection._requests:
             connection.close()
 
 

@@ -122,7 +122,7 @@ class Clerk:
 
     async def run(self, send_plain: SendPlain) -> None:
         """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
-        feed = Feed(self.client)
+        feed = Feed(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
         watching: asyncio.Task[None] | None = None
         try:
             await self.listening.open(feed)

@@ -1,8 +1,8 @@
 """Reading records again that are to be delivered once more and are not at hand.
 
-The wanted offsets are read in stretches, several under way at once by one feed; neighbours with a small gap between them are
-one stretch, since a gap that is read costs less than another fetch. What the log does not hold any more is told apart from what
-it holds.
+The wanted offsets are read in stretches, several under way at once; neighbours with a small gap between them are one stretch,
+since a gap that is read costs less than another fetch. One feed reads all of them, on connections of its own: behind a fetch
+that waits for new records each would take half a second. What the log does not hold any more is told apart from what it holds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Recall:
         recalled = Recalled()
         if not wanted:
             return recalled
-        feed = Feed(self.client, requests=AT_ONCE)
+        feed = Feed(self.client, requests=AT_ONCE, apart=2)
         try:
             for stream, sequences in wanted.items():
                 pieces = [

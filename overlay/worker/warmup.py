@@ -25,6 +25,7 @@ from overlay.desk.hearing import Hearing
 from overlay.desk.printing import Printing
 from overlay.desk.seat import Beginning, seat
 from overlay.index.ledger import Ledger
+from overlay.index.rounds import restart
 from overlay.logs import get_logger
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
@@ -66,6 +67,8 @@ def load_kernels() -> None:
         outcome = Pipeline({"W": stream}, {}, {"W": "w.index"}, {"W": ledger}).run([task], 0)
         assert ledger.sequence_from(task.source, 0) == ledger.positions_at(1)[task.source] + 1 == 1
         assert sum(outcome.delivered.values()) == len(plain)
+        assert ledger.locate(1) is not None
+        assert not ledger.append(restart(ledger.standing, {task.source: Mark(0)}))  # as after an unclean election
         _load_desk(plain[0].outlet, [offer for _, offer in outcome.offers])
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
     # of them and hold up deliveries for 100 ms

@@ -85,7 +85,7 @@ class BesideADict(RuleBasedStateMachine):
                 self.driver.do(Termed(sequence, consumer_seq, deliveries))
                 self.model.ack(sequence, now)
             case "progress":
-                self.driver.do(Progressed(sequence))
+                self.driver.do(Progressed(some(sequence)))
                 self.model.progress(sequence, now)
             case _:
                 delay = 3 * SECOND if verb == "delay" else None
@@ -266,6 +266,13 @@ def test_nobody_reads_nothing_is_sent() -> None:
     driver.do(Unbound())
     driver.offer(1)
     assert len(driver.sent()) == 2
+
+
+def test_a_pause_that_is_asked_for_twice_is_told_of_once() -> None:
+    driver = Driver(configure())
+    until = driver.now + SECOND
+    told = [effect for _ in range(2) for effect in driver.do(Paused(until)) if isinstance(effect, Advise)]
+    assert told == [Advise(Advisory.PAUSE, is_paused=True, until=until)]
 
 
 def test_a_pause_ends_by_itself_or_by_request() -> None:

@@ -29,7 +29,7 @@ def act(driver: Driver, chance: random.Random) -> None:
         case 3 if consumer_seq:
             driver.do(Nakked(sequence, consumer_seq, 1, chance.choice([None, 2 * SECOND])))
         case 4:
-            driver.do(Progressed(sequence))
+            driver.do(Progressed(some(sequence)))
         case 5 if consumer_seq:
             driver.do(Termed(sequence, consumer_seq, 1))
         case 6 if consumer_seq:

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from confluent_kafka import Consumer
 
 from overlay.client.control import Control, PullRefused
+from overlay.client.refusals import ConsumerNameInUse
 from tests.control.test_serve import control as control
 from tests.control.test_serve import read_events, read_output
 from tests.control.test_serve import served as served
@@ -126,6 +128,18 @@ def test_with_another_output_goes_again_what_is_pending(
     control.ack(str(read_output(scene, "d", 3)[0].token))
     assert read_rows(scene, "d", 4)[3] == (8, 5, 1)
     assert len(read_output(scene, "c", 4)) == 4
+    # while somebody reads it, it stays
+    reader = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": "c"})
+    reader.subscribe([f"{scene.prefix}-d"])
+
+    def is_bound() -> bool:
+        reader.poll(0.1)
+        return control.info("S", "c").push_bound
+
+    wait_until(is_bound, DEADLINE_S, "the group has a member")
+    with pytest.raises(ConsumerNameInUse, match="is being read"):
+        control.update("S", config, deliver_subject=f"{scene.prefix}-e")
+    reader.close()
 
 
 def test_a_pin_by_request(stage: tuple[Scene, str], served: Served, control: Control) -> None:

@@ -125,8 +125,8 @@ def flatten(said: Sequence[Said | Event]) -> list[Row]:
                 rows.append(("range", ranges, reply))
             case Nakked(sequence, consumer_seq, deliveries, delay, reply):
                 rows.append(("nak", sequence, consumer_seq, deliveries, delay, reply))
-            case Progressed(sequence, reply):
-                rows.append(("wpi", sequence, reply))
+            case Progressed(sequences, reply):
+                rows.append(("wpi", int(sequences[0]), reply))
             case Termed(sequence, consumer_seq, deliveries, reason, reply):
                 rows.append(("term", sequence, consumer_seq, deliveries, reason, reply))
             case Pulled(_, reply):

@@ -87,12 +87,12 @@ async def test_small_parts_of_a_partition_are_asked_for_at_once(
     whole = max(int(batch["end"] - batch["at"]) for batch in sizes)
     under_way = most = 0
 
-    async def count(*arguments: Any) -> Any:
+    async def count(*arguments: Any, **more: Any) -> Any:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            return await fetch(*arguments)
+            return await fetch(*arguments, **more)
         finally:
             under_way -= 1
 

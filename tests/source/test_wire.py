@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from overlay.connection import open_client
 from overlay.source.feed import READ_COMMITTED
-from overlay.source.wire import GROUP, VIEW_BYTES, Frames, fetch
+from overlay.source.wire import GROUP, VIEW_BYTES, Frames, fetch, hang_up
 from tests.support.kafka import NewTopicFixture, produce_values
 from tests.worker.scenes import DEADLINE_S
 
@@ -71,6 +71,23 @@ async def test_a_connection_that_breaks_fails_what_waits_and_is_opened_again(
             await waiting
         assert data_of(await fetch(client, node, ask(topic)))
     assert client._conns[node, GROUP] is not connection
+
+
+async def test_a_fetch_that_is_apart_does_not_wait_for_another(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"x"])
+    node = await find_leader(client, topic)
+    assert data_of(await fetch(client, node, ask(topic)))
+    waiting = asyncio.create_task(fetch(client, node, ask(topic, 1, wait_ms=30_000)))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        assert data_of(await fetch(client, node, ask(topic), apart=1))
+    assert not waiting.done()
+    hang_up(client)
+    with pytest.raises(KafkaConnectionError):
+        await waiting
 
 
 async def test_a_broker_that_nobody_knows(client: AIOKafkaClient, new_topic: NewTopicFixture) -> None:

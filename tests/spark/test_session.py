@@ -192,7 +192,7 @@ def test_executors_that_have_the_code_from_an_archive(
         [sys.executable, str(job), str(folder), str(tmp_path / "checkpoint")],
         capture_output=True, text=True, timeout=500, check=False, env=environment, cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[max(0, done.stderr.find("Traceback")) :][:6000]
     found = done.stdout[done.stdout.index("FOUND") :].split()
     assert "[1," in found and "4" in found, done.stdout
     assert all("environment" in prefix for prefix in found[5:]), done.stdout
