@@ -16,17 +16,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from aiokafka.client import AIOKafkaClient
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from overlay.admin import Admin, new_topic
 from overlay.connection import Properties
 from overlay.deliver.state import Delta, Replay, ShardState
 from overlay.deliver.transaction import Transactions
-from overlay.errors import Fenced, OverlayError
+from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.logs import get_logger
 from overlay.source.span import read_records
 
 log = get_logger(__name__)
 
+READS = 5
+"""How often a shard's state is read that is trimmed meanwhile."""
 STATE_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -54,10 +57,16 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
     """A shard's state, read to the high watermark, and how many records that took. Raises StateUnreadable."""
-    log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
     replay = Replay()
-    async for _, key, value in read_records(client, topic, shard, log_start, end):
-        replay.apply(key, value)
+    # its owner, if there is one still, may trim the log behind a checkpoint while it is being read
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
+    ):
+        with attempt:
+            replay = Replay()
+            log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
+            async for _, key, value in read_records(client, topic, shard, log_start, end):
+                replay.apply(key, value)
     return replay.state, replay.count
 
 
