@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.client.deliveries import list_subscribing
 from tests.worker.scenes import scene as scene
 
 
@@ -13,3 +14,10 @@ def no_thread_is_left() -> Iterator[None]:
     """Readings end with those who read."""
     yield
     assert [thread.name for thread in threading.enumerate() if thread.name == "overlay-read"] == []
+
+
+@pytest.fixture
+def no_thread_of_a_subscription_is_left() -> Iterator[None]:
+    """Not that of a subscription which nobody closed either."""
+    yield
+    assert list_subscribing() == []

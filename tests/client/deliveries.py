@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -12,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from overlay.client.acking import Head
 from overlay.client.answers import Answers
 from overlay.client.intake import OnSilence
-from overlay.client.message import Delivered
+from overlay.client.message import Delivered, Message
 from overlay.client.subscribe import Subscription
 from overlay.client.target import Target
 from overlay.config.consumer import AckPolicy
@@ -25,6 +27,8 @@ from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Seen
 
 DEADLINE_S = 30.0
+SUBSCRIBING = ("overlay-subscription", "overlay-acks", "overlay-answers")
+"""The threads of a subscription."""
 ORDERS_LATE = Head("ORDERS", "late")
 
 
@@ -148,3 +152,13 @@ class Acks:
 def make_output(bootstrap: str, new_topic: NewTopicFixture, partitions: int = 1) -> Output:
     # acks lie in several partitions: nothing may depend on how many there are
     return Output(bootstrap, new_topic(partitions), new_topic(3), new_topic(), partitions)
+
+
+def list_subscribing() -> list[str]:
+    """The threads of subscriptions that have not ended, nor been forgotten."""
+    gc.collect()
+    return [thread.name for thread in threading.enumerate() if thread.name in SUBSCRIBING]
+
+
+def read_numbers(messages: Iterator[Message]) -> list[int]:
+    return [int(message.data) for message in messages]

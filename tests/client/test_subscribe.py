@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
@@ -22,28 +20,16 @@ from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb
 from overlay.consumer.pulls import StatusText, idle
 from overlay.errors import SourceUnavailable
-from tests.client.deliveries import DEADLINE_S, Output, make_output
+from tests.client.deliveries import DEADLINE_S, Output, list_subscribing, make_output, read_numbers
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 
-THREADS = ("overlay-subscription", "overlay-acks", "overlay-answers")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_of_a_subscription_is_left() -> Iterator[None]:
-    """Not that of a subscription which nobody closed either."""
-    yield
-    gc.collect()
-    assert [thread.name for thread in threading.enumerate() if thread.name in THREADS] == []
+pytestmark = pytest.mark.usefixtures("no_thread_of_a_subscription_is_left")
 
 
 @pytest.fixture
 def output(bootstrap: str, new_topic: NewTopicFixture) -> Output:
     return make_output(bootstrap, new_topic)
-
-
-def read_numbers(messages: Iterator[Message]) -> list[int]:
-    return [int(message.data) for message in messages]
 
 
 def test_every_message_once_and_every_ack_arrives(output: Output) -> None:
@@ -249,51 +235,6 @@ def test_what_is_not_taken_is_not_fetched(output: Output, prefetch: int) -> None
         assert read_numbers(islice(iterator, 4_999)) == list(range(2, 5_001))
 
 
-def test_members_share_partitions_and_lose_nothing(bootstrap: str, new_topic: NewTopicFixture) -> None:
-    """Members come and go while messages flow; each acks what it was handed."""
-    output = make_output(bootstrap, new_topic, partitions=4)
-    output.deliver(4_000)
-    seen: list[int] = []
-
-    def work(limit: int) -> None:
-        with output.subscribe(prefetch=100) as messages:
-            for message in islice(messages, limit):
-                message.ack()
-                seen.append(int(message.data))
-
-    first = [threading.Thread(target=work, args=(limit,), daemon=True) for limit in (1_000, 700, 1_200)]
-    for thread in first:
-        thread.start()
-    for thread in first:
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
-    output.deliver(4_000)
-    with output.subscribe() as messages:
-        for message in messages:
-            message.ack()
-            seen.append(int(message.data))
-            if len(set(seen)) == 8_000:
-                break
-    assert set(seen) == set(range(1, 8_001))
-    assert set(output.read_acks().acked) == set(seen)
-    assert output.read_committed_offsets() == dict.fromkeys(range(4), 2_000)
-    # what was in a member's hand while its partition went away may be handed out twice
-    assert len(seen) - len(set(seen)) <= 20
-
-
-def test_a_partition_that_goes_away_takes_its_messages_along(bootstrap: str, new_topic: NewTopicFixture) -> None:
-    output = make_output(bootstrap, new_topic, partitions=2)
-    output.deliver(400)
-    with output.subscribe() as first:
-        mine = read_numbers(islice(first, 10))
-        with output.subscribe() as second:
-            theirs = read_numbers(islice(second, 190))
-            more = wait_until(lambda: read_numbers(islice(first, 1)), DEADLINE_S, "the first goes on")
-            assert len({number % 2 for number in theirs}) == 1
-            assert more[0] % 2 != theirs[0] % 2
-            assert not set(theirs) & {*mine, *more}
-
-
 def test_silence_is_told(output: Output) -> None:
     output.heartbeat_s = 0.3
     output.deliver(1)
@@ -377,8 +318,7 @@ def test_one_that_nobody_holds_ends(output: Output) -> None:
         message.ack()
         if int(message.data) == 5:
             break
-    gc.collect()
-    assert not [thread for thread in threading.enumerate() if thread.name in THREADS]
+    assert list_subscribing() == []
     assert output.read_acks().acked == [1, 2, 3, 4, 5]
 
 

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from overlay.config.consumer import FilterConfig
-from overlay.config.stream import StreamConfig
 from overlay.filter import compile_properties, compile_sql
 from overlay.index.chunk import Header
-from overlay.index.derive import derive, derive_subjects, derive_values
+from overlay.index.derive import derive, derive_subjects
 from overlay.index.expressions import MOST_TERMS
-from overlay.index.probes import Conditions, Everything, Has, Nothing, Part, Probe, SubjectIs, Unsure, leaves
+from overlay.index.probes import Conditions, Everything, Part, SubjectIs, Unsure
 from overlay.index.prune import evaluate
-from overlay.index.terms import UNFILTERED, value_term
-from overlay.match import Values, choose_values
+from overlay.match import choose_values
 from overlay.subject import Pattern
 from tests.filter.strategies import to_time
 from tests.index.partitions import Record, forget, load, say, seal, sql, stream
@@ -271,53 +269,12 @@ def test_tallies_add_up_to_what_is_refused() -> None:
     assert answers.levels.tolist() == [1, 1, 0, 0]
 
 
-def walk(probe: Probe) -> list[Probe]:
-    return list(leaves(probe))
-
-
 def test_subjects_that_the_stream_has_anyway() -> None:
     small = stream(subjects=["a.>", "b"], subject={"key": True})
     assert derive_subjects(small, [Pattern("b"), Pattern("a.>")]) == Everything()
     assert derive_subjects(small, [Pattern("a.>")]) == SubjectIs((Pattern("a.>"),))
     assert derive_subjects(CONFIG, [Pattern("*.*.*")]) == Everything()
     assert derive_subjects(CONFIG, [Pattern("*.*")]) == SubjectIs((Pattern("*.*"),))
-
-
-def choose(config: StreamConfig, *values: str, match_unfiltered: bool = False) -> Values | None:
-    return choose_values(FilterConfig(values=values, match_unfiltered=match_unfiltered), config)
-
-
-def test_filter_values_are_terms() -> None:
-    ours = stream(filter_value={"header": "v"})
-    eu, us = Has(value_term(b"eu")), Has(value_term(b"us"))
-    assert derive_values(choose(ours, match_unfiltered=True)) == Everything()
-    assert walk(derive_values(choose(ours, "eu", "us", "eu"))) == [eu, us]
-    assert walk(derive_values(choose(ours, "eu", match_unfiltered=True))) == [eu, Has(UNFILTERED)]
-    assert walk(derive_values(choose(ours, "", "eu"))) == [eu, Has(UNFILTERED)]
-    assert walk(derive_values(choose(ours, ""))) == [Has(UNFILTERED)]
-    assert derive_values(choose(ours, *map(str, range(MOST_TERMS + 1)))) == Unsure()
-
-
-def test_filter_values_that_are_subjects() -> None:
-    assert derive_values(choose(CONFIG, "c", "a.b", match_unfiltered=True)) == SubjectIs((Pattern("a.b"), Pattern("c")))
-    assert derive_values(choose(CONFIG, "", "a b", "*", match_unfiltered=True)) == Nothing()
-
-
-def test_unfiltered_records() -> None:
-    """RabbitMQ's meaning: a chunk of records without value passes only when match_unfiltered asks for it."""
-    ours = stream(filter_value={"header": "v"}, subject={"key": True})
-    headers = [seal(ours, [Record(i, "a", value=value)], i, i + 1) for i, value in enumerate((b"eu", b"us", None, b""))]
-
-    def ask(*values: str, match_unfiltered: bool = False) -> str:
-        wanted = choose(ours, *values, match_unfiltered=match_unfiltered)
-        return "".join(
-            "NMA"[level] for level in evaluate(derive(ours, values=wanted, now=0), load(ours, headers)).levels
-        )
-
-    assert ask("eu") == "MNNN"
-    assert ask("eu", match_unfiltered=True) == "MNMM"
-    assert ask("eu", "us") == "MMNN"
-    assert ask(match_unfiltered=True) == "AAAA"
 
 
 def test_long_lists_are_asked_by_their_ends() -> None:
@@ -390,7 +347,7 @@ def test_bloom_and_sql_together() -> None:
         seal(ours, [event(10 * row + i, *kind) for i in range(5)], 10 * row, 10 * row + 10)
         for row, kind in enumerate(kinds)
     ]
-    created = choose(ours, "order.created")
+    created = choose_values(FilterConfig(values=("order.created",)), ours)
     conditions = derive(ours, values=created, filter=sql(text, ours), now=NOW)
     answers = evaluate(conditions, load(ours, headers))
     assert answers.levels.tolist() == [0, 0, 0, 1, 1]
