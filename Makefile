@@ -12,8 +12,9 @@ SLIM   := requirements-service.lock
 PYTHON ?=
 # passed on: make test ARGS="tests/subject -x", make demo ARGS="--scale 3"
 ARGS   ?=
-# tests wait for Kafka as often as for the processor: two processes, each with a broker of its own, take half the time
-SIDE_BY_SIDE ?= -n 2 --dist loadfile
+# tests wait for Kafka as often as for the processor: two processes, each with a broker of its own, take half the time.
+# In the order of their folders: by the number of tests, long files with a single one would come last, to one process alone
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 NAME   ?=
 
 .DEFAULT_GOAL := help
