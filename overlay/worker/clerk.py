@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from overlay.deliver.replies import parse_address
 from overlay.deliver.state import ConsumerId, Delta, write_machine
 from overlay.desk.desk import Desk, Offer, Work
 from overlay.desk.hearing import Heard, Hearing, Said
-from overlay.index.ragged import Ints
+from overlay.desk.holds import Holds
 from overlay.metrics import Metrics
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
@@ -76,8 +75,7 @@ class Clerk:
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
     """How much lies ahead of consumers behind their offers, where that has changed."""
     _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
-    _held: dict[ConsumerId, deque[tuple[Source, Ints, Ints]]] = field(default_factory=dict)
-    """Of each consumer, what was offered and is not delivered: partition, sequences and offsets, in order."""
+    _held: dict[ConsumerId, Holds] = field(default_factory=dict)
     _heard_to: dict[tuple[str, Source], int] = field(default_factory=dict)
     """Positions in ack topics as they were last put into a round."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,12 +91,12 @@ class Clerk:
         """Take in what the reading has found, and what it has not come to; the consumers that are held from now on."""
         fresh: set[ConsumerId] = set()
         for source, offer in offers:
-            held = self._held.setdefault(offer.consumer, deque())
-            if not held:
+            held = self._held.setdefault(offer.consumer, Holds())
+            if not held.count:
                 fresh.add(offer.consumer)
-            held.append((source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows]))
+            held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
             self._offers.append(offer)
-            self._note_hold(offer.consumer)
+            self.positions.holds[offer.consumer] = held.first_offsets
         self._beyond |= beyond
         if self._offers or beyond:
             self._wake.set()
@@ -116,7 +114,7 @@ class Clerk:
 
     def find_held(self, most: int) -> set[ConsumerId]:
         """Consumers with this many messages, or more, that were offered and are not delivered."""
-        return {c for c, held in self._held.items() if sum(sequences.size for _, sequences, _ in held) >= most}
+        return {consumer for consumer, held in self._held.items() if held.count >= most}
 
     # the work
 
@@ -240,7 +238,9 @@ class Clerk:
         changed = set(work.records)
         for consumer in changed:
             self.positions.sequences[consumer] = self.desk.seats[consumer].machine.window.delivered.consumer
-            self._let_go(consumer)
+            if held := self._held.get(consumer):
+                held.let_go(self.desk.seats[consumer].machine.position)
+                self.positions.holds[consumer] = held.first_offsets
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
         delta = self.positions.delta((), changed).merge(delta)
@@ -248,26 +248,6 @@ class Clerk:
         written = _describe(done.owned)  # the batches are let go of before the commit
         done.on_commit = lambda round: self._note_places(written, round.offsets)
         return done
-
-    def _let_go(self, consumer: ConsumerId) -> None:
-        """Forget the holds of what is delivered, or was found gone."""
-        held = self._held.get(consumer)
-        if not held:
-            return
-        position = self.desk.seats[consumer].machine.position
-        while held and int(held[0][1][-1]) <= position:
-            held.popleft()
-        if held and int(held[0][1][0]) <= position:
-            source, sequences, offsets = held[0]
-            left = sequences > position
-            held[0] = source, sequences[left], offsets[left]
-        self._note_hold(consumer)
-
-    def _note_hold(self, consumer: ConsumerId) -> None:
-        holds: dict[Source, int] = {}
-        for source, _, offsets in self._held[consumer]:
-            holds.setdefault(source, int(offsets[0]))
-        self.positions.holds[consumer] = holds
 
     def _count(self, heard: Iterable[tuple[str, Heard]], work: Work) -> None:
         for stream, each in heard:
