@@ -139,7 +139,8 @@ async def count(url: str, name: str, pattern: str, records: int, expected: int, 
     try:
         stream = client.jetstream()
         await stream.subscribe(f"{name}.{pattern}", stream=name, ordered_consumer=True, cb=receive, config=where)
-        await asyncio.wait_for(done.wait(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            await done.wait()
         return Tally(records, matched, time.perf_counter() - began)
     except TimeoutError as error:
         raise PeerUnavailable(

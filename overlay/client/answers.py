@@ -54,7 +54,8 @@ class Waiting:
 
     async def wait_async(self, timeout: float) -> None:  # noqa: ASYNC109 - it has an error of its own
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self._future), timeout)
+            async with asyncio.timeout(timeout):
+                await asyncio.wrap_future(self._future)
         except TimeoutError as error:
             raise _tell(timeout) from error
 

@@ -32,6 +32,7 @@ from overlay.logs import get_logger
 from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
+from overlay.waits import finish_in_thread
 
 from .bounds import Bounds
 from .line import Line
@@ -90,7 +91,7 @@ class KeptIndex:
                 counts = is_count(request) and not await self._find_compacted(line)
                 question = request, conditions, bounds.stretches, counts
                 is_small = sum(map(len, self._index.chunks.values())) <= SMALL_CHUNKS
-                return self._plan(*question) if is_small else await asyncio.to_thread(self._plan, *question)
+                return self._plan(*question) if is_small else await finish_in_thread(self._plan, *question)
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))

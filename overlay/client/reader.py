@@ -40,6 +40,7 @@ from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Source
 from overlay.source.span import PATIENCE_S
 from overlay.source.start import WINDOW
+from overlay.waits import finish_in_thread, is_set_within
 
 from .bounds import Bounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
@@ -217,7 +218,7 @@ class Scan:
                 kept[source].extendleft(reversed(earlier))
             left = [replace(each, stop=span.start, enough=0) for each, span in zip(left, spans, strict=True)]
             window *= 2
-        return await asyncio.to_thread(merge_last, self.sieve.schema, list(kept.values()), count)
+        return await finish_in_thread(merge_last, self.sieve.schema, list(kept.values()), count)
 
     async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
         """The last record of each subject that passes: in each partition newest first, until every subject is found."""
@@ -238,7 +239,7 @@ class Scan:
             # what lies between the pieces of one round may be read in the next
             self.progress.total, self.progress.done, self.progress.unread = total, read, 0
         self.progress.total, self.progress.done, self.progress.unread = total, total, total - read
-        return await asyncio.to_thread(merge_newest, self.sieve.schema, list(kept.values()))
+        return await finish_in_thread(merge_newest, self.sieve.schema, list(kept.values()))
 
     async def _read_parts(
         self, stretches: Sequence[Stretch], merge: Merge | None = None
@@ -345,16 +346,12 @@ class Scan:
 
 
 async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
-    return next(parts, None) if is_small else await asyncio.to_thread(next, parts, None)
+    return next(parts, None) if is_small else await finish_in_thread(next, parts, None)
 
 
 async def _wait(feed: Feed, patience_s: float | None, most_s: float | None = None) -> None:
-    try:
-        await asyncio.wait_for(feed.changed.wait(), patience_s if most_s is None else most_s)
-    except TimeoutError:
-        if most_s is not None:
-            return
-        raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again") from None
+    if not await is_set_within(feed.changed, patience_s if most_s is None else most_s) and most_s is None:
+        raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again")
 
 
 def _count_offsets(stretch: Stretch) -> int:

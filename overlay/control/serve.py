@@ -32,6 +32,7 @@ from overlay.deliver.record import Record
 from overlay.desk.seat import needs_machine
 from overlay.errors import Fenced, SourceUnavailable
 from overlay.logs import get_logger
+from overlay.waits import is_set_within
 
 from . import decide as rules
 from .book import Book
@@ -123,8 +124,7 @@ class Registrar:
             except (Fenced, SourceUnavailable, KafkaError) as error:
                 log.warning("requests wait", reason=str(error))
                 await self._drop_journals()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), min(REST_S[0] * 2**failures, REST_S[1]))
+                await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
                 failures += 1
 
     def reload(self, files: Loaded) -> None:

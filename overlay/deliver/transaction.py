@@ -185,4 +185,5 @@ class Transactions(_Sender):
         """Best effort: the next owner's InitProducerId aborts what is left open."""
         # AssertionError: a producer that has been fenced refuses to abort as well
         with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
-            await asyncio.wait_for(self._producer.abort_transaction(), 3.0)
+            async with asyncio.timeout(3.0):
+                await self._producer.abort_transaction()

@@ -32,6 +32,7 @@ from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import Batches, Bytes, split
+from overlay.waits import is_set_within
 
 from .mark import Mark
 from .wire import fetch
@@ -182,9 +183,7 @@ class Feed:
         tasks = [self._dispatcher, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
         self._idle.set()
@@ -214,8 +213,7 @@ class Feed:
             while self._send(groups := self._group_idle()):
                 pass
             if any(node is None or node < 0 for node in groups):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._idle.wait(), pause)
+                await is_set_within(self._idle, pause)
                 pause = min(pause * 2, BACKOFF_S[1])
                 await self._refresh()
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.kernel import open_bodies
+from overlay.waits import is_set_within
 
 from .feed import Denied, Feed, Fetched, Lost
 from .mark import Source
@@ -63,10 +63,8 @@ async def read_span(
 
 
 async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
-    try:
-        await asyncio.wait_for(feed.changed.wait(), PATIENCE_S)
-    except TimeoutError:
-        raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s") from None
+    if not await is_set_within(feed.changed, PATIENCE_S):
+        raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s")
 
 
 async def read_records(

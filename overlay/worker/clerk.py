@@ -13,7 +13,6 @@ any more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -193,8 +192,7 @@ class Clerk:
         finally:
             for task in waiting:
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*waiting, return_exceptions=True)
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     def _hear(self, fetches: Iterable[tuple[str, Fetched]]) -> list[tuple[str, Heard]]:
         return [

@@ -23,6 +23,7 @@ from overlay.match import Addressed, Addressing
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
 from overlay.source.span import read_span
+from overlay.waits import finish_in_thread
 
 NEAR = 500
 """Offsets between two wanted ones that are rather read than left out."""
@@ -100,7 +101,7 @@ class Recall:
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
         async for fetched in read_span(self.client, *decoding.source, first, end, size=size, feed=feed):
             async with decoding.turn:
-                pieces += await asyncio.to_thread(decoding.pick, fetched, sequences, offsets)
+                pieces += await finish_in_thread(decoding.pick, fetched, sequences, offsets)
         return pieces
 
 

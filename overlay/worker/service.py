@@ -8,7 +8,6 @@ topic say together (control/book.py), and follows both while it runs.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +25,7 @@ from overlay.deliver.outlets import find_fault
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+from overlay.waits import is_set_within
 
 from .holding import Holding
 from .http import make_app, start_http
@@ -97,8 +97,7 @@ class Service:
         """Work, and wait for Kafka however long it takes; wrong credentials are another matter and end the service."""
 
         async def rest(seconds: float) -> None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), seconds)
+            await is_set_within(stop, seconds)
 
         again, pauses = retry_if_exception_type(SourceUnavailable), wait_random_exponential(multiplier=0.5, max=PAUSE_S)
         async for attempt in AsyncRetrying(retry=again, wait=pauses, sleep=rest, reraise=True):

@@ -27,6 +27,7 @@ from overlay.metrics import Metrics
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
+from overlay.waits import is_set_within
 
 from .commits import Commits
 from .indexes import open_indexes
@@ -107,8 +108,7 @@ class Shard:
 
     async def _rest(self, stop: asyncio.Event) -> None:
         pause = min(BACKOFF_S[0] * 2 ** (self._failures - 1), BACKOFF_S[1])
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), pause)
+        await is_set_within(stop, pause)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """One ownership. Returns when `stop` is set, or when something changed that a new session takes up."""

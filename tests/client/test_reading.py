@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from overlay.client.sieve import PART_BYTES
 from overlay.inspect.reading import TopicNotFound
 from overlay.source.feed import PARTITION_BYTES
 from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 
 COUNT, SIZE = 60_000, 1_000
@@ -62,6 +64,18 @@ def test_closed_in_the_middle(client: Client, large: str) -> None:
     reading.close()
     reading.close()
     assert not is_reading() and list(reading) == []
+
+
+def test_closed_while_the_next_batch_is_in_the_making(bootstrap: str, large: str, tmp_path: Path) -> None:
+    """The next reading of the stream has the same buffers: nobody may be writing to them any more."""
+    write_service_file(tmp_path, bootstrap)
+    (tmp_path / "streams").mkdir()
+    (tmp_path / "streams" / "s.yaml").write_text(f"name: S\ntopics: [{large}]\nsubject: {{template: s}}\n")
+    client = overlay.open(tmp_path)
+    for _ in range(40):
+        with client.read("S", columns=["value", "offset"]) as reading:
+            assert all(set(next(reading)["value"].to_pylist()) == {b"x" * SIZE} for _ in range(3))
+    assert pa.table(client.read("S", columns=["offset"]))["offset"].to_pylist() == list(range(COUNT))
 
 
 def test_closed_by_another_thread(client: Client, new_topic: NewTopicFixture) -> None:

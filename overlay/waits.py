@@ -1,0 +1,49 @@
+"""Waits that neither lose a cancellation nor leave anything behind.
+
+Before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the same round of the loop as what it waits
+for. Whoever cancelled then waits for a task that goes on. `asyncio.timeout` does not.
+
+`asyncio.to_thread` gives up its wait when it is cancelled, and the thread goes on. Where that thread decodes into buffers
+that are used again, the next to use them finds somebody else in them: torn records, and in compiled code, which
+checks no bounds, the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+async def finish_in_thread(
+    function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
+) -> Result:
+    """`function(*args, **kwargs)` in another thread. A cancellation is obeyed when the function has returned: use it for
+    what takes milliseconds, not for waiting.
+
+    Raises what the function raises.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:  # asked again: still the thread comes first
+                continue
+        if not work.cancelled():
+            work.exception()  # looked at, so that nobody reports it as never retrieved
+        raise
+
+
+async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, None: for however long; whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -1,0 +1,57 @@
+"""Waits, and those who stop waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from overlay.waits import finish_in_thread, is_set_within
+
+
+async def test_results_and_errors_come_through() -> None:
+    assert await finish_in_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await finish_in_thread(divmod, 7, 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancelled_wait_ends_after_the_thread(fails: bool) -> None:
+    """However often it is cancelled, and whatever becomes of the work."""
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(10)
+        ended.set()
+        if fails:
+            raise ValueError
+
+    waiting = asyncio.create_task(finish_in_thread(work))
+    await asyncio.to_thread(begun.wait, 10)
+    for _ in range(3):
+        waiting.cancel()
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done and not ended.is_set()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
+
+
+async def test_an_event_that_comes_and_one_that_does_not() -> None:
+    event = asyncio.Event()
+    assert not await is_set_within(event, 0.01)
+    event.set()
+    assert await is_set_within(event, 0.01) and await is_set_within(event, None)
+
+
+async def test_an_event_that_comes_with_a_cancellation() -> None:
+    event = asyncio.Event()
+    waiting = asyncio.create_task(is_set_within(event, 10))
+    await asyncio.sleep(0)
+    event.set()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
