@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 
 from overlay.consumer.acks import Verb, write_ranges
 from overlay.deliver.assemble import TOKEN
 from overlay.deliver.record import Headers, Record
+from overlay.kernels import kernel
 from overlay.scan.columns import Ints
 
 MAX_RANGES = 4_000
@@ -83,7 +83,7 @@ def read_sequences(head: Head, tokens: Sequence[bytes]) -> tuple[Ints, Ints]:
     return streams, consumers
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_sequences(text, skip, streams, consumers):  # type: ignore[no-untyped-def]
     pos, end = 0, text.size
     for row in range(streams.size):

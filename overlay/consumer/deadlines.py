@@ -7,10 +7,10 @@ of equal waits come in order, and for them a push costs one comparison.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from overlay.index.ragged import Ints
+from overlay.kernels import kernel
 
 NEVER = (1 << 63) - 1
 """A deadline that does not come: ns."""
@@ -62,7 +62,7 @@ def _widen(array: Ints, room: int) -> Ints:
     return wider
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-untyped-def]
     for i in range(new_times.size):
         at, time = size + i, new_times[i]
@@ -74,7 +74,7 @@ def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-
         sequences[at] = new_sequences[i]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_due(times, size, now):  # type: ignore[no-untyped-def]
     """Entries due, without walking below a node that is not."""
     if size == 0 or times[0] > now:
@@ -90,7 +90,7 @@ def _count_due(times, size, now):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pop(times, sequences, size, out_times, out_sequences):  # type: ignore[no-untyped-def]
     for i in range(out_times.size):
         out_times[i], out_sequences[i] = times[0], sequences[0]

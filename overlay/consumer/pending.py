@@ -14,11 +14,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from overlay.index.ragged import Ints
+from overlay.kernels import kernel
 
 _FEW = 1024
 
@@ -153,7 +153,7 @@ def distinct(numbers: Ints) -> Ints:
     return found
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _skip_settled(state, at, end):  # type: ignore[no-untyped-def]
     while at < end and (state[at] == 0 or state[at] == 4):
         at += 1

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.header import Bytes
 from overlay.scan.varint import read_varint, skip, varint_size, write_varint
@@ -157,7 +157,7 @@ def room_for(source: Records, row: int, subject: int, envelope: Envelope) -> int
     return int(source.end[row] - source.body[row]) + subject + constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
     # a loop over views: numba's slice assignment takes ten times as long for a record's few hundred bytes, and indices that
     # might be negative keep a plain loop from becoming a block copy
@@ -168,14 +168,14 @@ def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
     return pos + size
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _nanoseconds(milliseconds):  # type: ignore[no-untyped-def]
     """A timestamp in ns; one that int64 cannot hold, some 290 years from 1970, becomes the nearest that it can."""
     limit = 9_223_372_036_854
     return max(-limit, min(limit, milliseconds)) * 1_000_000
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
     """A non-negative or negative integer in decimal; returns the next position."""
     if value < 0:
@@ -195,7 +195,7 @@ def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
     return pos + digits
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
     """Whether the header name at `at` is one that the envelope writes."""
     if size < 11 or buf[at] != 0x4E:  # the shortest is Nats-Stream; N
@@ -210,7 +210,7 @@ def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
     return False
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-def]
     """How many of a record's headers are not ours, and their bytes."""
     kept, size = 0, np.int64(0)
@@ -225,7 +225,7 @@ def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-de
     return kept, size
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore[no-untyped-def]
     for _ in range(count):
         start = pos
@@ -237,7 +237,7 @@ def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore
     return at
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[no-untyped-def]
     """Header number k of ours with the value text[first:last]; returns the next position."""
     pos = write_varint(out, pos, bounds[k + 1] - bounds[k])
@@ -245,13 +245,13 @@ def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[
     return _copy(out, write_varint(out, pos, last - first), text, first, last)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
     name = bounds[k + 1] - bounds[k]
     return varint_size(name) + name + varint_size(size) + size
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
     """A number of the token and the dot behind it; returns the next position."""
     pos = _put_decimal(token, pos, value)
@@ -259,7 +259,7 @@ def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
     return pos + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _assemble(  # type: ignore[no-untyped-def]
     buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds, more, more_count,
     source_time, headers_only, stream_sequence, consumer_sequence, deliveries, pending, base, out, at, count_before,

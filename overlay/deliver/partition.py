@@ -7,11 +7,11 @@ record's partition, modulo the output's.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from overlay.config.consumer import PartitionBy
+from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.varint import read_varint
 from overlay.subject.dictionary import Codes, Texts
@@ -31,7 +31,7 @@ def place(
     return out
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def murmur2(data, at, size):  # type: ignore[no-untyped-def]
     """32-bit murmur2 of data[at:at+size], as Kafka's Utils.murmur2 computes it."""
     m = np.uint32(0x5BD1E995)
@@ -58,7 +58,7 @@ def murmur2(data, at, size):  # type: ignore[no-untyped-def]
     return h ^ (h >> np.uint32(15))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _place(buf, body, end_of, rows, codes, text, bounds, by_key, partitions, out):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
         row = rows[i]

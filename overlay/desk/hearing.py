@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numba as nb
 import numpy as np
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
@@ -23,6 +22,7 @@ from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, read_address
 from overlay.field import Field, FieldKind
 from overlay.index.ragged import Ints
+from overlay.kernels import kernel
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.commit import Aborted
 from overlay.scan.header import Bytes
@@ -195,7 +195,7 @@ def _split(values: Ints) -> Sequence[slice]:
     return [slice(first, end) for first, end in pairwise(bounds)]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
     if end - at < text.size:
         return False
@@ -205,7 +205,7 @@ def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
     """Below 0, 0 or above 0, as bytes compare."""
     for i in range(min(size, end - first)):
@@ -214,7 +214,7 @@ def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
     return size - (end - first)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-def]
     """The number of a name, -1 for one that is not there. `guess` is tried first."""
     if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
@@ -232,7 +232,7 @@ def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-d
     return -1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
     """Five decimals with dots between them, up to `end`; whether that is what is there, and each fits."""
     for k in range(5):
@@ -253,7 +253,7 @@ def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
     return at == end and out[0] > 0 and out[1] > 0 and out[2] > 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
     """The kind that a body alone makes, 0 for another body."""
     if size <= 0:
@@ -280,7 +280,7 @@ def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
     return 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read(  # type: ignore[no-untyped-def]
     buf, at, size, value_at, value_size, has_reply, head, names, bounds, is_mine, kind, consumer, numbers
 ):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba as nb
 import numpy as np
 
 from overlay.index.ragged import Ints
+from overlay.kernels import kernel
 from overlay.match.addressing import Addressed
 from overlay.scan.decode import Records
 from overlay.scan.header import Bytes
@@ -90,7 +90,7 @@ def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
     return Texts(text, bounds), own.astype(np.int32)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _gather(buf, first, at, end, out):  # type: ignore[no-untyped-def]
     for i in range(first.size):
         size = end[i] - at[i]

@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.scan.header import Bytes
 
 from .terms import Hashes, Term, as_hashes
@@ -132,14 +132,14 @@ def _count_bits(bits: Bytes) -> float:
     return int(np.bitwise_count(bits).sum()) / (8 * bits.size)
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _position(h1, h2, i, mask):  # type: ignore[no-untyped-def]
     x = h1 + np.uint64(i) * h2
     by = np.uint64(9 * i)
     return ((x >> by) | (x << ((np.uint64(64) - by) & np.uint64(63)))) & mask
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _set_bits(bits, k, hashes):  # type: ignore[no-untyped-def]
     mask = np.uint64(bits.size * 8 - 1)
     for row in range(hashes.shape[0]):
@@ -148,7 +148,7 @@ def _set_bits(bits, k, hashes):  # type: ignore[no-untyped-def]
             bits[bit >> np.uint64(3)] |= np.uint8(1 << (bit & np.uint64(7)))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
     """Clear `answer` for the filters that lack one of the terms; those that are cleared already are not looked at.
 
@@ -169,7 +169,7 @@ def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
                 break
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
     """The false positives of filters `rows`, from the bits that are set; those without bits are left alone."""
     for i in range(rows.size):
@@ -190,7 +190,7 @@ def fold_all(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: i
     return int(_fold_all(data, starts, size))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _fold_all(data, starts, size):  # type: ignore[no-untyped-def]
     put = starts[0]
     first = starts[0]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from overlay.kernels import kernel
 from overlay.subject.dictionary import Codes
 
 from .chunk import MAX_SUBJECTS, NO_TIME
@@ -76,7 +76,7 @@ class Census:
         return (low, high) if 0 <= low < _NO_MIN else (NO_TIME, NO_TIME)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _tally(codes, times, counts, seen, distinct, bounds):  # type: ignore[no-untyped-def]
     """Count the records of each code, list codes when they are met first, widen the bounds of time: (codes, records)."""
     addressed = 0

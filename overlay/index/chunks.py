@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.source.mark import Mark
 from overlay.subject import Pattern
 
@@ -323,7 +323,7 @@ def _find_storage(scope: Scope, name: str) -> type[np.generic]:
     return np.float64 if scope.types[name] == "double" else np.int64
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _settle(first, after, kept):  # type: ignore[no-untyped-def]
     """Rows in the order they were written to rows in offset order, newer ones in place of what they overlap: how many."""
     count = 0
@@ -348,7 +348,7 @@ def _settle(first, after, kept):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _copy(buf, at, sizes, out):  # type: ignore[no-untyped-def]
     put = 0
     for i in range(at.size):
@@ -357,13 +357,13 @@ def _copy(buf, at, sizes, out):  # type: ignore[no-untyped-def]
         put += sizes[i]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _fingerprint(buf, at, counts, out):  # type: ignore[no-untyped-def]
     for i in range(at.size):
         out[i], _ = hash128(buf, at[i], 4 * counts[i], np.uint64(0))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_zones(buf, at, counts, property, type, low, high, flags):  # type: ignore[no-untyped-def]
     """The zone of one property in each row; flags 0 where there is none."""
     for i in range(at.size):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import Dictionary
 
@@ -101,7 +101,7 @@ class Counts:
         return bounds, found[:used].copy()
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-untyped-def]
     """Where the subjects of each row lie, and the records of each."""
     put = 0
@@ -118,7 +118,7 @@ def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-unt
             text += length
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-def]
     for row in range(counts.size):
         total = np.int64(0)
@@ -128,7 +128,7 @@ def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-d
         counts[row] = total
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _list_wanted(codes, starts, wanted, bounds, found):  # type: ignore[no-untyped-def]
     put = 0
     for row in range(bounds.size - 1):

@@ -49,10 +49,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.scan.crc import crc32c
 from overlay.scan.header import Bytes
 
@@ -307,7 +307,7 @@ def _cut(block: Block, row: int, part: int, size: int) -> npt.NDArray[Any]:
     return np.array(block.buf[first : first + size])
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def look(buf, at, size, kind, heads, flaws):  # type: ignore[no-untyped-def]
     """Copy out the fixed part, as long as rows of `heads` are, of each value that is long enough and of this kind."""
     for i in range(at.size):
@@ -324,7 +324,7 @@ def look(buf, at, size, kind, heads, flaws):  # type: ignore[no-untyped-def]
                 heads[i, j] = buf[at[i] + j]
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _unsigned(buf, pos, size):  # type: ignore[no-untyped-def]
     value = np.int64(0)
     for i in range(size):
@@ -332,7 +332,7 @@ def _unsigned(buf, pos, size):  # type: ignore[no-untyped-def]
     return value
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _agree(head):  # type: ignore[no-untyped-def]
     """Whether the figures of a fixed part can be true together."""
     bloom = np.int64(head.bloom)
@@ -355,7 +355,7 @@ def _agree(head):  # type: ignore[no-untyped-def]
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
     """Find where the parts of each value begin, and check that they fill it."""
     for i in range(at.size):

@@ -23,10 +23,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.subject import Pattern
 
 from .chunks import Chunks
@@ -244,7 +244,7 @@ def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
         yield Piece(first, after, end - begin)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _choose(first, bytes, holds, sure, starts, codes, is_read, last, literals, most, chosen):  # type: ignore[no-untyped-def]
     """Unread segments that may hold a later record than is known of some subject, newest first: how many."""
     expected = np.zeros(last.size, np.bool_)  # what a chunk of this round is sure to have

@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.source.mark import Mark, Source
 
 from .pages import PAGE_ROWS, Pages
@@ -184,7 +184,7 @@ class Ledger:
         return code
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _admit(  # type: ignore[no-untyped-def]
     begin, starts, sequences, flaws, source, first, count, epoch, crc,
     ends, epochs, crcs, before, touched, rows, next_sequence, refusals,

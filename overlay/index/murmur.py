@@ -6,8 +6,9 @@ Both are in use, so both must agree; a test holds them to it. Source: Austin App
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 _C1 = np.uint64(0x87C37B91114253D5)
 _C2 = np.uint64(0x4CF5AD432745937F)
@@ -15,12 +16,12 @@ _BYTE = np.uint64(8)
 _FIVE = np.uint64(5)
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _rotate(x, by):  # type: ignore[no-untyped-def]
     return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _finish(x):  # type: ignore[no-untyped-def]
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51AFD7ED558CCD)
@@ -29,7 +30,7 @@ def _finish(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(33))
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _word(buf, pos, size):  # type: ignore[no-untyped-def]
     """`size` bytes from `pos`, at most 8, as a little-endian number."""
     word = np.uint64(0)
@@ -38,7 +39,7 @@ def _word(buf, pos, size):  # type: ignore[no-untyped-def]
     return word
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
     """The two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
     h1, h2 = seed, seed

@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 Ints = npt.NDArray[np.int64]
 
@@ -188,7 +189,7 @@ def _grow(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
     return larger
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _put(data, pos, value):  # type: ignore[no-untyped-def]
     while value > 127:
         data[pos] = value & 127 | 128
@@ -198,7 +199,7 @@ def _put(data, pos, value):  # type: ignore[no-untyped-def]
     return pos + 1
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _get(data, pos):  # type: ignore[no-untyped-def]
     """A varint and where it ends."""
     value = np.int64(data[pos])
@@ -216,7 +217,7 @@ def _get(data, pos):  # type: ignore[no-untyped-def]
     return value, pos
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _read_row(data, pos):  # type: ignore[no-untyped-def]
     """Where a row ends, its partition, the sequences and offsets left out before it, its count."""
     sequences, offsets = np.int64(0), np.int64(0)
@@ -231,7 +232,7 @@ def _read_row(data, pos):  # type: ignore[no-untyped-def]
     return pos, head >> 1, sequences, offsets, count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pack(  # type: ignore[no-untyped-def]
     codes, first_sequence, first_offset, counts, data, at, sequences, sizes, marks, tips, lows, tail, limit
 ):  # fmt: skip
@@ -268,7 +269,7 @@ def _pack(  # type: ignore[no-untyped-def]
     tail[_SEQUENCE], tail[_LEFT], tail[_PAGES] = next_sequence, left, pages
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _unpack(data, at, sequences, marks, page, tips, rows):  # type: ignore[no-untyped-def]
     """All rows from a page on, as four columns."""
     row = 0
@@ -284,7 +285,7 @@ def _unpack(data, at, sequences, marks, page, tips, rows):  # type: ignore[no-un
             row += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
     """The last page, from `low` on, that begins at or below an offset of a partition."""
     high = marks.shape[0]
@@ -297,7 +298,7 @@ def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
     return low
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # type: ignore[no-untyped-def]
     """False where they would have to be read backwards."""
     pages = sequences.size
@@ -335,7 +336,7 @@ def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # typ
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_row(data, at, sequences, marks, code, page, offset, sequence):  # type: ignore[no-untyped-def]
     """First offset and sequence of a partition's first row, from a page on, that reaches beyond both; sequence 0 for none."""
     for i in range(page, sequences.size):
@@ -353,7 +354,7 @@ def _find_row(data, at, sequences, marks, code, page, offset, sequence):  # type
     return np.int64(0), np.int64(0)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _locate(data, at, sequences, marks, page, lows, sequence):  # type: ignore[no-untyped-def]
     tips = np.empty(lows.size, np.int64)
     for i in range(page, sequences.size):

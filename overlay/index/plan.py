@@ -23,9 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .probes import Part
 from .prune import NO, Answers, Chunks, Ints
@@ -137,7 +138,7 @@ def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
     return weighed
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # type: ignore[no-untyped-def]
     """Cut start..stop into runs of chunks that are alike, and of offsets that have no chunk.
 
@@ -178,7 +179,7 @@ def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # ty
     return runs[:, :count], full[:count]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
     """Runs to spans: (how many, rows of first offset, next offset and residual, the figures of Saving)."""
     size = residual.size
@@ -213,7 +214,7 @@ def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
     return count, spans, figures
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _append(spans, weights, count, first, after, bytes, residual, small, most):  # type: ignore[no-untyped-def]
     """Another run that is read: a part of the last span if it touches that and neither is tested for much more."""
     if count and spans[1, count - 1] == first and weights[count - 1] + bytes <= most:

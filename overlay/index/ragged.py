@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,7 +70,7 @@ def _grow(array: npt.NDArray[Any], used: int, needed: int) -> npt.NDArray[Any]:
     return larger
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _gather(data, starts, kept, out):  # type: ignore[no-untyped-def]
     put = 0
     for row in kept:

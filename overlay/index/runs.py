@@ -41,10 +41,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.scan.header import Bytes
 from overlay.source.mark import Source
 
@@ -246,7 +246,7 @@ def _find_sources(
     ), source.astype(np.int64)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-untyped-def]
     """Find where the runs of each value begin, and check that its parts fill it."""
     for i in range(at.size):
@@ -265,7 +265,7 @@ def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-un
         counts[i] = 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
     put = 0
     for i in range(counts.size):
@@ -277,7 +277,7 @@ def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
             put += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-untyped-def]
     """Find values whose figures contradict each other; whether there are any."""
     topic, partition, first_offset, count = figures
@@ -307,7 +307,7 @@ def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-u
     return found
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _fingerprint(buf, at, topics, counts, topic, partition, scratch, prints, names):  # type: ignore[no-untyped-def]
     """A number for each run that is another for another partition, and where its topic's name lies."""
     run = 0

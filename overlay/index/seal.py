@@ -17,11 +17,11 @@ done once a chunk for those that occur. Properties cost what reading them as col
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from overlay.kernels import kernel
 from overlay.match import Addressed
 from overlay.scan import Malformed
 from overlay.scan.header import Batches
@@ -188,7 +188,7 @@ class _Draft:
         )  # fmt: skip
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # type: ignore[no-untyped-def]
     """Which batches end within position .. after - 1: (first, last + 1, whether none is cut at `after`).
 
@@ -207,7 +207,7 @@ def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # typ
     return low, high, high == last.size or base[high] >= after
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sum(base, last, at, end, count, position):  # type: ignore[no-untyped-def]
     """The bytes of some batches, and whether they hold a record for each offset from `position` on."""
     size, has_all = 0, True

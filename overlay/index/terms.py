@@ -24,10 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import mmh3
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.subject.dictionary import Texts
 from overlay.subject.pattern import ONE, REST, Pattern
 
@@ -172,7 +172,7 @@ def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]
     return hashes, counts
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_terms(text, bounds, first, counts):  # type: ignore[no-untyped-def]
     for i in range(counts.size):
         tokens = 1
@@ -181,14 +181,14 @@ def _count_terms(text, bounds, first, counts):  # type: ignore[no-untyped-def]
         counts[i] = 2 + min(tokens, DEPTH) + min(tokens - 1, DEPTH)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _hash_wholes(text, bounds, first, out):  # type: ignore[no-untyped-def]
     for i in range(out.shape[0]):
         start = bounds[first + i]
         out[i, 0], out[i, 1] = hash128(text, start, bounds[first + i + 1] - start, np.uint64(WHOLE))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _hash_subjects(text, bounds, first, out):  # type: ignore[no-untyped-def]
     """The terms in the order: whole, then per token the token and the prefix that ends with it, then the count."""
     digits = np.empty(20, np.uint8)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.scan.header import Bytes
 
 from .murmur import hash128
@@ -100,7 +100,7 @@ class TermNumbers:
         return self._hashes[picked[:count]]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
     """Number terms by a table of numbers that is less than half full; returns how many terms there are now."""
     mask = table.size - 1
@@ -118,7 +118,7 @@ def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pick(groups, starts, numbers, marks, picked):  # type: ignore[no-untyped-def]
     """List the numbers of all groups, each once. `marks` are clear before and after."""
     count = 0
@@ -133,7 +133,7 @@ def _pick(groups, starts, numbers, marks, picked):  # type: ignore[no-untyped-de
     return count
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _insert(table, count, h1, h2):  # type: ignore[no-untyped-def]
     """The number of terms afterwards. The caller has made sure of a free slot."""
     mask = table.shape[0] - 1
@@ -146,7 +146,7 @@ def _insert(table, count, h1, h2):  # type: ignore[no-untyped-def]
     return count + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _list_hashes(table, out):  # type: ignore[no-untyped-def]
     put = 0
     for slot in range(table.shape[0]):
@@ -155,7 +155,7 @@ def _list_hashes(table, out):  # type: ignore[no-untyped-def]
             put += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _add_hashes(hashes, row, table, count):  # type: ignore[no-untyped-def]
     """Add rows from `row` on until half of the table is in use: (rows done, terms)."""
     while row < hashes.shape[0] and 2 * count < table.shape[0]:
@@ -164,7 +164,7 @@ def _add_hashes(hashes, row, table, count):  # type: ignore[no-untyped-def]
     return row, count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _add_slices(buf, at, size, seed, row, table, count):  # type: ignore[no-untyped-def]
     while row < at.size and 2 * count < table.shape[0]:
         if size[row] >= 0:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from overlay.kernels import kernel
 from overlay.subject import Matcher, Pattern
 from overlay.subject.dictionary import Codes, Dictionary
 
@@ -103,7 +103,7 @@ class Audience:
         return Selection(bounds, rows, self._groups)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
     """Rows that anybody wants, to the front of `wanted`; returns how many.
 
@@ -117,14 +117,14 @@ def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
     return found
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count(wanted, codes, starts, ids, counts):  # type: ignore[no-untyped-def]
     for row in wanted:
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             counts[ids[i]] += 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _place(wanted, codes, starts, ids, free, rows):  # type: ignore[no-untyped-def]
     for row in wanted:
         for i in range(starts[codes[row]], starts[codes[row] + 1]):

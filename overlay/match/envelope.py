@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 
+from overlay.kernels import kernel
 from overlay.scan.columns import NO_TIMESTAMP, Ints, gather
 from overlay.scan.decode import Records
 from overlay.scan.header import Bytes
@@ -172,7 +172,7 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
 }
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def]
     """Fill in where each record's headers begin in the list of all; returns how many there are."""
     total = 0
@@ -183,7 +183,7 @@ def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def
     return total
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_headers(buf, headers_at, end, name_at, name_size, value_at, value_size):  # type: ignore[no-untyped-def]
     """Positions of all headers of records that the walk has already found sound."""
     h = 0

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _disown(typing_context: Any, array: Any) -> Any:
     if not isinstance(array, types.Array):
         return None

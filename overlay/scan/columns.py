@@ -26,11 +26,12 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from overlay.kernels import kernel
 
 from .header import Bytes
 from .numbers import read_boolean, read_double, read_long
@@ -150,7 +151,7 @@ _READERS: dict[str, tuple[int, type[np.generic]]] = {
 }
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _fill(buf, at, size, is_json, reader, values, states):  # type: ignore[no-untyped-def]
     """Read each slice by one of _READERS. Compiled for each storage; the branch on `reader` goes the same way each time."""
     for i in range(size.size):

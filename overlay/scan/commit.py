@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import enum
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .header import CONTROL, HEADER_SIZE, TRANSACTIONAL, Batches, Bytes
 from .varint import read_long, read_varint
@@ -23,7 +24,7 @@ Aborted = npt.NDArray[np.int64]  # [n, 2]: producer id, first offset
 NO_ABORTS: Aborted = np.empty((0, 2), np.int64)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _marker(buf, at, end):  # type: ignore[no-untyped-def]
     """Type of the control record at `at` (0 abort, 1 commit, others are the broker's own), or -1 if unreadable."""
     length, pos = read_varint(buf, at, end)
@@ -37,7 +38,7 @@ def _marker(buf, at, end):  # type: ignore[no-untyped-def]
     return (np.int64(buf[key_at + 2]) << 8) | np.int64(buf[key_at + 3])
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
     """Write each batch's Sight number. Batches that are not `sound` are passed over: their bytes cannot be trusted."""
     open_ids = np.empty(aborted.shape[0], np.int64)

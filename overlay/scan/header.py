@@ -26,9 +26,10 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 HEADER_SIZE = 61
 LENGTH_AT = 12  # the length field counts from here
@@ -100,7 +101,7 @@ _TEXTS = {
 }
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _integer(buf, at, size):  # type: ignore[no-untyped-def]
     """Signed big-endian integer of `size` bytes."""
     value = np.int64(np.int8(buf[at]))
@@ -109,7 +110,7 @@ def _integer(buf, at, size):  # type: ignore[no-untyped-def]
     return value
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
     """Fill `out` with the whole batches from `at` on: (how many, position after them, fault number)."""
     filled = 0

@@ -26,9 +26,10 @@ The inner loops end by their condition, not by a break: numba then sees that it 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .borrow import borrow
 from .header import Bytes
@@ -54,7 +55,7 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
     _extract(buf, at, size, value_slot, paths.text, paths.nodes, low, high)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
     last_met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
     frames = np.zeros((4, nodes.shape[0]), np.int64)
@@ -77,7 +78,7 @@ def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore
             _search(buf, pos + 1, begin + length, text, nodes, row, at, size, met, frames, templates)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _judge(buf, begin, pos, end):  # type: ignore[no-untyped-def]
     """The answer to every path of a value begin:end that is no object and whose first character is at pos."""
     if recognise(buf, begin, end) > 0:
@@ -85,7 +86,7 @@ def _judge(buf, begin, pos, end):  # type: ignore[no-untyped-def]
     return MISSING if _BEGINS[buf[np.uintp(pos)]] else MALFORMED
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
     """Give all paths through the node the same answer."""
     for n in range(node, nodes[node, AFTER]):
@@ -93,7 +94,7 @@ def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
             size[nodes[n, SLOT], row] = answer
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyped-def]
     """The same for those of the node's children whose keys were not met."""
     child = node + 1
@@ -103,7 +104,7 @@ def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyp
         child = nodes[child, AFTER]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates):  # type: ignore[no-untyped-def]
     """Answer all paths of one document, whose opening `{` ends at pos.
 
@@ -137,7 +138,7 @@ def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates): 
             return
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: ignore[no-untyped-def]
     """Answer the paths that a member ends, whose value at pos is entered no further. Position after it, or MALFORMED.
 
@@ -155,7 +156,7 @@ def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: 
     return after
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why):  # type: ignore[no-untyped-def]
     """Leave objects until one is reached that has more to tell: (its depth, position), or depth -1 when none has.
 
@@ -186,7 +187,7 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
             why = np.int64(1)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
     """The least depth of an object whose end some path still has to know; depth + 1 when there is none."""
     at = 0
@@ -195,7 +196,7 @@ def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
     return at + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn):  # type: ignore[no-untyped-def]
     """The next member that a path wants: (its node, position of its value, turn).
 
@@ -222,7 +223,7 @@ def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn)
             return np.int64(MALFORMED), np.int64(MALFORMED), turn
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-untyped-def]
     """The next member's key: (the node's child that it names or _OTHER, position of the member's value).
 
@@ -253,7 +254,7 @@ def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-un
     return child, pass_blanks(buf, pos + 1, end)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
     """The child of the node that the key key:end names, or _OTHER."""
     length = end - key
@@ -264,7 +265,7 @@ def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyp
     return _compare(buf, key, end, text, nodes, node, is_plain)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _compare(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
     child = node + 1
     last = nodes[node, AFTER]
@@ -273,7 +274,7 @@ def _compare(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-unt
     return child if child < last else np.int64(_OTHER)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-untyped-def]
     first, last = nodes[child, FIRST], nodes[child, LAST]
     if not is_plain:

@@ -22,15 +22,16 @@ Kafka's `Headers.lastHeader` has it.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .header import LOG_APPEND_TIME
 from .states import MISSING
 from .varint import LOST, read_long, read_varint, skip
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
     for i in range(size):  # noqa: SIM110 - a loop is what numba compiles
         if buf[np.uintp(at + i)] != names[np.uintp(first + i)]:
@@ -38,7 +39,7 @@ def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type: ignore[no-untyped-def]
     """Walk the headers at `pos`, noting those that are wanted in `row`. Returns the position after the last one."""
     count, pos = read_varint(buf, pos, end)
@@ -64,7 +65,7 @@ def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type
     return pos
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, timestamp, body, end_of, at, size):  # type: ignore[no-untyped-def]
     """Fill one row per record of `batches`, whose records lie in `buf` from data_at to data_end.
 
@@ -121,7 +122,7 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
     return row, -1, 0
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def open_bodies(buf, body, end_of, key_at, key_size, value_at, value_size, headers_at):  # type: ignore[no-untyped-def]
     """Positions of key, value and headers of records that `walk` has already found sound; one row each."""
     for i in range(body.size):

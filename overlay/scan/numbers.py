@@ -15,8 +15,9 @@ caller asks Python's float. A value beyond the largest double is no double; one 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .rounding import round_decimal
 from .states import BAD, GOOD, HARD
@@ -27,7 +28,7 @@ _DIGITS = 19  # as many as always fit a uint64
 _FAR = 1 << 40  # an exponent beyond which digits no longer matter
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def measure(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     """Check the grammar: (where the digits begin, where fraction digits begin, where they end, exponent).
 
@@ -63,14 +64,14 @@ def measure(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     return first, whole + 1, last, exponent
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pass_digits(buf, pos, end):  # type: ignore[no-untyped-def]
     while pos < end and 0x30 <= buf[np.uintp(pos)] <= 0x39:
         pos += 1
     return pos
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
     """Significant digits, zeros on either side left out: (their number as uint64, how many, times ten to the what).
 
@@ -92,7 +93,7 @@ def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
     return kept, count, zeros - max(last - fraction, 0)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     """The long that pos:end spells: (value, GOOD), or (0, BAD)."""
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
@@ -112,7 +113,7 @@ def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     return np.int64(-digits if minus else digits), GOOD
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     """The double that pos:end spells: (value, GOOD), (0, BAD), or (0, HARD) for a sound one that is not done here."""
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
@@ -137,7 +138,7 @@ def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     return -value if buf[np.uintp(pos)] == 0x2D else value, GOOD
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_boolean(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     """The boolean that pos:end spells: (value, GOOD), or (False, BAD). 1 and 0 are numbers and no booleans.
 

@@ -5,8 +5,9 @@ Brackets are counted and strings are known; whether what stands between them is 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .states import MALFORMED
 from .words import find_quote, skip_digits
@@ -17,14 +18,14 @@ _IN_SCALAR = np.zeros(256, np.bool_)
 _IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
     while pos < end and IS_BLANK[buf[np.uintp(pos)]]:
         pos += 1
     return pos
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position after the value at pos, or MALFORMED. Brackets are counted, not matched by kind."""
     if pos >= end:
@@ -37,7 +38,7 @@ def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
     return pass_scalar(buf, pos, end)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
     """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
     while pos < end:
@@ -56,7 +57,7 @@ def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
     return np.int64(MALFORMED)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position after the closing quote, or MALFORMED."""
     while True:
@@ -68,7 +69,7 @@ def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
         pos += 2
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
     """A number, true, false or null: its characters up to a separator. At least one is needed."""
     first = pos

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .header import Bytes
 
@@ -48,7 +49,7 @@ class Paths:
         return self.slots.size
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def digest(byte: int | np.int64, length: int | np.int64) -> int | np.int64:
     """Six bits of a key's first byte and length. An empty key's first byte is the quote behind it."""
     return (byte ^ (length << 2)) & 63

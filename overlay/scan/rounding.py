@@ -11,9 +11,10 @@ Source of the method and of the proof that these bits are enough: D. Lemire, "Nu
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 LEAST, MOST = -342, 308  # powers of ten beyond which 19 digits make zero or no double at all
 _ROUNDED_UP = -27  # inverse powers of five down to here are rounded up: so products that are exact come out as such
@@ -35,7 +36,7 @@ def _tabulate() -> npt.NDArray[np.uint64]:
 _FIVES = _tabulate()
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def round_decimal(digits, power):  # type: ignore[no-untyped-def]
     """The bits of the double nearest to digits * 10^power, digits a uint64 above 0; 0 where this cannot tell.
 
@@ -70,7 +71,7 @@ def round_decimal(digits, power):  # type: ignore[no-untyped-def]
     return (mantissa & np.uint64((1 << 52) - 1)) | np.uint64(exponent) << np.uint64(52)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_leading(word):  # type: ignore[no-untyped-def]
     """Zero bits above the highest set one."""
     count = 0
@@ -81,7 +82,7 @@ def _count_leading(word):  # type: ignore[no-untyped-def]
     return count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _multiply(a, b):  # type: ignore[no-untyped-def]
     """The 128-bit product of two words: (high, low)."""
     half = np.uint64(32)

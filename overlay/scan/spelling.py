@@ -7,15 +7,16 @@ the same (three bytes, which no valid UTF-8 has), so that whoever needs text fin
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .words import find_quote
 
 WRONG = -1  # a backslash before something that JSON gives no meaning
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
     """Whether the key between its quotes at pos:end says text[first:last], escapes taken into account."""
     spelled = np.empty(4, np.uint8)
@@ -34,7 +35,7 @@ def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
     return first == last
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
     """Write what the string pos:end means to `out` from `at` on: the position after it, or WRONG.
 
@@ -55,7 +56,7 @@ def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
         at += count
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
     """Write the character behind a backslash to `out` as UTF-8: (bytes or WRONG, next position)."""
     byte = buf[np.uintp(pos)] if pos < end else np.uint8(0)
@@ -76,7 +77,7 @@ def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
     return _write(meaning, out, at), pos + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
     """Four hexadecimal digits at pos, or WRONG."""
     if pos + 4 > end:
@@ -91,7 +92,7 @@ def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
     return code
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _write(code, out, at):  # type: ignore[no-untyped-def]
     """A code point as UTF-8: how many bytes. WRONG stays WRONG."""
     if code < 0:

@@ -6,7 +6,7 @@ or stand behind the place up to which its document makes sense, or inside a valu
 
 from __future__ import annotations
 
-import numba as nb
+from overlay.kernels import kernel
 
 MISSING = -1  # the size of a field that is null or not there
 MALFORMED = -2  # of one whose document cannot be read up to it
@@ -18,7 +18,7 @@ REASONS = {BAD: "unparsable", NOT_UTF8: "not_utf8", BROKEN: "malformed", ENCODED
 """The states that are counted, in the words of the metrics. ABSENT is no fault, and HARD is settled before anyone sees it."""
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def judge_size(size):  # type: ignore[no-untyped-def]
     """The state of a field whose size is below 0."""
     return BROKEN if size == MALFORMED else ENCODED if size == UNDECODED else ABSENT

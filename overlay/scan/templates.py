@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .passing import IS_BLANK
 from .words import WORD, load
@@ -28,13 +29,13 @@ CHILD: Final = 3  # what the key means
 _COLUMNS: Final = 4
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def make_templates():  # type: ignore[no-untyped-def]
     """No templates yet; they are good for one buffer and one tree of paths."""
     return np.zeros((TURNS, _COLUMNS), np.int64)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-untyped-def]
     """How many bytes at pos are those of the turn's template, with a value's first character behind them; 0 for none."""
     row = np.uintp(turn)
@@ -46,7 +47,7 @@ def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-u
     return size if _are_equal(buf, pos, templates[row, AT], size) else np.int64(0)
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[no-untyped-def]
     if turn < TURNS:
         templates[turn, NODE] = _place(node, is_first)
@@ -55,12 +56,12 @@ def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[
         templates[turn, CHILD] = child
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def _place(node, is_first):  # type: ignore[no-untyped-def]
     return -1 - node if is_first else node
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def _are_equal(buf, one, other, size):  # type: ignore[no-untyped-def]
     """Whether the `size` bytes at two places are the same; both are inside."""
     i = 0

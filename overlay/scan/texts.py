@@ -6,15 +6,16 @@ readers of Arrow trust a string column without looking.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .spelling import unescape
 from .states import ABSENT, BAD, GOOD, NOT_UTF8, judge_size
 from .words import is_ascii
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
     """Whether pos:end is valid UTF-8."""
     if is_ascii(buf, pos, end):
@@ -35,7 +36,7 @@ def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
     """Whether the JSON text pos:end says null."""
     return (
@@ -47,7 +48,7 @@ def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignore[no-untyped-def]
     """Copy the slices into `data`, noting where each begins and what became of it.
 
@@ -72,14 +73,14 @@ def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignor
     offsets[size.size] = end
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take(buf, first, last, data, end):  # type: ignore[no-untyped-def]
     for i in range(last - first):
         data[np.uintp(end + i)] = buf[np.uintp(first + i)]
     return end + last - first
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _take_json(buf, first, last, data, end):  # type: ignore[no-untyped-def]
     if last - first < 2 or buf[np.uintp(first)] != 0x22 or buf[np.uintp(last - 1)] != 0x22:
         return np.int64(-1)

@@ -11,8 +11,9 @@ In JSON a number is a JSON number and a date and time a JSON string without esca
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 from .numbers import read_long
 from .states import BAD, GOOD
@@ -22,7 +23,7 @@ _DAY = 86_400_000
 _TO_1970 = 719_468  # days from 0000-03-01 to 1970-01-01
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_timestamp(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     """The timestamp that pos:end spells: (ms since 1970, GOOD), or (0, BAD)."""
     if is_json:
@@ -34,7 +35,7 @@ def read_timestamp(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
     return read_long(buf, pos, end, False)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_time(buf, pos, end):  # type: ignore[no-untyped-def]
     if end - pos < _SHORTEST or not _has_separators(buf, pos):
         return np.int64(0), BAD
@@ -51,7 +52,7 @@ def _read_time(buf, pos, end):  # type: ignore[no-untyped-def]
     return _count_days(year, month, day) * _DAY + (minutes * 60 + second) * 1000 + milliseconds, GOOD
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _has_separators(buf, pos):  # type: ignore[no-untyped-def]
     between = buf[np.uintp(pos + 10)]
     return (
@@ -63,7 +64,7 @@ def _has_separators(buf, pos):  # type: ignore[no-untyped-def]
     )
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _pair(buf, pos):  # type: ignore[no-untyped-def]
     """Two digits, or a number below -9,999 for anything else."""
     tens, ones = np.int64(buf[np.uintp(pos)]) - 0x30, np.int64(buf[np.uintp(pos + 1)]) - 0x30
@@ -72,7 +73,7 @@ def _pair(buf, pos):  # type: ignore[no-untyped-def]
     return tens * 10 + ones
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_fraction(buf, pos, end):  # type: ignore[no-untyped-def]
     """(milliseconds, position after the fraction); -1 for a point without digits."""
     if pos >= end or buf[np.uintp(pos)] != 0x2E:
@@ -90,7 +91,7 @@ def _read_fraction(buf, pos, end):  # type: ignore[no-untyped-def]
 BAD_OFFSET = 1 << 30
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _read_offset(buf, pos, end):  # type: ignore[no-untyped-def]
     """Minutes that the time is ahead of UTC, or BAD_OFFSET; it must reach up to `end`."""
     if end - pos == 1 and (buf[np.uintp(pos)] | 0x20) == 0x7A:  # z
@@ -104,14 +105,14 @@ def _read_offset(buf, pos, end):  # type: ignore[no-untyped-def]
     return -(hours * 60 + minutes) if sign == 0x2D else hours * 60 + minutes
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _month_days(year, month):  # type: ignore[no-untyped-def]
     if month == 2:
         return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _count_days(year, month, day):  # type: ignore[no-untyped-def]
     """Days since 1970-01-01. Years begin in March here, so that a leap day is the last of its year."""
     late = month <= 2

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .header import Bytes
 
@@ -62,7 +63,7 @@ Decoders = Mapping[Encoding, ValueDecoder]
 NO_DECODERS: Decoders = {}
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def recognise(buf, pos, end):  # type: ignore[no-untyped-def]
     """The Encoding of the value pos:end."""
     if pos < end and buf[np.uintp(pos)] == 0:
@@ -92,7 +93,7 @@ def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
     return np.concatenate(parts) if len(parts) > 1 else buf
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _recognise_all(buf, at, size):  # type: ignore[no-untyped-def]
     encodings = np.zeros(at.size, np.int8)
     for i in range(at.size):

@@ -7,13 +7,14 @@ field. (Kafka protocol, "Varint": 7 bits a byte, least significant group first; 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 LOST = 1 << 62
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
     """int32 varint at `pos`: (value, next position), or (0, LOST)."""
     if pos < end and buf[np.uintp(pos)] < 0x80:  # most fields of most records are one byte
@@ -22,7 +23,7 @@ def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
     return read_long(buf, pos, end, 35)
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
     """Varint of up to `bits` / 7 bytes at `pos`: (value, next position), or (0, LOST). 35 for int32, 70 for int64."""
     raw = np.uint64(0)
@@ -37,7 +38,7 @@ def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
     return np.int64(0), np.int64(LOST)
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def skip(pos, size):  # type: ignore[no-untyped-def]
     """Position after `size` bytes; -1 stands for null and takes none, anything below is LOST."""
     if size < -1:
@@ -45,7 +46,7 @@ def skip(pos, size):  # type: ignore[no-untyped-def]
     return pos + size if size > 0 else pos
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
     """Write `value` at `pos`; the caller has made sure of room (10 bytes). Returns the next position."""
     raw = np.uint64((value << 1) ^ (value >> 63))
@@ -57,7 +58,7 @@ def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
     return pos + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def varint_size(value):  # type: ignore[no-untyped-def]
     """Bytes that `write_varint` would write."""
     raw = np.uint64((value << 1) ^ (value >> 63))

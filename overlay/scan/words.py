@@ -8,8 +8,9 @@ first counts).
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from overlay.kernels import kernel
 
 WORD = 8
 _ONES = np.uint64(0x0101010101010101)
@@ -21,7 +22,7 @@ _TO_TOP = np.uint64(0x7676767676767676)
 _ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def load(buf, pos):  # type: ignore[no-untyped-def]
     """The eight bytes at `pos`; the caller has made sure that they are there."""
     at = np.uintp(pos)
@@ -37,14 +38,14 @@ def load(buf, pos):  # type: ignore[no-untyped-def]
     )
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def _find_first(tops):  # type: ignore[no-untyped-def]
     """Which byte is the first whose top bit is set; there is one, and no other bits are."""
     first = (tops & (~tops + np.uint64(1))) >> np.uint64(7)
     return np.int64((first * _ORDINALS) >> np.uint64(56))
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position of the first quote or backslash from `pos` on; `end` when there is none."""
     while pos + WORD <= end:
@@ -60,7 +61,7 @@ def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
     return pos
 
 
-@nb.njit(forceinline=True, cache=True, nogil=True)
+@kernel(forceinline=True)
 def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
     """Position behind the digits at `pos`, or somewhere among them near `end`; never before `pos`."""
     while pos + WORD <= end:
@@ -72,7 +73,7 @@ def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
     return pos
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def is_ascii(buf, pos, end):  # type: ignore[no-untyped-def]
     """Whether all bytes of pos:end are below 0x80."""
     seen = np.uint64(0)

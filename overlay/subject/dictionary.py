@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from overlay.kernels import kernel
 
 from .rule import SubjectRule
 from .values import Unaddressed
@@ -147,13 +148,13 @@ class Dictionary:
             self._stored = np.resize(self._stored, max(needed, self._stored.size * 2))
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _mix(state, word):  # type: ignore[no-untyped-def]
     state = (state ^ word) * np.uint64(0x9E3779B97F4A7C15)
     return state ^ (state >> np.uint64(29))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
     """Hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c") is not ("a", "bc")."""
     state = np.uint64(0x243F6A8885A308D3)
@@ -170,7 +171,7 @@ def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
     return state
 
 
-@nb.njit(inline="always", cache=True, nogil=True)
+@kernel(inline="always")
 def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
     """Two words that stand for a record's tuple: (first, second).
 
@@ -192,7 +193,7 @@ def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
     return first, second | (np.uint64(filled) << np.uint64(56))
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
     """Whether the tuple laid down at pos is the record's."""
     for f in range(at.shape[0]):
@@ -209,7 +210,7 @@ def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
     """Lay the record's tuple down at pos: the position after it, or -1 when there is no room."""
     for f in range(at.shape[0]):
@@ -226,7 +227,7 @@ def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
     return pos
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
     """Number the tuples of the records from `row` on, laying new ones down: (rows done, tuples known).
 
@@ -259,7 +260,7 @@ def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  #
     return row, tuples
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel
 def _rehash(table, keys, tuples):  # type: ignore[no-untyped-def]
     mask = table.size - 1
     for number in range(tuples):

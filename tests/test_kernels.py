@@ -1,0 +1,84 @@
+"""The cache of compiled functions: what several processes leave in it, and what makes it stale."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay.kernels import Files, kernel
+
+
+@kernel
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def test_a_signature_is_never_given_another_s_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that have both seen an empty index, and write one after the other."""
+    first, second = (Files(str(tmp_path), "f", "stamp") for _ in range(2))
+    for files in (first, second):
+        monkeypatch.setattr(files, "_load_index", dict)
+    first.save("int", "code for int")
+    second.save("float", "code for float")
+    first.save("int", "code for int")
+    reader = Files(str(tmp_path), "f", "stamp")
+    assert [reader.load("int"), reader.load("float")] == ["code for int", None]
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), "f", "stamp")
+    for signature in ("int", "float", "int"):
+        files.save(signature, f"code for {signature}")
+    assert [files.load("int"), files.load("float"), files.load("str")] == ["code for int", "code for float", None]
+    assert len(list(tmp_path.glob("*.nbc"))) == 2
+    changed = Files(str(tmp_path), "f", "another stamp")
+    assert changed.load("int") is None
+    changed.save("int", "new code")
+    assert changed.load("int") == "new code" and len(list(tmp_path.glob("*.nbc"))) == 1
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_functions_use_this_cache() -> None:
+    """numba's name for it is private."""
+    assert isinstance(add._cache._cache_file, Files)
+    assert add(1, 2) == 3 and sum(add.stats.cache_misses.values()) + sum(add.stats.cache_hits.values()) == 1
+
+
+MODULES = {
+    "low.py": "from overlay.kernels import kernel\n@kernel\ndef low(x):\n    return x + 1\n",
+    "middle.py": "from overlay.kernels import kernel\nimport low\n@kernel\ndef middle(x):\n    return low.low(x)\n",
+    "constant.py": "ADDED = 10\n",
+    "top.py": """
+        from overlay.kernels import kernel
+        from middle import middle
+        from constant import ADDED
+        @kernel
+        def top(x):
+            return middle(x) + ADDED
+        print(top(0), sum(top.stats.cache_hits.values()))
+    """,
+}
+
+
+def test_a_function_is_compiled_again_when_what_it_calls_has_changed(tmp_path: Path) -> None:
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+
+    def run() -> str:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.getcwd()))}
+        command = [sys.executable, "-B", "-m", "top"]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
+
+    assert [run(), run()] == ["11 0", "11 1"]
+    (tmp_path / "low.py").write_text(MODULES["low.py"].replace("x + 1", "x + 200"))
+    assert [run(), run()] == ["210 0", "210 1"]
+    (tmp_path / "constant.py").write_text("ADDED = 3000\n")
+    assert [run(), run()] == ["3200 0", "3200 1"]
