@@ -14,7 +14,8 @@ PYTHON ?=
 ARGS   ?=
 # tests wait for Kafka as often as for the processor: two processes, each with a broker of its own, take half the time.
 # In the order of their folders: by the number of tests, long files with a single one would come last, to one process alone
-SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
+# A process that crashes ends the run: it would be started again, and crash again
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NAME   ?=
 
 .DEFAULT_GOAL := help

@@ -39,7 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The run's broker. A test that stops or breaks a broker starts its own."""
-    with start(tmp_path_factory.mktemp("broker")) as running:
+    with start(tmp_path_factory.mktemp("broker"), ephemeral=True) as running:
         yield running
 
 

@@ -22,6 +22,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ from typing import Self
 from overlay.errors import BrokerError
 from overlay.local import launch, ports, settings
 from overlay.local.folders import find_home, make_folder
+from overlay.local.guard import Guard
 from overlay.local.jars import fetch_jars
 from overlay.local.java import Java, find_java
 from overlay.local.locks import hold_lock, is_locked, take_lock
@@ -47,6 +49,9 @@ _LOST = (
     "{home.root}: a broker runs there whose process is not known (its start was cut off)."
     " End the process that holds {home.life_lock} and try again"
 )
+_CLEAR = (
+    "import shutil, sys, pathlib, overlay.local as l; l.stop(pathlib.Path(sys.argv[1])); shutil.rmtree(sys.argv[1])"
+)
 
 # Children of this process, to be waited for when they end; a broker of another process is nobody's child here.
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -56,7 +61,8 @@ class Broker:
     """A running broker. As a context manager it stops the broker at the block's end."""
 
     def __init__(self, home: Home, state: State, *, moved_from: str = "", ephemeral: bool = False) -> None:
-        self._home, self._state, self._ephemeral = home, state, ephemeral
+        self._home, self._state = home, state
+        self._guard = Guard([sys.executable, "-c", _CLEAR, str(home.root)]) if ephemeral else None
         self.moved_from = moved_from
         """The address before this start, when another program has taken it since; else empty."""
 
@@ -84,9 +90,10 @@ class Broker:
     def stop(self) -> None:
         """Stop cleanly and wait for the process to end; an ephemeral home is removed. Twice does no harm."""
         _end_process(self._home, signal.SIGTERM)
-        if self._ephemeral:
+        if self._guard is not None:
             atexit.unregister(self.stop)
             shutil.rmtree(self._home.root, ignore_errors=True)
+            self._guard.release()
 
     def kill(self) -> None:
         """Kill the process as a crash would, and wait for its end. The home stays, ephemeral or not."""
@@ -117,7 +124,7 @@ def start(
     properties: Kafka's server properties on top of ours; `listeners` (`NAME://host:port`, port 0 for any free one) are
         added to ours, and Broker.listeners tells their addresses. A running broker must have the same ones, if given.
     node: its place in a cluster of several, see `plan_cluster`; a running broker must be that node.
-    ephemeral: stop() and the end of this Python process stop the broker and remove its folder.
+    ephemeral: stop() and the end of this Python process, whatever its cause, stop the broker and remove its folder.
     Raises BrokerError when jars, Java, the folder or the start fail; the message says what to do.
     """
     settings.check_extra(properties or {})

@@ -23,6 +23,7 @@ from overlay.local.jars import fetch_jars
 from overlay.local.locks import hold_lock
 from overlay.local.state import Home, State, read_state, write_state
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.waiting import wait_until
 
 from .network import cut_network
 
@@ -195,6 +196,18 @@ def test_ephemeral_broker_leaves_nothing_behind() -> None:
         home = broker.home
         assert home.is_dir()
     assert not home.exists()
+
+
+def test_ephemeral_broker_ends_with_a_process_that_is_killed() -> None:
+    code = "from overlay.local import start; b = start(ephemeral=True); print(b.pid, b.home, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid, home = process.stdout.readline().split()
+        assert _is_alive(int(pid))
+        process.kill()
+    wait_until(lambda: not _is_alive(int(pid)) and not Path(home).exists(), 30, "the broker is gone, and its folder")
 
 
 def test_shared_broker_gives_each_test_its_topic(new_topic: NewTopicFixture, bootstrap: str) -> None:

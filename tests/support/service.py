@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from overlay.local.guard import Guard
 from tests.support.waiting import wait_until
 
 # the first start of a machine compiles the kernels
@@ -38,6 +39,8 @@ class RunningService:
     url: str
     log: Path
     process: subprocess.Popen[bytes]
+    guard: Guard
+    """Ends it with a test process that crashes."""
 
     def get(self, path: str) -> str:
         """The body of a page; an answer that is no success raises."""
@@ -69,11 +72,13 @@ class RunningService:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"still running {STOP_S} s after SIGTERM:\n{self.read_log()}") from None
+        self.guard.release()
         return self.process.returncode
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.guard.release()
 
 
 def find_free_port() -> int:
@@ -103,7 +108,7 @@ def start_service(folder: Path) -> RunningService:
     with log.open("ab") as file:
         command = [sys.executable, "-m", "overlay", "run", "--config", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    return RunningService(f"http://{host}:{port}", log, process)
+    return RunningService(f"http://{host}:{port}", log, process, Guard(["kill", "-9", str(process.pid)]))
 
 
 @pytest.fixture
