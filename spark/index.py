@@ -41,7 +41,7 @@ from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.worker.build import refuse_company
 from overlay.worker.holding import shard_of
-from overlay.worker.indexes import index_config
+from overlay.worker.kept.indexes import index_config
 from overlay.worker.sources import list_sources
 from overlay.worker.takeover import ensure_state_topic, take_over
 
@@ -185,7 +185,7 @@ async def _find_starts(
     bounds: dict[Source, tuple[int, int]],
     compacted: Iterable[str],
 ) -> dict[Source, int]:
-    """Behind the chunks that hold; as a service resumes (overlay/worker/indexes.py)."""
+    """Behind the chunks that hold; as a service resumes (overlay/worker/kept/indexes.py)."""
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)

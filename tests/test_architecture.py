@@ -11,12 +11,11 @@ import overlay
 
 ROOT = Path(overlay.__file__).parent
 
-PURE_PACKAGES = ("scan", "subject", "filter", "index", "match", "consumer", "desk")
+PURE_PACKAGES = ("scan", "subject", "filter", "index", "match", "consumer", "desk", "worker/round")
 PURE_FILES = (
     "field.py",
     *(f"deliver/{name}.py" for name in ("assemble", "batch", "outbox", "partition", "record", "state")),
     *(f"deliver/{name}.py" for name in ("answers", "deadletter", "entry", "notices", "replies")),
-    *(f"worker/{name}.py" for name in ("order", "pipeline", "positions", "sequencing", "tracks")),
     "source/mark.py",
 )
 FORBIDDEN = {
@@ -62,6 +61,12 @@ STRICT = {
     "consumer": {"match", "source"},
 }
 """Packages that are kept apart although their floors would allow it."""
+ROOMS: dict[str, set[str]] = {
+    "round": set(),
+    "kept": {"round", "roster"},
+    "acks": {"round", "roster", "commits"},
+}
+"""Rooms of the worker: what each may import of the others."""
 ABOVE = {
     package: {name for higher in FLOORS[number + 1 :] for name in higher} | STRICT.get(package, set())
     for number, floor in enumerate(FLOORS)
@@ -113,6 +118,14 @@ def test_arrows_go_one_way(package: str) -> None:
     assert wrong == set()
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_worker(room: str) -> None:
+    found = {
+        name.split(".")[2] for path in list_files(f"worker/{room}") for name in find_imports(path) if "worker." in name
+    }
+    assert found - {room} <= ROOMS[room]
+
+
 def test_one_file_reads_the_wall_clock() -> None:
     """time.monotonic measures spans anywhere in the shell; the wall clock is overlay/clock.py's."""
     readers = set()
@@ -126,5 +139,5 @@ def test_one_file_reads_the_wall_clock() -> None:
 def test_the_scan_sees_imports() -> None:
     """The test's own eye: relative, nested and plain imports are all found."""
     assert "overlay.scan.decode" in find_imports(ROOT / "scan" / "__init__.py")
-    assert "overlay.match.Addressed" in find_imports(ROOT / "worker" / "pipeline.py")
+    assert "overlay.match.Addressed" in find_imports(ROOT / "worker" / "round" / "pipeline.py")
     assert {"asyncio", "aiokafka.AIOKafkaProducer"} <= find_imports(ROOT / "deliver" / "transaction.py")

@@ -1,6 +1,6 @@
 """The desk: where the machines of a shard sit, between what comes in and the records that go out. No IO, no clock.
 
-A step has three parts, all of them run by the shell (worker/clerk.py) one after the other:
+A step has three parts, all of them run by the shell (worker/acks/clerk.py) one after the other:
 
 1. `take_in`: offers, acks, orders and the time are handed to the machines. Nothing goes out yet.
 2. `find_wanted`: which records the next deliveries need that are not at hand. The shell reads them again, and says which of

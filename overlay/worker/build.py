@@ -24,7 +24,7 @@ from overlay.source.mark import Source
 
 from .holding import RELEASE_S, shard_of
 from .membership import Membership
-from .pipeline import Outcome
+from .round.pipeline import Outcome
 from .service import SWITCH_S
 from .session import Session
 from .shard import Shard

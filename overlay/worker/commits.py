@@ -27,7 +27,7 @@ from overlay.errors import OverlayError
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
-from .pipeline import Outcome
+from .round.pipeline import Outcome
 
 log = get_logger(__name__)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
-from .indexing import Reach
-from .pipeline import Corruption, Outcome
-from .positions import Place
+from .round.indexing import Reach
+from .round.pipeline import Corruption, Outcome
+from .round.positions import Place
 
 log = get_logger(__name__)
 

@@ -39,9 +39,9 @@ from overlay.source.mark import Source
 
 from .amend import amend, own_shard, read_states
 from .holding import shard_of
-from .indexes import create_topics, index_config
-from .ledgers import find_ends
-from .sequencing import write_round
+from .kept.indexes import create_topics, index_config
+from .kept.ledgers import find_ends
+from .round.sequencing import write_round
 from .sources import list_sources
 
 Told = Callable[[str], None]

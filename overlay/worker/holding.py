@@ -30,11 +30,11 @@ from overlay.desk.seat import needs_machine
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
+from .acks.clerk import Clerk
 from .amend import amend, forget_consumer
-from .clerk import Clerk
 from .membership import Membership
-from .pipeline import Outcome
 from .report import Rates, report_consumer, report_service, report_stream
+from .round.pipeline import Outcome
 from .session import Session
 from .shard import Shard
 

@@ -14,13 +14,13 @@ from overlay.metrics import Metrics
 from overlay.source.feed import Fetched, Lane
 from overlay.source.mark import Source
 
-from .order import plan_steps
-from .pipeline import Progress, Task
-from .positions import Place, Positions
 from .roster import Roster
+from .round.order import plan_steps
+from .round.pipeline import Progress, Task
+from .round.positions import Place, Positions
+from .round.sequencing import Linger
+from .round.tracks import Track, plan_round
 from .routes import Detours
-from .sequencing import Linger
-from .tracks import Track, plan_round
 
 ROUND_BYTES = 8 << 20
 

@@ -13,8 +13,8 @@ from overlay.control.responses import describe_acks
 from overlay.deliver.state import ConsumerId
 from overlay.metrics import Metrics
 
-from .pipeline import Outcome
-from .tracks import find_tail
+from .round.pipeline import Outcome
+from .round.tracks import find_tail
 
 if TYPE_CHECKING:
     from .session import Session

@@ -24,7 +24,7 @@ from overlay.source.mark import Mark, Source
 from overlay.source.start import find_start, patterns
 
 from .leases import find_held
-from .pipeline import Reader
+from .round.pipeline import Reader
 from .sources import Sources, list_sources
 from .topics import ensure_machine_topics, list_topics
 

@@ -26,10 +26,10 @@ from overlay.metrics import Metrics
 from overlay.source.feed import Lane
 from overlay.source.mark import Mark
 
-from .pipeline import Reader
-from .positions import Place, Positions
 from .roster import Roster
-from .tracks import Track
+from .round.pipeline import Reader
+from .round.positions import Place, Positions
+from .round.tracks import Track
 
 Ints = npt.NDArray[np.int64]
 

@@ -29,19 +29,19 @@ from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Lane, Lost
 from overlay.source.mark import Mark
 
-from .clerk import Clerk
+from .acks.clerk import Clerk
+from .acks.parking import Parking
 from .commits import Commits, Round
 from .counting import Counting
-from .following import Following
-from .indexing import Reach
 from .intake import Intake
-from .outlook import Outlook
-from .parking import Parking
-from .pipeline import Outcome, Pipeline
-from .positions import Place, Positions
+from .kept.following import Following
 from .roster import Roster
+from .round.indexing import Reach
+from .round.outlook import Outlook
+from .round.pipeline import Outcome, Pipeline
+from .round.positions import Place, Positions
+from .round.tracks import Track
 from .routes import Detours
-from .tracks import Track
 
 log = get_logger(__name__)
 

@@ -29,13 +29,13 @@ from overlay.source.mark import Source
 from overlay.source.start import find_lasts
 from overlay.waits import is_set_within
 
+from .acks.seating import open_clerk
 from .commits import Commits
-from .indexes import open_indexes
-from .ledgers import follow_starts
+from .kept.indexes import open_indexes
+from .kept.ledgers import follow_starts
 from .membership import Membership
-from .pipeline import Outcome
 from .roster import Roster, enlist, make_roster
-from .seating import open_clerk
+from .round.pipeline import Outcome
 from .session import Session, open_positions
 from .takeover import state_topic, take_over
 from .watch import watch_topics

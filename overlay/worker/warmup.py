@@ -35,7 +35,7 @@ from overlay.source.feed import Fetched
 from overlay.source.mark import Mark
 from overlay.source.start import patterns
 
-from .pipeline import Pipeline, Reader, Task
+from .round.pipeline import Pipeline, Reader, Task
 
 log = get_logger(__name__)
 

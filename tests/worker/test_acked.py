@@ -179,7 +179,7 @@ def test_who_does_not_ack_holds_up_nobody(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that takes ten at a time leaves its neighbour's track, and gets everything in the end."""
-    monkeypatch.setattr("overlay.worker.parking.FULL", 100)
+    monkeypatch.setattr("overlay.worker.acks.parking.FULL", 100)
     topic = new_topic()
     scene.add_stream("S", topic)
     slow = scene.add_consumer("S", "slow", **ACKED | {"ack_wait": "60s"}, max_ack_pending=10)

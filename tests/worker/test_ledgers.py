@@ -11,11 +11,11 @@ from overlay.admin import Admin
 from overlay.index.ledger import Ledger
 from overlay.index.rounds import allocate
 from overlay.source.mark import Mark, Source
-from overlay.worker.ledgers import follow_starts
-from overlay.worker.positions import Positions
+from overlay.worker.kept.ledgers import follow_starts
 from overlay.worker.roster import Roster
+from overlay.worker.round.positions import Positions
+from overlay.worker.round.tracks import Track
 from overlay.worker.sources import Sources
-from overlay.worker.tracks import Track
 from tests.source.test_start import delete_below
 from tests.support.kafka import DEADLINE_S, NewTopicFixture
 from tests.support.waiting import wait_until

@@ -13,9 +13,9 @@ from overlay.deliver.state import ConsumerState
 from overlay.index.ledger import Ledger, Refusal
 from overlay.index.rounds import allocate
 from overlay.source.mark import Mark, Source
-from overlay.worker.order import STEPS, plan_steps
-from overlay.worker.positions import Positions
-from overlay.worker.tracks import Track
+from overlay.worker.round.order import STEPS, plan_steps
+from overlay.worker.round.positions import Positions
+from overlay.worker.round.tracks import Track
 
 SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
 

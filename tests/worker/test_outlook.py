@@ -22,8 +22,8 @@ from overlay.scan.header import split
 from overlay.source.feed import Fetched, mark_after
 from overlay.source.index import Index
 from overlay.subject import Pattern
-from overlay.worker.outlook import Outlook
-from overlay.worker.pipeline import Outcome, Pipeline, Reader, Task
+from overlay.worker.round.outlook import Outlook
+from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
 from overlay.worker.routes import plan_detour
 from tests.index.partitions import Record, forget, say, seal, stream
 from tests.oracle import batches as raw

@@ -1,4 +1,4 @@
-"""overlay/worker/pipeline.py: whole fetch buffers with transactions, markers, gaps and damage, against the oracle."""
+"""overlay/worker/round/pipeline.py: whole fetch buffers with transactions, markers, gaps and damage, against the oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from overlay.scan.header import split
 from overlay.source.feed import Fetched, mark_after
 from overlay.source.mark import Mark
 from overlay.subject import Pattern
-from overlay.worker.pipeline import Outcome, Pipeline, Reader, Task
+from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
 from tests.oracle.batches import Record, parse
 from tests.oracle.push import TOKEN, parse_token
 from tests.support.batches import build

@@ -1,4 +1,4 @@
-"""overlay/worker/positions.py and tracks.py by themselves: any interleaving reads every offset once."""
+"""overlay/worker/round/positions.py and tracks.py by themselves: any interleaving reads every offset once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from overlay.deliver.state import ConsumerState, ShardState
 from overlay.scan.decode import NO_STOP
 from overlay.source.mark import Mark
-from overlay.worker.positions import Positions
-from overlay.worker.tracks import Track, find_tail, join, plan_round
+from overlay.worker.round.positions import Positions
+from overlay.worker.round.tracks import Track, find_tail, join, plan_round
 
 SOURCE = ("source", 0)
 PLACE = ("S", SOURCE)

@@ -11,8 +11,8 @@ from overlay.admin import Admin
 from overlay.config import StreamConfig
 from overlay.connection import open_client
 from overlay.source.feed import Feed
-from overlay.worker import recall as recall_module
-from overlay.worker.recall import Recall, Recalled, locate_in
+from overlay.worker.acks import recall as recall_module
+from overlay.worker.acks.recall import Recall, Recalled, locate_in
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import produce
 

@@ -23,8 +23,8 @@ from overlay.index.runs import encode
 from overlay.scan.decode import NO_STOP
 from overlay.source.index import index_topic
 from overlay.source.mark import Mark
-from overlay.worker.pipeline import Task
-from overlay.worker.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
+from overlay.worker.round.pipeline import Task
+from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
 from tests.oracle.batches import Record
 from tests.source.test_start import delete_below
 from tests.support.batches import build

@@ -20,12 +20,12 @@ from overlay.desk.seat import Beginning, Seat, seat
 from overlay.metrics import Metrics
 from overlay.source.mark import Source
 
+from ..commits import Commits
+from ..roster import Roster
+from ..round.positions import Positions
 from .clerk import Clerk
-from .commits import Commits
 from .listening import Listening
-from .positions import Positions
 from .recall import Recall, locate_by, locate_in
-from .roster import Roster
 
 
 async def open_clerk(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from overlay.deliver.state import ConsumerId
 
+from ..round.pipeline import Reader
+from ..round.positions import Place, Positions
+from ..round.tracks import Track
 from .clerk import Clerk
-from .pipeline import Reader
-from .positions import Place, Positions
-from .tracks import Track
 
 FULL = 32_768
 """Messages offered and not delivered with which a consumer leaves its tracks; it comes back with a quarter of that."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from overlay.errors import SourceUnavailable
 from overlay.source.feed import Feed, Fetched, Lane
 
-from .roster import Roster
+from ..roster import Roster
 
 
 @dataclass(slots=True)

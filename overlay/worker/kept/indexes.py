@@ -21,9 +21,9 @@ from overlay.source.check import void
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Mark, Source
 
+from ..roster import Roster
+from ..round.positions import Place
 from . import ledgers
-from .positions import Place
-from .roster import Roster
 
 log = get_logger(__name__)
 

@@ -35,9 +35,9 @@ from overlay.source.check import check_mark, glimpse
 from overlay.source.index import Index
 from overlay.source.mark import Mark, Source
 
-from .positions import Positions
-from .roster import Roster
-from .sequencing import write_round
+from ..roster import Roster
+from ..round.positions import Positions
+from ..round.sequencing import write_round
 
 log = get_logger(__name__)
 

@@ -36,11 +36,11 @@ from overlay.metrics import Metrics
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
 
-from .commits import Commits, Round
+from ..commits import Commits, Round
+from ..round.pipeline import Outcome
+from ..round.positions import Positions
 from .interest import Readers
 from .listening import Listening
-from .pipeline import Outcome
-from .positions import Positions
 from .recall import Recall
 
 SendPlain = Callable[[list[Outgoing]], Coroutine[Any, Any, list[int]]]
