@@ -6,8 +6,8 @@ for us and for NATS nothing is pending any more, for a share group the last comm
 once, or the bench ends with an error.
 
 - overlay: `overlay run` in a process of its own, exactly once, with a subject filter that lets everything pass; the client
-  of docs/client.md in this process. The clock starts when the first delivery is appended to the output topic, so that what the
-  service does before the client has it counts.
+  of docs/client.md in this process. The consumer is paused until the client is in its group; the clock starts when the first
+  delivery is appended to the output topic, so that what the service does before the client has it counts.
 - nats: nats-server and nats-py: pull consumer, fetch(500), `await message.ack()` (peers/acking.py). The clock starts with the
   first fetch.
 - share: confluent-kafka's ShareConsumer on the same topic, explicit mode: `acknowledge(message)` for each, sent with the next

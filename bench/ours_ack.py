@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,8 @@ ACK_WAIT_S = 4
 DEADLINE_S = 300.0
 LOOK_S = 0.005
 BATCH = 10_000
+PAUSED_UNTIL = "2999-01-01T00:00:00Z"
+"""Until the client is there."""
 NANOSECONDS = 1_000_000_000
 
 
@@ -42,9 +44,12 @@ class OverlayAck:
     warm = True
 
     def run(self, topic: MessageTopic) -> Tally:
-        with _serve(topic, ack_wait="30s", max_ack_pending=MAX_ACK_PENDING) as (client, output):
+        paused = {"pause_until": PAUSED_UNTIL}
+        with _serve(topic, ack_wait="30s", max_ack_pending=MAX_ACK_PENDING, **paused) as (client, output):
             taken = 0
             with client.subscribe(CONSUMER) as messages:
+                _await(lambda: bool(messages.partitions), "the group has taken in the client")
+                client.control.resume(STREAM, CONSUMER)
                 for message in messages:
                     message.ack()
                     taken += 1
@@ -87,16 +92,23 @@ def _serve(topic: MessageTopic, **fields: object) -> Iterator[tuple[Client, str]
 
 def _await_acks(client: Client, topic: MessageTopic) -> None:
     """Wait until the service has taken in every ack. Raises WrongAnswer when that does not come."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
+
+    def are_in() -> bool:
         info = client.control.info(STREAM, CONSUMER)
-        if info.delivered.consumer_seq >= topic.records and info.num_ack_pending == 0:
-            break
+        if info.delivered.consumer_seq > topic.records:
+            raise WrongAnswer(f"overlay: {info.delivered.consumer_seq} deliveries of {topic.records} messages")
+        return info.delivered.consumer_seq == topic.records and info.num_ack_pending == 0
+
+    _await(are_in, "every ack has been taken in")
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    """Raises WrongAnswer when it does not come true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
         if time.monotonic() > deadline:
-            raise WrongAnswer(f"overlay: {info.num_ack_pending} acks did not arrive within {DEADLINE_S:.0f} s: {info}")
+            raise WrongAnswer(f"overlay: after {DEADLINE_S:.0f} s still not: {what}")
         time.sleep(LOOK_S)
-    if info.delivered.consumer_seq != topic.records:
-        raise WrongAnswer(f"overlay: {info.delivered.consumer_seq} deliveries of {topic.records} messages")
 
 
 def _find_first_append(bootstrap: str, output: str) -> int:

@@ -55,6 +55,10 @@ class Intake:
         return self._work.member.is_paused
 
     @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self._work.member.assigned)
+
+    @property
     def is_closed(self) -> bool:
         return not self._finalizer.alive
 

@@ -63,7 +63,8 @@ class Member:
         self._kind = Kind(target.head)
         self._passed: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        self._assigned: set[int] = set()
+        self.assigned: set[int] = set()
+        """Partitions that are this member's."""
         self.is_paused = False
         self._heard = self._tried = self._looked_at = 0.0
 
@@ -138,7 +139,7 @@ class Member:
         sound = [record for record in received if record.error() is None]
         odd = [record for record in received if record.error() is not None] if len(sound) < len(received) else []
         ends: dict[int, int] = {}
-        one = len(self._assigned) == 1 and sound
+        one = len(self.assigned) == 1 and sound
         runs = [(sound[0].partition(), sound)] if one else groupby(sound, KafkaRecord.partition)
         for partition, run in runs:
             records = deque(run)
@@ -159,7 +160,7 @@ class Member:
     def _is_silent(self) -> bool:
         # nobody hears anything before partitions are assigned
         silent = is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
-        return silent and bool(self._assigned)
+        return silent and bool(self.assigned)
 
     def _meet(self, error: RdKafkaError) -> None:
         """Raises what trying again does not help with; the Kafka client tries again by itself after everything else."""
@@ -168,7 +169,7 @@ class Member:
         log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
 
     def _take_over(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._assigned.update(place.partition for place in partitions)
+        self.assigned.update(place.partition for place in partitions)
         self._heard = time.monotonic()
         # what is new is not paused
         self.is_paused = False
@@ -189,7 +190,7 @@ class Member:
         lost = {place.partition for place in partitions}
         moved = {partition: offset for partition, offset in self._find_moved().items() if partition in lost}
         self._shelf.drop(lost)
-        self._assigned -= lost
+        self.assigned -= lost
         for partition in lost:
             self._passed.pop(partition, None)
             self._committed.pop(partition, None)
@@ -210,7 +211,7 @@ class Member:
         return {
             partition: offset
             for partition, offset in self._passed.items()
-            if partition in self._assigned and self._committed.get(partition) != offset
+            if partition in self.assigned and self._committed.get(partition) != offset
         }
 
     def _place(self, offsets: Mapping[int, int]) -> list[TopicPartition]:

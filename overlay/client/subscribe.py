@@ -66,6 +66,11 @@ class Subscription:
         return self._intake.is_paused
 
     @property
+    def partitions(self) -> frozenset[int]:
+        """Partitions of the output topic that the group has given to this subscription; none before it has joined."""
+        return self._intake.partitions
+
+    @property
     def is_closed(self) -> bool:
         return self._intake.is_closed
 

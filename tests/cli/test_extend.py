@@ -17,8 +17,8 @@ from overlay.admin import Admin
 from overlay.cli import overlay
 from overlay.config import load
 from overlay.deliver.state import Delta, ShardState
-from overlay.worker.amend import amend
 from overlay.worker import extension
+from overlay.worker.amend import amend
 from tests.support.kafka import NewTopicFixture
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until

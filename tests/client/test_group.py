@@ -54,6 +54,7 @@ def test_a_partition_that_goes_away_takes_its_messages_along(bootstrap: str, new
         with output.subscribe() as second:
             theirs = read_numbers(islice(second, 190))
             more = wait_until(lambda: read_numbers(islice(first, 1)), DEADLINE_S, "the first goes on")
+            assert first.partitions | second.partitions == {0, 1} and len(second.partitions) == 1
             assert len({number % 2 for number in theirs}) == 1
             assert more[0] % 2 != theirs[0] % 2
             assert not set(theirs) & {*mine, *more}
