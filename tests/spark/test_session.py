@@ -167,11 +167,10 @@ def test_executors_that_have_the_code_from_an_archive(
     bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
 ) -> None:
     """Executors in processes of their own, whose Python and packages come out of an archive of an environment."""
-    output = new_topic()
-    folder = write_folder(
-        tmp_path / "config", bootstrap, output, source=output, more="delivery: at_least_once\nfilter_subject: a.b\n"
-    )
-    deliver(bootstrap, output, [Delivery(n, headers=[("subject", b"a.b")]) for n in (1, 2, 2, 3)])
+    source, output = new_topic(), new_topic()
+    folder = write_folder(tmp_path / "config", bootstrap, output, source=source, more="delivery: at_least_once\n")
+    for topic in (source, output):
+        deliver(bootstrap, topic, [Delivery(n, headers=[("subject", b"a.b")]) for n in (1, 2, 2, 3)])
     archive = pack_environment(tmp_path)
     settings = {
         "spark.archives": f"{archive}#environment",
@@ -187,6 +186,7 @@ def test_executors_that_have_the_code_from_an_archive(
         "PYSPARK_PYTHON": "./environment/bin/python",
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
     }
     done = subprocess.run(
         [sys.executable, str(job), str(folder), str(tmp_path / "checkpoint")],
