@@ -255,21 +255,49 @@ class Admin:
                 found[group] = 0
         return found
 
-    async def find_committed(self, group: str, topic: str) -> dict[int, int]:
-        """The offsets that a consumer group has committed in a topic, by partition; none where Kafka knows of none."""
-        found: dict[int, int] = await _await_leaders()(asyncio.to_thread, self._find_committed, group, topic)
+    async def find_committed(
+        self, groups: Iterable[str], *, denied: dict[str, str] | None = None
+    ) -> dict[str, dict[str, dict[int, int]]]:
+        """The offsets that consumer groups have committed, by topic and partition; none where Kafka knows of no such group.
+
+        Kafka is asked for all groups at once. `denied` takes those that we may not look at, as with `find_topics`.
+        """
+        found: dict[str, dict[str, dict[int, int]]] = {}
+        wanted = sorted(set(groups))
+
+        def ask() -> None:
+            self._find_committed([group for group in wanted if group not in found], found, denied)
+
+        await _await_leaders()(asyncio.to_thread, ask)
         return found
 
-    def _find_committed(self, group: str, topic: str) -> dict[int, int]:
-        try:
-            asked = [ConsumerGroupTopicPartitions(group)]
-            future = self._client.list_consumer_group_offsets(asked, request_timeout=DEADLINE_S)[group]
-            offsets = get_answer(future).topic_partitions
-        except KafkaException as error:
-            if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
-                return {}
-            raise _judge(f"group {group}", "Describe", error) from error
-        return {tp.partition: tp.offset for tp in offsets if tp.topic == topic and tp.offset >= 0}
+    def _find_committed(
+        self, groups: list[str], found: dict[str, dict[str, dict[int, int]]], denied: dict[str, str] | None
+    ) -> None:
+        # the client takes one group a call; all calls are under way before the first answer is waited for
+        asked = [(group, [ConsumerGroupTopicPartitions(group)]) for group in groups]
+        calls = [
+            (group, self._client.list_consumer_group_offsets(request, request_timeout=DEADLINE_S)[group])
+            for group, request in asked
+        ]
+        first: OverlayError | None = None
+        for group, future in calls:
+            try:
+                by_topic: dict[str, dict[int, int]] = {}
+                for tp in get_answer(future).topic_partitions:
+                    if tp.offset >= 0:
+                        by_topic.setdefault(tp.topic, {})[tp.partition] = tp.offset
+                found[group] = by_topic
+            except KafkaException as error:
+                judged = _judge(f"group {group}", "Describe", error)
+                if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
+                    found[group] = {}
+                elif denied is not None and isinstance(judged, CredentialsRefused):
+                    denied[group] = str(judged)
+                else:
+                    first = first or judged
+        if first is not None:
+            raise first
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""

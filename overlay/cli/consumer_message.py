@@ -99,7 +99,8 @@ def replay(
     """Produce a consumer's dead letters once more, as new messages of its stream.
 
     Key, value and the headers of the original stay; what the overlay added goes. Every consumer of the stream that wants
-    such messages is given them. What was replayed is remembered, and the next call goes on behind it.
+    such messages is given them. What was replayed is remembered, and the next call goes on behind it. A letter that was
+    too large to keep its value is told and left out.
     """
     import asyncio
 
@@ -112,15 +113,17 @@ def replay(
     letters, topic = choose_target(loaded, stream, name, target)
     with Replay(loaded.service.kafka, loaded.service.topics.prefix, (stream, name), letters) as replaying:
         found = replaying.read(limit=limit, again=again)
+        whole = [letter for letter in found if letter.is_whole]
         if not as_json:
             for letter in found:
-                click.echo(f"{letter.where}  {letter.subject}  {letter.reason}, {letter.deliveries} deliveries")
-        if found and not dry_run:
+                left = "" if letter.is_whole else f"; left out: it has no value, which is at {letter.origin}"
+                click.echo(f"{letter.where}  {letter.subject}  {letter.reason}, {letter.deliveries} deliveries{left}")
+        if whole and not dry_run:
             if not as_json:
-                click.echo(f"{len(found)} dead letters of {stream}/{name} go to topic {topic}")
+                click.echo(f"{len(whole)} dead letters of {stream}/{name} go to topic {topic}")
             confirm("Replay them?", yes=yes or as_json)
             replaying.send(found, topic)
-    done = 0 if dry_run else len(found)
+    done = 0 if dry_run else len(whole)
     if as_json:
         letters_wire = [letter.describe() for letter in found]
         print_json({"topic": topic, "replayed": done, "letters": letters_wire})

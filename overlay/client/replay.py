@@ -2,7 +2,8 @@
 
 A dead letter is the message as it was, with headers of the overlay. Those go, and what is left is produced like any other
 message: it gets a new place in the log and is delivered to every consumer that wants it. Nothing else would do, since the old
-message is settled for good and its stream sequence is over.
+message is settled for good and its stream sequence is over. A letter that had to leave out its value (docs/consumers.md) is no
+message, and is left out here.
 
 How far the letters have been replayed is the committed offset of a consumer group, `<prefix>.replay.<stream>.<consumer>`,
 and it is committed in the transaction that produces them. So each letter is replayed once, also when a replay breaks off.
@@ -21,7 +22,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from overlay.config import Loaded
 from overlay.connection import Properties, check_reachable, for_confluent
 from overlay.deliver.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
-from overlay.deliver.deadletter import CAUSES, CONSUMER, DELIVERIES, REASON, STREAM
+from overlay.deliver.deadletter import CAUSES, CONSUMER, DELIVERIES, REASON, SOURCE_OFFSET, SOURCE_PARTITION, STREAM
 from overlay.errors import OverlayError, SourceUnavailable
 
 REACH_S = 5.0
@@ -53,6 +54,16 @@ class Letter:
         return self._find(DELIVERIES)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has the value of the original, rather than a word of how large that was."""
+        return self.record.value() is not None or not self._find(VALUE_SIZE)
+
+    @property
+    def origin(self) -> str:
+        """Where the original is, or was: partition@offset in the topic of the stream."""
+        return f"{self._find(SOURCE_PARTITION)}@{self._find(SOURCE_OFFSET)}"
+
+    @property
     def headers(self) -> list[tuple[str, Any]]:
         """Those of the original."""
         return [(name, value) for name, value in self.record.headers() or () if name not in _OURS]
@@ -60,8 +71,10 @@ class Letter:
     def is_of(self, stream: str, consumer: str) -> bool:
         return (self._find(STREAM), self._find(CONSUMER)) == (stream, consumer)
 
-    def describe(self) -> dict[str, str]:
-        return {"where": self.where, "subject": self.subject, "reason": self.reason, "deliveries": self.deliveries}
+    def describe(self) -> dict[str, str | bool]:
+        """As JSON."""
+        told = {"where": self.where, "subject": self.subject, "reason": self.reason, "deliveries": self.deliveries}
+        return {**told, "whole": self.is_whole, "origin": self.origin}
 
     def _find(self, name: str) -> str:
         found = next((value for key, value in reversed(self.record.headers() or ()) if key == name), None)
@@ -151,7 +164,7 @@ class Replay:
         return letters
 
     def send(self, letters: list[Letter], topic: str) -> None:
-        """Produce them, and remember how far the letters have been replayed, in one transaction.
+        """Produce those that are whole, and remember how far the letters have been replayed, in one transaction.
 
         Raises SourceUnavailable, and OverlayError for a topic that is not there.
         """
@@ -169,7 +182,7 @@ class Replay:
                 raise OverlayError(f"{topic}: {found.error.str()}. Create the topic first; nothing was replayed")
             producer.init_transactions(DEADLINE_S)
             producer.begin_transaction()
-            for letter in letters:
+            for letter in filter(lambda letter: letter.is_whole, letters):
                 producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
                 producer.poll(0)
             done = [TopicPartition(self._topic, partition, offset) for partition, offset in self._read_to.items()]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable
+from overlay.config.consumer import AckPolicy, ConsumerConfig
 from overlay.config.document import Path
 
 C = TypeVar("C")
@@ -46,12 +46,6 @@ _CONSUMER: tuple[_Row[ConsumerConfig], ...] = (
     ),
     _set("direct"),
     _set("sourcing"),
-    _Row(
-        ("on_undeliverable",),
-        lambda c: c.on_undeliverable is OnUndeliverable.DEAD_LETTER,
-        "Use stop",
-        "on_undeliverable dead_letter",
-    ),
 )
 
 

@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that is given up, for the dead-letter topic. `reason`: max_deliver or term."""
+    """A message that is given up, for the dead-letter topic. `reason`: max_deliver, term or undeliverable."""
 
     stream_seq: int
     reason: str

@@ -12,7 +12,7 @@ not fit; the caller closes the batch and calls again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,15 @@ def make_envelope(
     prefix = np.frombuffer(f"$JS.ACK.{stream}.{consumer}.".encode(), np.uint8)
     encoded = np.frombuffer(encode_headers(more), np.uint8)
     return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time, headers_only, encoded, len(more))
+
+
+def without_value(envelope: Envelope) -> Envelope:
+    """The same envelope for deliveries whose value is left out."""
+    if envelope.headers_only:
+        return envelope
+    # read-only, as those of make_envelope: the kernel is compiled for such
+    names = np.frombuffer(envelope.names.tobytes() + VALUE_SIZE.encode(), np.uint8)
+    return replace(envelope, names=names, bounds=np.append(envelope.bounds, names.size), headers_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,11 +159,12 @@ def assemble(
     return int(done)
 
 
-def room_for(source: Records, row: int, subject: int, envelope: Envelope) -> int:
-    """Bytes that surely hold one delivered record, `subject` being the size of its subject."""
+def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) -> Ints:
+    """Bytes that surely hold each of `rows`, delivered; `subjects`: the sizes of their subjects."""
     texts = envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.more
     constant = int(sum(text.size for text in texts))
-    return int(source.end[row] - source.body[row]) + subject + constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM
+    own: Ints = source.end[rows] - source.body[rows]
+    return own + subjects + (constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM)
 
 
 @kernel

@@ -2,6 +2,10 @@
 
 The record is the delivery: key, value and headers of the source, `Nats-Subject` and the token. Its token names the last
 delivery, whose consumer sequence is not known any more and is 0; so no ack of it can ever be taken for an ack of a message.
+Its time is the time of burial, since the source's may be why the message was given up.
+
+A letter that its topic cannot take either goes without its value: `Nats-Msg-Size` says so, as it does with headers_only, and
+source partition and offset say where the value is. What is to be known of the message is in its key and its headers.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from overlay.consumer.effects import DeadLetter
 from overlay.scan.header import Bytes
 from overlay.units import format_time
 
-from .assemble import Body, Envelope, Ints, Numbers, assemble, room_for
+from .assemble import Body, Envelope, Ints, Numbers, assemble, without_value
 from .batch import EncodedBatch
-from .outbox import Outgoing, Outlet, Slice
+from .outbox import Outgoing, Outlet, Slice, measure
 from .partition import place
 from .record import Headers, encode_headers
 
@@ -28,6 +32,15 @@ STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
 SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
 CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
 """Headers that dead letters have beside those of a delivery. Times are RFC 3339 UTC."""
+UNDELIVERABLE = "undeliverable"
+"""The reason of messages that their output topic can never take (acceptance.py)."""
+UNSET = -62_135_596_800_000_000_000
+"""JetStream's time for never, ns: 0001-01-01T00:00:00Z."""
+
+
+def give_up(stream_seq: int) -> DeadLetter:
+    """The letter of a message that was never delivered, since its output topic can never take it."""
+    return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
 
 
 def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
@@ -50,8 +63,8 @@ def press_letters(
 ) -> list[Outgoing]:
     """The dead letters of `rows`, one for each, as batches for the dead-letter topic.
 
-    `outlet`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A record that is by itself
-    larger than the topic takes comes with its source offset in `oversized_offset`, as deliveries do.
+    `outlet`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A letter that is larger than
+    the topic takes even without its value comes with its source offset in `oversized_offset`, as deliveries do.
     """
     places = place(outlet.partition_by, outlet.partitions, partition, piece.records, rows, piece.codes, piece.texts)
     found: list[Outgoing] = []
@@ -77,21 +90,32 @@ class _Writing:
         piece = self._piece
         offset = int(piece.records.offset[row[0]])
         more = encode_headers(describe_letter(letter, *self._names, self._partition, offset))
-        envelope = replace(
+        with_value = replace(
             self._outlet.envelope, more=np.frombuffer(more, np.uint8), more_count=len(CAUSES), headers_only=False
         )
-        one = np.ones(1, np.int64)
-        numbers = Numbers(one * letter.stream_seq, one * 0, one * letter.deliveries).complete()
-        self._make_room(self._measure(int(row[0]), envelope))
-        assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
+        size = int(measure(piece, row, with_value)[0])
+        if size <= self._outlet.body_limit:
+            self._make_room(size)
+            self._write(row, with_value, letter)
+            return
+        self._close()
+        for envelope in (with_value, without_value(with_value)):
+            self._body = Body(np.empty(int(measure(piece, row, envelope)[0]), np.uint8))
+            self._write(row, envelope, letter)
+            outgoing = self._wrap()
+            if outgoing.oversized_offset < 0:
+                break
+        self._done.append(outgoing)
+        self._body = Body(np.empty(0, np.uint8))
 
     def finish(self) -> list[Outgoing]:
         self._close()
         return self._done
 
-    def _measure(self, row: int, envelope: Envelope) -> int:
-        code, bounds = int(self._piece.codes[row]), self._piece.texts.bounds
-        return room_for(self._piece.records, row, int(bounds[code + 1] - bounds[code]), envelope)
+    def _write(self, row: Ints, envelope: Envelope, letter: DeadLetter) -> None:
+        piece, one = self._piece, np.ones(1, np.int64)
+        numbers = Numbers(one * letter.stream_seq, one * 0, one * letter.deliveries).complete()
+        assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
 
     def _make_room(self, size: int) -> None:
         """Room for one more record: in this batch while it stays small enough, else in another."""
@@ -105,11 +129,13 @@ class _Writing:
 
     def _close(self) -> None:
         if self._body.count:
-            batch = EncodedBatch(self._body, self._outlet.codec, transactional=self._outlet.transactional)
-            fits = batch.size <= self._outlet.max_message_bytes
-            offset = -1 if fits else self._body.last_offset
-            self._done.append(Outgoing(self._outlet.topic, self._target, batch, offset))
+            self._done.append(self._wrap())
         self._body = Body(np.empty(0, np.uint8))
+
+    def _wrap(self) -> Outgoing:
+        batch = EncodedBatch(self._body, self._outlet.codec, transactional=self._outlet.transactional)
+        fits = batch.size <= self._outlet.max_message_bytes
+        return Outgoing(self._outlet.topic, self._target, batch, -1 if fits else self._body.last_offset)
 
 
 def _grow(body: Body, room: int) -> Bytes:

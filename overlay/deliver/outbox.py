@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.config.consumer import PartitionBy
+from overlay.errors import DeliveryFailed
 from overlay.scan.codec import Codec
 from overlay.scan.decode import Records
 from overlay.scan.header import HEADER_SIZE, Bytes
@@ -24,6 +26,9 @@ _Columns = tuple[Ints, Ints, Ints, Ints]  # stream and consumer sequences, deliv
 _LARGEST_BODY = 1 << 20
 _SMALLEST_BODY = 1 << 14
 _SPARES = 8
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default for topics."""
+NO_LIMIT = (1 << 63) - 1
 _EXPANSION = 1024  # what a codec may add to records that do not compress, beside a part in 128
 
 
@@ -49,6 +54,11 @@ class Outlet:
     codec: Codec
     transactional: bool
     envelope: Envelope
+    needs_key: bool = False
+    """Whether the topic is compacted, and so takes no record without a key."""
+    oldest_ms: int = NO_LIMIT
+    newest_ms: int = NO_LIMIT
+    """How far before and after now the topic lets a record's time be."""
 
     @property
     def body_limit(self) -> int:
@@ -65,6 +75,21 @@ class Outgoing:
     batch: EncodedBatch
     oversized_offset: int = -1
     """The source offset of a record that is by itself larger than the topic takes; -1 for a batch that fits."""
+
+
+def refuse_oversized(batches: Iterable[tuple[tuple[str, str], Outgoing]]) -> None:
+    """Raises DeliveryFailed for the first batch, of the consumer that it comes with, that its topic can never take: before
+    anything is sent, so that nobody else's batches wait for it (design 11.4)."""
+    for consumer, outgoing in batches:
+        if outgoing.oversized_offset >= 0:
+            raise DeliveryFailed(
+                outgoing.topic,
+                outgoing.partition,
+                f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size} bytes,"
+                " more than the topic's max.message.bytes. Raise that, then restart; or see `on_undeliverable: dead_letter`",
+                final=True,
+                consumer=consumer,
+            )
 
 
 class Press:
@@ -115,7 +140,7 @@ class Press:
                 continue
             if not body.count:
                 # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
-                body.out = np.empty(_room_alone(outlet, slice_, int(rows[done])), np.uint8)
+                body.out = np.empty(int(measure(slice_, rows[done : done + 1], outlet.envelope)[0]), np.uint8)
                 continue
             self._close(outlet, target, body)
             body = Body(self._room(outlet.body_limit))  # one that was full is followed by another
@@ -151,6 +176,7 @@ def _cut(columns: _Columns, part: Any) -> _Columns:
     return stream[part], consumer[part], deliveries[part], pending[part]
 
 
-def _room_alone(outlet: Outlet, slice_: Slice, row: int) -> int:
-    code, bounds = int(slice_.codes[row]), slice_.texts.bounds
-    return room_for(slice_.records, row, int(bounds[code + 1] - bounds[code]), outlet.envelope)
+def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:
+    """Bytes that surely hold each of `rows`, delivered and not compressed."""
+    codes, bounds = slice_.codes[rows], slice_.texts.bounds
+    return room_for(slice_.records, rows, bounds[codes + 1] - bounds[codes], envelope)

@@ -8,6 +8,7 @@ nor abort, and a new owner waits as well. Such a topic has to be found before an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config.consumer import ConsumerConfig, Delivery, HeaderStyle, Timestamps
@@ -15,7 +16,7 @@ from overlay.logs import get_logger
 from overlay.scan.codec import Codec
 
 from .assemble import make_envelope
-from .outbox import Outlet
+from .outbox import MAX_MESSAGE_BYTES, NO_LIMIT, Outlet
 
 log = get_logger(__name__)
 
@@ -23,6 +24,8 @@ _CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPP
 DEFAULT_CODEC = Codec.LZ4
 """Where the topic says `producer`, which leaves it to us."""
 
+_SEGMENT_BYTES = 1 << 30
+_NEWEST_MS = 3_600_000  # Kafka's default
 _TIME_TYPE = {Timestamps.APPEND: "LogAppendTime", Timestamps.SOURCE: "CreateTime"}
 
 
@@ -98,12 +101,25 @@ def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
         source_time=config.output.timestamps is Timestamps.SOURCE,
         headers_only=config.headers_only,
     )
+    keeps_times = facts.config.get("message.timestamp.type") == _TIME_TYPE[Timestamps.SOURCE]
     return Outlet(
         topic=facts.name,
         partitions=facts.partitions,
         partition_by=config.output.partition_by,
-        max_message_bytes=int(facts.config.get("max.message.bytes", 1_048_588)),
+        max_message_bytes=min(
+            int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)),
+            int(facts.config.get("segment.bytes", _SEGMENT_BYTES)),
+        ),
         codec=_CODECS.get(facts.config.get("compression.type", "producer"), DEFAULT_CODEC),
         transactional=config.delivery is Delivery.EXACTLY_ONCE,
         envelope=envelope,
+        needs_key="compact" in facts.config.get("cleanup.policy", ""),
+        oldest_ms=int(facts.config.get("message.timestamp.before.max.ms", NO_LIMIT)) if keeps_times else NO_LIMIT,
+        newest_ms=int(facts.config.get("message.timestamp.after.max.ms", _NEWEST_MS)) if keeps_times else NO_LIMIT,
     )
+
+
+def make_letter_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
+    """How to write a consumer's dead letters to their topic as it stands: whole, and with the time of burial."""
+    envelope = make_envelope(*config.id, full=config.output.headers is HeaderStyle.FULL, source_time=False)
+    return replace(make_outlet(facts, config), envelope=envelope)

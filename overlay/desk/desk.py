@@ -48,6 +48,7 @@ from .hearing import Said
 from .larder import Larder
 from .piece import Piece
 from .printing import Printing
+from .refusal import refuse
 from .seat import Seat
 
 STEP_MESSAGES = 16_384
@@ -228,15 +229,29 @@ class Desk:
         return work
 
     def _give(self, consumer: ConsumerId, now: int) -> None:
-        turn = self._find_turn(consumer)
-        missing = self.larder.find(consumer[0], turn).missing
-        ready = int(missing[0]) if missing.size else turn.size
         seat = self.seats[consumer]
+        turn, ready = self._find_ready(consumer)
+        while ready and seat.buries_refused and self._refuse(consumer, seat, turn[:ready], now):
+            turn, ready = self._find_ready(consumer)  # others have moved up
         if ready:
             self._note(consumer, seat.machine.deliver(now, ready))
             self._touched[consumer] = None
         if seat.machine.armed_at <= now and turn.size:
             self._active[consumer] = None  # it has more to give
+
+    def _find_ready(self, consumer: ConsumerId) -> tuple[Ints, int]:
+        """Whose turn it is, and how many of the first of them are at hand."""
+        turn = self._find_turn(consumer)
+        missing = self.larder.find(consumer[0], turn).missing
+        return turn, int(missing[0]) if missing.size else turn.size
+
+    def _refuse(self, consumer: ConsumerId, seat: Seat, turn: Ints, now: int) -> bool:
+        """Give up what the output can never take; whether there was any."""
+        refused = self._printing.find_refused(consumer, seat, self.larder, turn, now)
+        if refused.size:
+            self._note(consumer, refuse(seat.machine, np.sort(refused), now))
+            self._touched[consumer] = None
+        return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:
         """Turn a consumer's effects into batches; returns their bytes."""

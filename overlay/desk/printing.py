@@ -11,12 +11,13 @@ import numpy as np
 
 from overlay.config.consumer import PartitionBy
 from overlay.consumer.effects import DeadLetter, Deliver, Effect, Status
+from overlay.deliver.acceptance import find_refused
 from overlay.deliver.answers import describe_reply, encode_answers, encode_statuses
-from overlay.deliver.assemble import Numbers, make_envelope
+from overlay.deliver.assemble import Envelope, Numbers, make_envelope
 from overlay.deliver.deadletter import press_letters
 from overlay.deliver.entry import Entry, press_entries
 from overlay.deliver.notices import encode_notices
-from overlay.deliver.outbox import Outgoing, Outlet, Press
+from overlay.deliver.outbox import MAX_MESSAGE_BYTES, Outgoing, Outlet, Press
 from overlay.deliver.replies import parse_address
 from overlay.deliver.state import ConsumerId
 from overlay.index.ragged import Ints
@@ -27,8 +28,8 @@ from .piece import Piece
 from .seat import Seat
 
 MILLISECOND = 1_000_000
-REPLY_BYTES = 1_048_588
-"""What a batch for a reply topic may have: Kafka's default for topics."""
+REPLY_ROOM = 4_096
+"""What the headers may take by which a reply finds its pull request."""
 
 
 @dataclass(slots=True)
@@ -66,6 +67,20 @@ class Printing:
         entries += encode_notices(effects, *consumer, now, self._prefix)
         printed.batches += press_entries(entries, time)
         return printed
+
+    def find_refused(self, consumer: ConsumerId, seat: Seat, larder: Larder, sequences: Ints, now: int) -> Ints:
+        """Those of these stream sequences that their output can never take. The larder has them all; now: ns."""
+        outlet = seat.outlet
+        if outlet is None:
+            envelope = make_envelope(
+                *consumer, full=False, source_time=False, headers_only=seat.machine.config.headers_only
+            )
+            outlet = _make_reply_outlet("", envelope, MAX_MESSAGE_BYTES - REPLY_ROOM)
+        found = [
+            sequences[part][find_refused(outlet, piece, rows, now // MILLISECOND)]
+            for piece, rows, part in _cut(larder, consumer[0], sequences)
+        ]
+        return np.concatenate([sequences[:0], *found])
 
     def _deliver(
         self, deliver: Deliver, consumer: ConsumerId, seat: Seat, larder: Larder, time: int, printed: Printed
@@ -124,5 +139,9 @@ def _reply_outlet(deliver: Deliver, consumer: ConsumerId) -> Outlet:
         headers_only=deliver.headers_only,
         more=describe_reply(deliver.reply, deliver.pin),
     )
-    topic = parse_address(deliver.reply).topic
-    return Outlet(topic, 1, PartitionBy.SOURCE, REPLY_BYTES, Codec.NONE, True, envelope)
+    return _make_reply_outlet(parse_address(deliver.reply).topic, envelope, MAX_MESSAGE_BYTES)
+
+
+def _make_reply_outlet(topic: str, envelope: Envelope, max_message_bytes: int) -> Outlet:
+    """A reply topic takes what Kafka's topics take by default: nobody asks it what else it would."""
+    return Outlet(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, True, envelope)

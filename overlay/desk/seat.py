@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from overlay.config.consumer import AckPolicy, ConsumerConfig, ReplayPolicy
+from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable, ReplayPolicy
 from overlay.consumer.acks import Verb
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, Termed
 from overlay.consumer.machine import Machine
@@ -48,6 +48,11 @@ class Seat:
         """The first stream sequence that was offered and is not delivered; None when there is none."""
         offers = self.machine.offers
         return offers.peek()[0] if offers.count else None
+
+    @property
+    def buries_refused(self) -> bool:
+        """Whether messages that their output can never take become dead letters."""
+        return self.letters is not None and self.machine.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
 
     def list_events(self, said: Said) -> Iterable[Event]:
         """What was said as the machine takes it."""

@@ -23,6 +23,8 @@ class Kind(Enum):
     CONTROL = "control topic"
     REPLIES = "reply topic"
     EVENTS = "events topic"
+    ACKS = "ack topic"
+    LETTERS = "dead-letter topic"
     TRANSACTION = "transactional id"
     GROUP = "group"
     CLUSTER = "cluster"
@@ -34,7 +36,7 @@ class Kind(Enum):
     @property
     def is_own(self) -> bool:
         """Whether the overlay keeps it for itself, so that a file cannot name another."""
-        return self.is_topic and self not in (Kind.SOURCE, Kind.OUTPUT)
+        return self.is_topic and self not in (Kind.SOURCE, Kind.OUTPUT, Kind.LETTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
     return (
         *_need_sources(loaded.streams.values()),
         *_need_outputs(loaded.consumers.values()),
+        *_need_sides(loaded),
         *_need_indexes(loaded),
         *_need_service(loaded.service),
     )
@@ -95,6 +98,8 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
 
         consumer = need.consumers[-1]
         return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
+    if need.kind in (Kind.ACKS, Kind.LETTERS):
+        return NewTopicPlan(1, replication, {})
     return None
 
 
@@ -120,6 +125,24 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     for topic, who in writers.items():
         users = tuple(f"consumer {name} of {stream}" for stream, name in (consumer.id for consumer in who))
         yield Need(Kind.OUTPUT, topic, operations, users, consumers=tuple(who))
+
+
+def _need_sides(loaded: Loaded) -> Iterator[Need]:
+    """Topics for acks and dead letters, by the service's own rules: imported here as plan_topic does."""
+    from overlay.consumer.acks import acks_topic
+    from overlay.worker.topics import find_letters, list_topics
+
+    users: dict[tuple[Kind, str], list[str]] = {}
+    for config in loaded.consumers.values():
+        stream, name = config.id
+        acks, letters = acks_topic(loaded.service.topics.prefix, stream), find_letters(config)
+        if acks in list_topics(loaded.service.topics.prefix, config):
+            users.setdefault((Kind.ACKS, acks), []).append(f"consumer {name} of {stream}")
+        if letters:
+            users.setdefault((Kind.LETTERS, letters), []).append(f"consumer {name} of {stream}")
+    for (kind, topic), who in users.items():
+        operation = "Read" if kind is Kind.ACKS else "Write"
+        yield Need(kind, topic, ("Describe", "DescribeConfigs", operation, "Create"), tuple(who))
 
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:

@@ -265,6 +265,8 @@ class Holding:
             self.metrics.records_delivered.labels(*consumer).inc(records)
             age = max(0, now - outcome.oldest[consumer]) / 1000
             self.metrics.delivery_latency_seconds.labels(*consumer).observe(age)
+        for consumer, records in outcome.buried.items():
+            self.metrics.dead_letters.labels(*consumer).inc(records)
         self.rates.note(outcome, now)
 
     def _drop_gauges(self, gone: Iterable[ConsumerId]) -> None:

@@ -11,7 +11,7 @@ from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, StreamConfig
 from overlay.config.filters import compile_filter
 from overlay.deliver.outbox import Outgoing
-from overlay.deliver.outlets import ensure_topics, make_outlet
+from overlay.deliver.outlets import ensure_topics, make_letter_outlet, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
 from overlay.desk.seat import needs_machine
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
@@ -26,7 +26,7 @@ from overlay.source.start import find_start, patterns
 from .leases import find_held
 from .round.pipeline import Reader
 from .sources import Sources, list_sources
-from .topics import ensure_machine_topics, list_topics
+from .topics import ensure_side_topics, find_letters, list_topics
 
 log = get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Roster:
     @property
     def output_partitions(self) -> int:
         """How many partitions of output topics there are to write to."""
-        outlets = [reader.outlet for reader in self.readers.values() if reader.outlet]
+        outlets = [each for reader in self.readers.values() for each in (reader.outlet, reader.letters) if each]
         return sum({outlet.topic: outlet.partitions for outlet in outlets}.values())
 
     def is_served(self, topic: str) -> bool:
@@ -152,8 +152,7 @@ async def enlist(
     ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
     pushing = [config for config in ready if config.is_push]
     roster.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
-    machines = [config for config in ready if needs_machine(config)]
-    found, lacking = await ensure_machine_topics(admin, loaded, machines)
+    found, lacking = await ensure_side_topics(admin, loaded, ready, roster.topics)
     roster.outputs |= found
     held = await find_held(admin, loaded.service.topics.prefix, ready, state)
     for config in ready:
@@ -162,12 +161,12 @@ async def enlist(
                 raise OverlayError(why)
             if why := refused.get(config.deliver_subject):
                 raise OverlayError(why)
+            wanted = list_topics(loaded.service.topics.prefix, config)
+            if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
+                raise OverlayError(why)
             if needs_machine(config):
-                wanted = list_topics(loaded.service.topics.prefix, config)
-                if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
-                    raise OverlayError(why)
                 roster.machines[config.id] = config
-            await _enlist(client, admin, config, roster.outputs.get(config.deliver_subject), state, roster, delta)
+            await _enlist(client, admin, config, state, roster, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
@@ -188,7 +187,6 @@ async def _enlist(
     client: AIOKafkaClient,
     admin: Admin,
     config: ConsumerConfig,
-    output: TopicFacts | None,
     state: ShardState,
     roster: Roster,
     delta: Delta,
@@ -201,13 +199,21 @@ async def _enlist(
         own = {source: Mark(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
+    output, letters = roster.outputs.get(config.deliver_subject), roster.outputs.get(find_letters(config))
     outlet = make_outlet(output, config) if output else None
     accepts = compile_filter(config.filter, roster.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
     first = config.opt_start_seq if begins else 0
-    has_machine = config.id in roster.machines
-    values = choose_values(config.filter, roster.streams[config.stream])
-    roster.readers[config.id] = Reader(config.id, patterns(config), outlet, accepts, first, has_machine, values)
+    roster.readers[config.id] = Reader(
+        config.id,
+        patterns(config),
+        outlet,
+        accepts,
+        first,
+        has_machine=config.id in roster.machines,
+        values=choose_values(config.filter, roster.streams[config.stream]),
+        letters=make_letter_outlet(letters, config) if letters else None,
+    )
 
 
 def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerState]:

@@ -20,14 +20,15 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
 from overlay.clock import now_ms
-from overlay.deliver.outbox import Outgoing
+from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
-from overlay.errors import CorruptBatch, DeliveryFailed, SourceChanged
+from overlay.errors import CorruptBatch, SourceChanged
+from overlay.index.ledger import Ledger
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Lane, Lost
-from overlay.source.mark import Mark
+from overlay.source.mark import Mark, Source
 
 from .acks.clerk import Clerk
 from .acks.parking import Parking
@@ -236,9 +237,9 @@ class Session:
 
     def _absorb(self, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
         """Move the tracks to where the round has brought them."""
-        self._refuse_oversized(outcome)
+        refuse_oversized(outcome.batches)
         moved: set[Place] = set()
-        changed: set[ConsumerId] = set(outcome.delivered)
+        changed: set[ConsumerId] = {*outcome.delivered, *outcome.buried}
         self.positions.sequences.update(outcome.sequences)
         for (place, track), progress in zip(owners, outcome.progress, strict=True):
             if progress.mark.position > track.position:
@@ -293,19 +294,6 @@ class Session:
             if left > 0:
                 names = sorted(name for _, name in track.members)[:3]
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
-
-    def _refuse_oversized(self, outcome: Outcome) -> None:
-        """A record that the output topic can never take stalls its consumer before anything is sent (design 11.4)."""
-        for consumer, outgoing in outcome.batches:
-            if outgoing.oversized_offset >= 0:
-                raise DeliveryFailed(
-                    outgoing.topic,
-                    outgoing.partition,
-                    f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size} bytes,"
-                    " more than the topic's max.message.bytes. Raise that, then restart",
-                    final=True,
-                    consumer=consumer,
-                )
 
     def _settle(self, places: set[Place]) -> set[ConsumerId]:
         """Join tracks that have met; the consumers whose position is written differently from now on."""
@@ -372,9 +360,23 @@ def open_positions(roster: Roster, state: ShardState, indexed: Mapping[Place, Ma
     for consumer, reader in roster.readers.items():
         sources = roster.sources[consumer[0]].partitions
         marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
+        if reader.has_machine and consumer[0] in roster.ledgers:
+            marks = _step_back(marks, state.consumers[consumer].own, roster.ledgers[consumer[0]])
         # who keeps the ledger knows sequences before they are committed, and only transactions keep them to themselves
         careful = consumer[0] in roster.heads and reader.outlet is not None and not reader.outlet.transactional
         positions.enlist(consumer, state.consumers[consumer], marks, careful=careful)
     for place, mark in indexed.items():
         positions.enlist_index(place, mark)
     return positions
+
+
+def _step_back(marks: Mapping[Source, Mark], own: Mapping[Source, Mark], ledger: Ledger) -> dict[Source, Mark]:
+    """Have a consumer with a machine stand at one sequence in all partitions: that of the first message it is held at.
+
+    Its hold says from where on something is missing in a partition of which something was offered. The others have been read
+    to their ends, but by a filter that may be another now. What a machine has done with it is not given again.
+    """
+    if not own:
+        return dict(marks)
+    places = ledger.positions_at(min(ledger.sequence_from(source, mark.position) for source, mark in own.items()))
+    return {s: Mark(at) if (at := places.get(s, mark.position)) < mark.position else mark for s, mark in marks.items()}

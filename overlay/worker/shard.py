@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overlay.admin import Admin
-from overlay.config import ConsumerConfig, Loaded
+from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.connection import open_client
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
@@ -38,6 +38,7 @@ from .roster import Roster, enlist, make_roster
 from .round.pipeline import Outcome
 from .session import Session, open_positions
 from .takeover import state_topic, take_over
+from .topics import find_letters
 from .watch import watch_topics
 
 log = get_logger(__name__)
@@ -93,16 +94,23 @@ class Shard:
             self._stopped[error.stream] = (str(error), time.monotonic() + STALL_S)
 
     def _stall(self, error: DeliveryFailed) -> None:
-        """Leave out the consumers of an output that refuses for good, or for the second time."""
+        """Leave out the consumers of an output that refuses for good, or for the second time.
+
+        Those that bury what an output never takes begin again at once: the topic may take less than it did, and what it takes
+        is looked up then.
+        """
         self._refusals[error.topic] += 1
-        if not error.final and self._refusals[error.topic] < 2:
+        is_second = self._refusals[error.topic] > 1
+        if not error.final and not is_second:
             return
         for stream in self.keeps:
             if index_topic(self.loaded.service.topics.prefix, stream) == error.topic:
                 self._unindexed[stream] = (str(error), time.monotonic() + STALL_S)
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
-            if consumer == error.consumer or (error.consumer is None and config.deliver_subject == error.topic):
+            buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
+            writes = error.topic in (config.deliver_subject, find_letters(config))
+            if consumer == error.consumer or (error.consumer is None and writes and not buries):
                 self._stalled[consumer] = (str(error), time.monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
@@ -190,8 +198,10 @@ class Shard:
 
     def _commit_seen(self, outcome: Outcome) -> None:
         self._failures = 0
-        for consumer in outcome.delivered:
-            self._refusals.pop(self.mine[consumer].deliver_subject, None)
+        for consumer in {*outcome.delivered, *outcome.buried}:
+            config = self.mine[consumer]
+            for topic in (config.deliver_subject, find_letters(config)):
+                self._refusals.pop(topic, None)
         self.on_commit(outcome)
 
     async def _load_snapshots(self, session: Session) -> None:
@@ -210,7 +220,7 @@ class Shard:
             progress.finish(track.only.size)
 
     async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
-        outlets = [reader.outlet for reader in roster.readers.values() if reader.outlet]
+        outlets = [each for reader in roster.readers.values() for each in (reader.outlet, reader.letters) if each]
         topics = {outlet.topic for outlet in outlets if not outlet.transactional}
         if not topics:
             return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from overlay.cli.consumer_message import describe_pulled
 from overlay.client.control import Pulled
@@ -91,6 +92,23 @@ def test_what_cannot_be_settled(trips: Trips) -> None:
     trips.add_consumer("rome")
     assert "has no dead_letter topic" in trips.run("consumer", "replay-dead-letter", "TRIPS", "rome", code=1)
     assert "there is no consumer TRIPS/oslo" in trips.run("consumer", "replay-dead-letter", "TRIPS", "oslo", code=1)
+
+
+def test_a_letter_without_its_value_is_left_out(trips: Trips) -> None:
+    """It would be a message that says nothing. A message that was null itself is replayed."""
+    letters = trips.output("letters")
+    make_topic(trips.bootstrap, letters)
+    trips.add_consumer("rome", dead_letter=letters, on_undeliverable="dead_letter")
+    producer = Producer({"bootstrap.servers": trips.bootstrap})
+    ours = {"Overlay-Stream": "TRIPS", "Overlay-Consumer": "rome", "Overlay-Source-Partition": "0"}
+    for number, more in enumerate(({"Nats-Msg-Size": "4000000"}, {}, {"Nats-Msg-Size": "4000000"})):
+        headers = {**ours, "Overlay-Source-Offset": str(number), **more, "n": str(number)}
+        producer.produce(letters, None, b"k", headers=list(headers.items()))
+    assert producer.flush(30) == 0
+    said = trips.run("consumer", "replay-dead-letter", "TRIPS", "rome", "--yes")
+    assert "left out: it has no value, which is at 0@2" in said and "replayed 1 of 3" in said
+    (record,) = read_committed(trips.bootstrap, trips.topic)
+    assert (record.key, record.value, record.headers) == (b"k", None, [(b"n", b"1")])
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -20,7 +20,7 @@ SUPPORTED = {
     "opt_start_time": "2026-01-01T00:00:00Z\ndeliver_policy: by_start_time",
     "output": "{partitions: 3, partition_by: subject, timestamps: source, headers: full, config: {retention.ms: 1}}",
     "delivery": "at_least_once",
-    "on_undeliverable": "stop",
+    "on_undeliverable": "dead_letter\ndead_letter: dead",
     "replay_policy": "instant",
     "headers_only": "true",
     "ack_wait": "5s",

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
-from overlay.deliver.deadletter import CAUSES, press_letters
+from overlay.deliver.deadletter import CAUSES, DELIVERIES, FIRST, LAST, REASON, give_up, press_letters
 from overlay.deliver.outbox import Outgoing
 from overlay.match import Addressed, Addressing
+from overlay.scan.codec import Codec
 from overlay.subject import Pattern
 from overlay.units import format_time
 from tests.deliver.pressing import CONSUMER, NOW, RULE, STREAM, Settings, decode, make_buffer, make_records
@@ -82,11 +83,40 @@ def test_letters_are_deliveries_with_a_cause(count: int, sizes: int, partitions:
     assert found == wanted
 
 
-def test_a_letter_that_the_topic_cannot_take_is_marked() -> None:
+def test_a_letter_that_the_topic_cannot_take_goes_without_its_value() -> None:
     records = make_records(3, 500)
     records[1] = replace(records[1], value=np.random.default_rng(5).bytes(5000))
+    letters = make_letters(records)
+    sent = press(records, letters, Settings(max_message_bytes=4000))
+    assert [(outgoing.batch.count, outgoing.oversized_offset) for outgoing in sent] == [(1, -1)] * 3
+    assert all(outgoing.batch.size <= 4000 for outgoing in sent)
+    found = [record for outgoing in sent for record in decode(outgoing).records]
+    assert [record.value for record in found] == [records[0].value, None, records[2].value]
+    key, _, headers = expect(records[1], letters[1])
+    assert isinstance(headers, list)
+    assert found[1].key == key
+    assert sorted(found[1].headers) == sorted([*headers, (push.VALUE_SIZE, b"5000")])
+
+
+def test_a_letter_that_compresses_keeps_its_value() -> None:
+    records = [replace(record, value=bytes(50_000)) for record in make_records(2)]
+    sent = press(records, make_letters(records), Settings(max_message_bytes=4000, codec=Codec.LZ4))
+    assert [decode(outgoing).records[0].value for outgoing in sent] == [bytes(50_000)] * 2
+
+
+def test_a_letter_that_the_topic_cannot_take_even_so_is_marked() -> None:
+    records = make_records(3, 500)
+    records[1] = replace(records[1], headers=[*records[1].headers, (b"x", np.random.default_rng(5).bytes(5000))])
     sent = press(records, make_letters(records), Settings(max_message_bytes=4000))
     assert [(outgoing.batch.count, outgoing.oversized_offset) for outgoing in sent] == [(1, -1), (1, 1), (1, -1)]
+
+
+def test_what_was_never_delivered_says_so() -> None:
+    records = make_records(1)
+    (outgoing,) = press(records, [give_up(1)], Settings())
+    headers = {name.decode(): (value or b"").decode() for name, value in decode(outgoing).records[0].headers}
+    assert (headers[REASON], headers[DELIVERIES]) == ("undeliverable", "0")
+    assert headers[FIRST] == headers[LAST] == "0001-01-01T00:00:00Z"
 
 
 def test_nobody_can_ack_a_dead_letter() -> None:

@@ -74,6 +74,17 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     assert (state.partitions, state.replication, state.config["cleanup.policy"]) == (2, 1, "delete")
 
 
+def test_topics_beside_the_outputs(tmp_path: Path) -> None:
+    acked = CONSUMER.replace("ack_policy: none", "ack_policy: explicit") + "dead_letter: given-up\n"
+    loaded = load_files(tmp_path, {"consumers/late.yaml": acked, "overlay.yaml": SERVICE})
+    assert loaded.problems == ()
+    needs = {need.kind: need for need in find_needs(loaded)}
+    acks, letters = needs[Kind.ACKS], needs[Kind.LETTERS]
+    assert (acks.name, " ".join(acks.operations)) == ("overlay.FLIGHTS.acks", "Describe DescribeConfigs Read Create")
+    assert (letters.name, " ".join(letters.operations)) == ("given-up", "Describe DescribeConfigs Write Create")
+    assert acks.kind.is_own and not letters.kind.is_own and plan_topic(acks, loaded.service)
+
+
 def test_names_are_those_of_the_service(tmp_path: Path) -> None:
     needs = find_needs(load_files(tmp_path, {}))
     names = {need.kind: need.name for need in needs}

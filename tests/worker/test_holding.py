@@ -24,6 +24,7 @@ ACKED = {"ack_policy": "explicit", "interest": "always"}
         ({"filter": {"sql": "x > 1"}}, False),
         ({"deliver_subject": "other"}, False),
         ({"ack_wait": "5s", "dead_letter": "dead"}, False),
+        ({"on_undeliverable": "dead_letter", "dead_letter": "dead"}, False),
     ],
 )
 def test_changes_of_a_machine(change: dict[str, Any], expected: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -193,3 +194,33 @@ def test_a_filter_sees_the_time_of_the_round() -> None:
     pipeline = Pipeline({"S": make_stream()}, {})
     assert read_offsets(pipeline.run([make_task(make_numbers(20), reader)], NOW)) == [0, 1, 2, 3, 4]
     assert pipeline.run([make_task(make_numbers(20), reader)], NOW + 3).delivered == {reader.id: 2}
+
+
+@pytest.mark.parametrize("letters_limit", [1_048_588, 3_000])
+def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) -> None:
+    """It takes no consumer sequence; a neighbour is given it all the same."""
+    noise = np.random.default_rng(1).bytes(4_000)
+    records = [Record(i, NOW - i, None, noise if i in (0, 4, 9) else b"x") for i in range(10)]
+    plain = make_reader("c")
+    assert plain.outlet is not None
+    small = replace(plain.outlet, max_message_bytes=3_000)
+    letters = replace(plain.outlet, topic="graves", max_message_bytes=letters_limit)
+    readers = [replace(plain, outlet=small, letters=letters), make_reader("d")]
+    pipeline = Pipeline({"S": make_stream()}, {})
+    outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
+    assert outcome.buried == {plain.id: 3}
+    assert outcome.delivered == {plain.id: 7, ("S", "d"): 10}
+    buried = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == plain.id]
+    outcome.batches = [(consumer, out) for consumer, out in outcome.batches if out.topic != "graves"]
+    assert read_offsets(outcome, "c") == [1, 2, 3, 5, 6, 7, 8]
+    assert read_offsets(outcome, "d") == list(range(10))
+    found = [record for out in buried for batch in parse(out.batch.build()) for record in batch.records]
+    headers = [dict(record.headers) for record in found]
+    assert [h[b"Overlay-Source-Offset"] for h in headers] == [b"0", b"4", b"9"]
+    assert {h[b"Overlay-Dead-Reason"] for h in headers} == {b"undeliverable"}
+    keeps_value = letters_limit > 4_000
+    assert [record.value for record in found] == [noise if keeps_value else None] * 3
+    assert {h.get(b"Nats-Msg-Size") for h in headers} == {None if keeps_value else b"4000"}
+    # the next round goes on counting where this one ended
+    more = make_fetched(build([Record(10, NOW, None, b"x")], codec=0, base_offset=10), 10)
+    assert pipeline.run([make_task(more, readers[0])], NOW).sequences == {plain.id: 8}

@@ -25,7 +25,7 @@ from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, Pulled, RangeAcked, Termed
 from overlay.deliver.addressees import Addressees
 from overlay.deliver.entry import Entry
-from overlay.deliver.outbox import Outgoing
+from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.record import Record
 from overlay.deliver.replies import parse_address
 from overlay.deliver.state import ConsumerId, Delta, write_machine
@@ -155,6 +155,7 @@ class Clerk:
         await loop.run_in_executor(thread, self.desk.take_in, offers, said, up_to, now_ns(), beyond)
         recalled = await self.recall.read(await loop.run_in_executor(thread, self.desk.find_wanted))
         work = await loop.run_in_executor(thread, self.desk.give_out, recalled.pieces, recalled.gone, now_ns())
+        refuse_oversized(work.batches)
         self._count(heard, work)
         acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}
         self._heard_to |= acks
@@ -232,7 +233,13 @@ class Clerk:
 
     def _make_round(self, work: Work, delta: Delta) -> Round:
         """The step as a round, with where its consumers stand now."""
-        outcome = Outcome(batches=work.batches, delivered=work.delivered, newest=work.newest, oldest=work.oldest)
+        outcome = Outcome(
+            batches=work.batches,
+            delivered=work.delivered,
+            buried=work.buried,
+            newest=work.newest,
+            oldest=work.oldest,
+        )
         changed = set(work.records)
         for consumer in changed:
             self.positions.sequences[consumer] = self.desk.seats[consumer].machine.window.delivered.consumer
@@ -257,8 +264,6 @@ class Clerk:
             self.metrics.acks_refused.labels(flaw.value).inc(count)
         for consumer, count in work.redelivered.items():
             self.metrics.redeliveries.labels(*consumer).inc(count)
-        for consumer, count in work.buried.items():
-            self.metrics.dead_letters.labels(*consumer).inc(count)
         for consumer in work.records:
             pending = self.desk.seats[consumer].machine.window.pending.count
             self.metrics.ack_pending.labels(*consumer).set(pending)

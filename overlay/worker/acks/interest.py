@@ -34,8 +34,8 @@ log = get_logger(__name__)
 EVERY_S = 0.5
 ALL_EVERY = 4
 """In every which of these turns all groups are asked for their members."""
-AT_ONCE = 50
-"""Groups that are asked about side by side."""
+AT_ONCE = 1_000
+"""Groups that are asked about at once."""
 
 Order = Callable[[ConsumerId, Event], None]
 
@@ -55,6 +55,8 @@ class Readers:
     order: Order
     _footprints: dict[ConsumerId, Footprints] = field(default_factory=dict)
     _bound: dict[ConsumerId, bool] = field(default_factory=dict)
+    _denied: dict[str, str] = field(default_factory=dict)
+    """Groups that we may not look at, and why, as it was told last."""
 
     async def open(self) -> None:
         """Wake those who need no reader, and find out where the outputs end."""
@@ -88,9 +90,7 @@ class Readers:
         for turn in itertools.count():
             await asyncio.sleep(EVERY_S)
             try:
-                waiting = [(c, s) for c, s in self._followed() if s.machine.window.awaits_reader]
-                for at in range(0, len(waiting), AT_ONCE):
-                    await asyncio.gather(*(self._look(*each) for each in waiting[at : at + AT_ONCE]))
+                await self._look()
                 await self._count(self._list_watched(everyone=turn % ALL_EVERY == 0))
             except OverlayError as error:
                 log.warning("reader groups cannot be looked at", reason=str(error))
@@ -102,12 +102,23 @@ class Readers:
             if seat.outlet is not None and seat.machine.config.interest is Interest.GROUP
         ]
 
-    async def _look(self, consumer: ConsumerId, seat: Seat) -> None:
-        assert seat.outlet is not None
-        committed = await self.admin.find_committed(reader_group(seat.machine.config), seat.outlet.topic)
-        read = self._footprints[consumer].find_read(committed)
-        if read > seat.machine.window.read_up_to:
-            self.order(consumer, Read(read))
+    async def _look(self) -> None:
+        """Tell those whose deliveries wait for their readers how far these are."""
+        waiting: dict[str, list[tuple[ConsumerId, Outlet]]] = {}
+        for consumer, seat in self._followed():
+            if seat.outlet is not None and seat.machine.window.awaits_reader:
+                waiting.setdefault(reader_group(seat.machine.config), []).append((consumer, seat.outlet))
+        denied: dict[str, str] = {}
+        for groups in _cut(list(waiting)):
+            committed = await self.admin.find_committed(groups, denied=denied)
+            for group, offsets in committed.items():
+                for consumer, outlet in waiting[group]:
+                    read = self._footprints[consumer].find_read(offsets.get(outlet.topic, {}))
+                    if read > self.seats[consumer].machine.window.read_up_to:
+                        self.order(consumer, Read(read))
+        for group in denied.keys() - self._denied.keys():
+            log.warning("ack_wait never begins for deliveries to this group", group=group, reason=denied[group])
+        self._denied = denied
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
         """Whose group is asked for its members: those who are to go when there are none, or all who have one."""
@@ -123,3 +134,7 @@ class Readers:
                 self._bound[consumer] = is_bound
                 if config.inactive_threshold and config.interest is Interest.GROUP:
                     self.order(consumer, Bound() if is_bound else Unbound())
+
+
+def _cut(groups: list[str]) -> Iterable[list[str]]:
+    return (groups[at : at + AT_ONCE] for at in range(0, len(groups), AT_ONCE))

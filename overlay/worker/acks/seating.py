@@ -11,7 +11,6 @@ from overlay.admin import Admin
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.consumer.acks import acks_topic
-from overlay.deliver.outlets import make_outlet
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.desk.desk import Desk
 from overlay.desk.hearing import Hearing
@@ -91,14 +90,13 @@ async def _fill_seats(
             ends = await admin.find_offsets(sources, OffsetSpec.latest())
             last = max(ends.values()) if ledger is None else ledger.next_sequence - 1
         beginning = Beginning(start, known.sequence, last, state.machines.pop(consumer, ()))
-        letters = roster.outputs.get(config.dead_letter or "")
-        outlet = roster.readers[consumer].outlet
+        reader = roster.readers[consumer]
         seats[consumer] = seat(
             fill_defaults(config),
             beginning,
             now_ns(),
-            outlet if config.is_push else None,
-            make_outlet(letters, config) if letters else None,
+            reader.outlet if config.is_push else None,
+            reader.letters,
         )
     return seats
 

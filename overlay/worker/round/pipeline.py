@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.consumer.pending import distinct
+from overlay.deliver.acceptance import find_refused
 from overlay.deliver.assemble import Numbers
+from overlay.deliver.deadletter import give_up, press_letters
 from overlay.deliver.outbox import Outgoing, Outlet, Press
 from overlay.deliver.state import ConsumerId
 from overlay.desk.desk import Offer
@@ -52,6 +54,8 @@ class Reader:
     has_machine: bool = False
     """Whether a machine says what is delivered: then what it wants is offered to it."""
     values: Values | None = None
+    letters: Outlet | None = None
+    """Where messages go that are given up: without a machine, those that the output can never take. None: it stops at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Outcome:
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     """The last consumer sequence of each consumer that was given something."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    buried: Counter[ConsumerId] = field(default_factory=Counter)
+    """Messages that were given up, with a dead letter among the batches where there is a topic for it."""
     decoded: Counter[str] = field(default_factory=Counter)
     """Records by stream."""
     unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -190,7 +196,7 @@ class Pipeline:
         for task in tasks:
             self._run_task(task, now, outcome)
         owners = {reader.outlet: reader.id for task in tasks for reader in task.readers if reader.outlet}
-        outcome.batches = [(owners[outlet], outgoing) for outlet, outgoing in self._press.flush()]
+        outcome.batches += ((owners[outlet], outgoing) for outlet, outgoing in self._press.flush())
         outcome.sealed, outcome.index = self._indexing.finish(now)
         outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
         return outcome
@@ -274,6 +280,10 @@ class Pipeline:
                 rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
                 if not rows.size:
                     continue
+            if reader.letters is not None:
+                rows, sequences = _sort_out(task, reader, piece, rows, sequences, now, outcome)
+                if not rows.size:
+                    continue
             first = self._sequences.get(reader.id, 0) + 1
             pending = _count_pending(rows, wanted[i], sights.get(i))
             numbers = Numbers(sequences, np.arange(first, first + rows.size), pending=pending)
@@ -323,6 +333,22 @@ class Pipeline:
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
     return first if not second else tuple(sorted({*first, *second}, key=str))
+
+
+def _sort_out(
+    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, outcome: Outcome
+) -> tuple[Ints, Ints]:
+    """Write dead letters for rows that the output can never take, before they take a consumer sequence; the other rows, and
+    their stream sequences."""
+    assert reader.outlet is not None and reader.letters is not None
+    refused = find_refused(reader.outlet, piece, rows, now)
+    if not refused.size:
+        return rows, sequences
+    letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
+    pressed = press_letters(reader.letters, piece, rows[refused], letters, task.source[1], now)
+    outcome.batches += ((reader.id, outgoing) for outgoing in pressed)
+    outcome.buried[reader.id] += refused.size
+    return np.delete(rows, refused), np.delete(sequences, refused)
 
 
 def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None:
