@@ -12,14 +12,14 @@ SLIM   := requirements-service.lock
 PYTHON ?=
 # passed on: make test ARGS="tests/subject -x", make demo ARGS="--scale 3"
 ARGS   ?=
-# tests wait for Kafka as often as for the processor: three processes, each with a broker of its own, keep two cores busy.
+# tests wait for Kafka as often as for the processor: two processes, each with a broker of its own, take half the time.
 # In the order of their folders: by the number of tests, long files with a single one would come last, to one process alone
 # A process that crashes ends the run: it would be started again, and crash again
-SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NAME   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long lint format bench lock clean
+.PHONY: help venv demo kernels test test-long lint format bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,16 @@ venv: $(STAMP) ## set up .venv with the locked versions; at once when nothing ha
 demo: $(STAMP) ## filter real flight records out of a real Kafka topic, and check the result
 	@$(RUN)/overlay demo $(ARGS)
 
-test: lint ## lint, then every test but the long ones
+# compiled once for all: several processes that compile at the same time take so long that tests give up waiting
+kernels: $(STAMP)
+	@echo "compiling kernels"
+	@$(RUN)/python -m overlay.worker.warmup
+
+test: lint kernels ## lint, then every test but the long ones
 	@echo "pytest"
 	@$(RUN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
-test-long: lint ## every test, with many more rounds: fuzzing, kill -9
+test-long: lint kernels ## every test, with many more rounds: fuzzing, kill -9
 	@echo "pytest, long"
 	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
 

@@ -103,3 +103,7 @@ def _load_desk(outlet: Outlet | None, offers: list[Offer]) -> None:
     desk.give_out((), {}, 3)
     assert delivered == 2
     assert not desk.seats[config.id].machine.window.pending.count
+
+
+if __name__ == "__main__":
+    load_kernels()
