@@ -2,8 +2,8 @@
 
 Both sides are the same job but for what reads: a streaming query with Trigger.AvailableNow that takes the whole topic in one
 batch, numbers the matching records, gives them the headers of a delivery, and writes key, value and headers through Spark's
-Kafka sink, with a checkpoint. The clock runs from the start of the query to its end. What has come out is counted off the
-clock.
+Kafka sink, with the same settings of its producer and a checkpoint. The clock runs from the start of the query to its end.
+What has come out is counted off the clock.
 
 - overlay: `spark.pipeline`, that is `format("overlay")`, which decodes and filters in the executors' Python. The lease and the
   look at the service's state are part of its time.
@@ -37,6 +37,7 @@ from bench.service import CONSUMER, STREAM, write_config
 from bench.settings import Settings
 from bench.sides import Delivery, Tally, Work
 from overlay.config import ConsumerConfig, load
+from spark.connection import for_sink
 from spark.delivery import NEEDED, make_records
 from spark.envelope import name_headers
 from spark.pipeline import start_pipeline
@@ -130,7 +131,7 @@ def choose(source: DataFrame, work: Work) -> DataFrame:
         (F.col("offset") + 1).alias("sequence"),
         *("timestamp", "key", "value"),
         name_headers(F.col("headers")).alias("headers"),
-        *("topic", "partition", "offset"),
+        "partition",
     )
 
 
@@ -153,6 +154,6 @@ class _Job:
             numbered, last = number_rows(marked, self._sequences.find_base(number))
             self._sequences.keep(number, last)
             records = make_records(numbered.coalesce(1), self._consumer, 1)
-            records.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).save()
+            records.write.format("kafka").options(**for_sink({"bootstrap.servers": self._bootstrap})).save()
         finally:
             marked.unpersist()

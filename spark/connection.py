@@ -17,6 +17,9 @@ _LOGIN = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
+# by itself the producer sends a record as soon as it can: small requests, which cost more than the records in them
+_FULL_BATCHES = {"linger.ms": "50", "batch.size": str(1 << 18), "compression.type": "lz4"}
+
 
 def for_java(kafka: Properties) -> dict[str, str]:
     """Settings by Java's names. Raises OverlayError for what Java cannot do, or a file that cannot be read."""
@@ -41,6 +44,14 @@ def for_java(kafka: Properties) -> dict[str, str]:
 def for_spark(kafka: Properties) -> dict[str, str]:
     """The same as options of Spark's Kafka source and sink."""
     return {f"kafka.{name}": value for name, value in for_java(kafka).items()}
+
+
+def for_sink(kafka: Properties) -> dict[str, str]:
+    """Options of Spark's Kafka sink for tasks that write much: batches are filled, and pressed as the service's are.
+
+    A task ends with a flush, so nothing waits longer for the lingering.
+    """
+    return for_spark(kafka) | {f"kafka.{name}": value for name, value in _FULL_BATCHES.items()}
 
 
 def _encrypt(kafka: Properties) -> dict[str, str]:

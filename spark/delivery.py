@@ -3,9 +3,15 @@
 A delivery keeps key, value and headers of the source and gains `Nats-Subject` and the ack token (interfaces.md, Delivery), with
 `headers: full` the parts of the token as well. Headers of the source that have one of these names go. num_pending is 0, for not
 known. Where the output has several partitions the record goes where the service would put it (overlay/deliver/partition.py).
+
+All records of an output partition go through one task, so each expression is one that Spark compiles: lambdas over a list are
+interpreted, at several times the price. The one that takes headers out runs for records that have such a header.
 """
 
 from __future__ import annotations
+
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pandas as pd
@@ -21,9 +27,9 @@ from overlay.scan.columns import NO_TIMESTAMP
 
 _NS_PER_MS = 1_000_000
 _LATEST_MS = 9_223_372_036_854  # as the service has it: what int64 holds in ns
-_HEADER = "struct<key:string,value:binary>"
+_HEADERS = "array<struct<key:string,value:binary>>"
 
-NEEDED = ("subject", "sequence", "timestamp", "key", "value", "headers", "topic", "partition", "offset")
+NEEDED = ("subject", "sequence", "timestamp", "key", "value", "headers", "partition")
 """The columns of a source's records that a delivery is made from."""
 
 
@@ -51,10 +57,16 @@ def make_headers(consumer: ConsumerConfig) -> Column:
     ours = {SUBJECT: F.col("subject"), TOKEN: token}
     if consumer.output.headers is HeaderStyle.FULL:
         ours |= dict(zip(FULL, (F.lit(stream), F.lit(name), F.lit("1"), sequence, own, time, F.lit("0")), strict=True))
-    theirs = F.filter(F.col("headers"), lambda header: ~header["name"].isin(list(ours)))
-    named = F.transform(theirs, lambda header: F.struct(header["name"].alias("key"), header["value"].alias("value")))
     added = [F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in ours.items()]
-    return F.concat(named.cast(f"array<{_HEADER}>"), F.array(*added).cast(f"array<{_HEADER}>"))
+    # a cast takes the fields of a header by their places, not by their names
+    return F.concat(_leave_out(list(ours)).cast(_HEADERS), F.array(*added).cast(_HEADERS))
+
+
+def _leave_out(names: list[str]) -> Column:
+    """The source's headers without those of some names."""
+    headers, present = F.col("headers"), F.col("headers")["name"]
+    is_there = reduce(or_, [F.array_contains(present, name) for name in names])
+    return F.when(is_there, F.filter(headers, lambda header: ~header["name"].isin(names))).otherwise(headers)
 
 
 def _tell_nanoseconds() -> Column:

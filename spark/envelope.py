@@ -42,6 +42,7 @@ _SHORT = rf"\A\$JS\.ACK\.{_PART}\.{_PART}{_NUMBERS}\z"
 _LONG = rf"(?s)\A\$JS\.ACK\.[^.]*\.[^.]*\.{_PART}\.{_PART}{_NUMBERS}(\..*)?\z"
 _NS_PER_MS = 1_000_000
 _INT32_MAX = (1 << 31) - 1
+_HEADERS = "array<struct<name:string,value:binary>>"
 
 
 def read_envelope(raw: DataFrame) -> DataFrame:
@@ -64,8 +65,8 @@ def read_header(headers: Column, name: str) -> Column:
 
 def name_headers(headers: Column) -> Column:
     """Headers with the field names of the envelope; none are an empty list."""
-    named = F.transform(headers, lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")))
-    return F.coalesce(named, F.array().cast("array<struct<name:string,value:binary>>"))
+    # a cast takes fields by their places, and is compiled; a lambda would be interpreted
+    return F.coalesce(headers.cast(_HEADERS), F.array().cast(_HEADERS))
 
 
 def split_token(token: Column) -> Column:

@@ -5,8 +5,9 @@ the shard that keeps the stream's index, whose id fences whoever had it before. 
 group of workers has members, and a service that starts meanwhile fences it. What is committed stays; the next job goes on
 behind it, and so does a service.
 
-Tasks are run in waves, and the headers of a wave are written in the order of their partitions before the next one begins. A
-hole in an index would stay for ever, since both a job and a service go on behind the last header.
+Tasks are run in waves, and the headers of a wave are written in the order of their partitions before those of the next one. A
+hole in an index would stay for ever, since both a job and a service go on behind the last header. The next wave is at work
+meanwhile, so that no core waits for the last task of a wave, nor for Kafka.
 
 Only chunk headers are written. The sequences of a stream of several partitions are the ledger's, which the service writes.
 """
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,8 +51,10 @@ from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_
 TASK_BYTES = 32 << 20
 TASK_OFFSETS = 250_000
 """Of a task that only reads headers of batches: how many bytes they are is not known before."""
-WAVE = 8
+WAVE = 4
 """Tasks of a wave for each core."""
+AHEAD = 1
+"""Waves at work behind the one whose headers are written next."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -96,14 +99,13 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
         wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
         parts = await asyncio.to_thread(_plan, spark, kafka, stream.index, wanted)
         chunks = 0
-        pieces = iter(parts)
-        while wave := list(islice(pieces, WAVE * spark.sparkContext.defaultParallelism)):
-            sealed = await asyncio.to_thread(_run, spark, lambda part: seal(kafka, stream, part), wave)
-            entries = [Entry(ground.topic, Record(*pair)) for pairs in sealed for pair in pairs]
-            await ground.transactions.begin()
-            state = encode(Delta(generation=ground.generation))
-            await ground.transactions.finish(state, press_entries(entries, now_ms()))
-            chunks += len(entries)
+        async with aclosing(_run_waves(spark, lambda part: seal(kafka, stream, part), parts)) as waves:
+            async for sealed in waves:
+                entries = [Entry(ground.topic, Record(*pair)) for pairs in sealed for pair in pairs]
+                await ground.transactions.begin()
+                state = encode(Delta(generation=ground.generation))
+                await ground.transactions.finish(state, press_entries(entries, now_ms()))
+                chunks += len(entries)
     total = sum(end - first for first, end in ground.bounds.values())
     return Indexed(chunks, total, total)
 
@@ -126,6 +128,28 @@ def _plan(
         batches = join_batches(by_source[source])
         parts += deal_chunks(source, start, end, find_ends(batches, index), batches, TASK_BYTES)
     return parts
+
+
+async def _run_waves(
+    spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]
+) -> AsyncGenerator[list[ResultT], None]:
+    """What becomes of the items, wave by wave, in order; a wave that fails comes after those before it.
+
+    Closed early, it leaves at most AHEAD waves to end by themselves.
+    """
+    size = WAVE * spark.sparkContext.defaultParallelism
+    under_way: deque[asyncio.Task[list[ResultT]]] = deque()
+    try:
+        for at in range(0, len(items), size):
+            under_way.append(asyncio.create_task(asyncio.to_thread(_run, spark, work, items[at : at + size])))
+            if len(under_way) > AHEAD:
+                yield await under_way.popleft()
+        while under_way:
+            yield await under_way.popleft()
+    finally:
+        for wave in under_way:
+            wave.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:

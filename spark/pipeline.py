@@ -33,7 +33,7 @@ from overlay.deliver.outlets import ensure_topics
 from overlay.errors import OverlayError
 from overlay.units import format_time
 
-from .connection import for_spark
+from .connection import for_sink
 from .delivery import NEEDED, make_records
 from .figures import Figures
 from .lease import PATIENCE_S, own, run_apart
@@ -121,7 +121,7 @@ class Pipeline:
         records = make_records(numbered, self.output.consumer, self.partitions)
         if self.partitions > 1:
             records = records.repartition(self.partitions, "partition").sortWithinPartitions("consumer_sequence")
-        records.write.format("kafka").options(**for_spark(self.output.kafka)).save()
+        records.write.format("kafka").options(**for_sink(self.output.kafka)).save()
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,37 @@ def test_it_goes_on_where_it_was(
     assert 0 < len(before) < len(wanted) and before.items() <= wanted.items()
     done = index_stream(spark, log.client.origin, "S")
     assert read_index(bootstrap, log) == wanted and done.chunks <= len(wanted) - len(before) + PARTITIONS
+
+
+async def test_a_wave_is_at_work_while_the_one_before_it_is_written(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "WAVE", 1)
+    size, loop = spark.sparkContext.defaultParallelism, asyncio.get_running_loop()
+    begun = [asyncio.Event() for _ in range(3)]
+
+    def run(_: SparkSession, work: Callable[[int], int], items: list[int]) -> list[int]:
+        loop.call_soon_threadsafe(begun[items[0] // size].set)
+        return [work(item) for item in items]
+
+    monkeypatch.setattr(job, "_run", run)
+    seen: list[int] = []
+    async with aclosing(job._run_waves(spark, lambda item: -item, range(3 * size))) as waves:
+        async for wave in waves:
+            seen += wave
+            await asyncio.wait_for(begun[min(len(seen) // size, 2)].wait(), 10)
+    assert seen == [-item for item in range(3 * size)]
+
+
+async def test_waves_before_one_that_fails_are_handed_out(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "WAVE", 1)
+    size, seen = spark.sparkContext.defaultParallelism, list[int]()
+    monkeypatch.setattr(job, "_run", lambda _, work, items: [work(item) for item in items])
+    with pytest.raises(ZeroDivisionError):
+        async with aclosing(job._run_waves(spark, lambda item: 1 // (2 * size - item), range(4 * size))) as waves:
+            async for wave in waves:
+                seen += wave
+    assert len(seen) == 2 * size
 
 
 def test_what_is_wrong(spark: SparkSession, log: Log) -> None:

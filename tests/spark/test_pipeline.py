@@ -51,10 +51,10 @@ def produce_source(bootstrap: str, topic: str, numbers: range, partitions: int =
         headers: list[tuple[str, bytes | None]] = [
             ("subject", f"a.{n % 5}.{'x' if n % 2 else 'y'}".encode()),
             ("n", str(n).encode()),
-            ("Nats-Subject", b"theirs"),
-            ("Nats-Sequence", b"theirs as well"),
             ("none", None),
         ]
+        if n % 5:
+            headers[1:1] = [("Nats-Subject", b"theirs"), ("Nats-Sequence", b"theirs as well")]
         key = None if n % 4 else f"k{n % 7}".encode()
         value = None if n % 11 == 0 else f'{{"n": {n}}}'.encode()
         producer.produce(topic, value, key, headers=headers, partition=n % partitions, timestamp=1_600_000_000_000 + n)

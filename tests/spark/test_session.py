@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from overlay.errors import OverlayError
 from overlay.local.java import find_java, read_release
 from spark import java
-from spark.connection import for_java, for_spark
+from spark.connection import for_java, for_sink, for_spark
 from spark.java import MODULE, find_java_home, write_shim
 from spark.session import find_connector, is_local, overlay_session
 from tests.spark.deliveries import Delivery, deliver, write_folder
@@ -107,7 +107,10 @@ def test_arguments_of_spark_submit() -> None:
 
 def test_settings_for_java(tmp_path: Path) -> None:
     assert for_java(KAFKA) == KAFKA
-    assert for_spark(KAFKA | {"client.id": "me"}) == {"kafka.bootstrap.servers": "h:1", "kafka.client.id": "me"}
+    spark = {"kafka.bootstrap.servers": "h:1", "kafka.client.id": "me"}
+    assert for_spark(KAFKA | {"client.id": "me"}) == spark
+    sink = for_sink(KAFKA | {"client.id": "me"})
+    assert sink.items() > spark.items() and all(name.startswith("kafka.") for name in sink)
     for name in ("ca", "own", "key"):
         (tmp_path / name).write_text(f"-----{name}-----\n")
     given = {
