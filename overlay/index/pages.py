@@ -103,7 +103,7 @@ class Pages:
         page = max(int(np.searchsorted(self._marks[: self._used, code], end, side="right")) - 1, 0)
         rows = np.empty((4, int(self._sizes[page : self._used].sum())), np.int64)
         tips = self._marks[page].copy()
-        _unpack(*self._shelf, page, tips.copy(), rows)
+        _unpack(*self._shelf, page, rows)
         tips[code] = min(tips[code], end)  # those below may be gone
         self._close(page, tips)
         codes, _, first_offset, count = rows
@@ -270,11 +270,14 @@ def _pack(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _unpack(data, at, sequences, marks, page, tips, rows):  # type: ignore[no-untyped-def]
+def _unpack(data, at, sequences, marks, page, rows):  # type: ignore[no-untyped-def]
     """All rows from a page on, as four columns."""
+    tips = np.empty(marks.shape[1], np.int64)
     row = 0
     for i in range(page, sequences.size):
         pos, sequence = at[i], sequences[i]
+        for j in range(tips.size):
+            tips[j] = marks[i, j]  # pages before it may be gone
         while pos < at[i + 1]:
             pos, code, gap, left_out, count = _read_row(data, pos)
             sequence += gap

@@ -258,6 +258,7 @@ def test_what_was_made_from_the_config_of_today() -> None:
     assert Chunks(find_scope(config)).made.tolist() == []
 
 
+@settings(deadline=None)
 @given(st.lists(any_blooms() | st.just(NONE), max_size=6), st.data())
 def test_false_positives_are_those_of_each_filter(blooms: list[Bloom], data: st.DataObject) -> None:
     config = partitions.stream()

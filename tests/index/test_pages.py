@@ -168,3 +168,15 @@ def test_a_partition_without_retention_keeps_the_pages_that_it_is_in() -> None:
     assert len(pages) == 16
     assert pages.locate(3) == (0, 3, 2, 3)
     assert pages.locate(6)[3] == 0
+
+
+def test_rows_behind_pages_that_are_gone_keep_their_offsets_when_they_are_written_anew() -> None:
+    pages = Pages(1)
+    pages.enlist(2)
+    # partition 1's first row stays, what partition 0 had before and behind it goes
+    pages.append(*np.array([(0, 1, 0, 1), (1, 2, 0, 1), (0, 3, 1, 1), (1, 4, 1, 1), (0, 5, 2, 1)]).T.copy())
+    pages.forget(np.array([2, 0]))
+    assert len(pages) == 3
+    pages.void(1, 0)
+    assert pages.find_sequences(0, np.array([1, 2])).tolist() == [0, 5]
+    assert pages.find_sequences(1, np.array([0, 1])).tolist() == [0, 0]
