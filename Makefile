@@ -29,8 +29,8 @@ venv: $(STAMP) ## set up .venv with the locked versions; at once when nothing ha
 demo: $(STAMP) ## filter real flight records out of a real Kafka topic, and check the result
 	@$(RUN)/overlay demo $(ARGS)
 
-# compiled once for all: several processes that compile at the same time take so long that tests give up waiting
-kernels: $(STAMP)
+# once for all: several processes that compile at the same time take so long that tests give up waiting
+kernels: $(STAMP) ## compile the numeric code ahead of its first use
 	@echo "compiling kernels"
 	@$(RUN)/python -m overlay.worker.warmup
 
