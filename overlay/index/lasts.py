@@ -9,6 +9,10 @@ behind it need be. `Lasts` says what to read, newest first, and is told what was
 - what has no header is read. Subjects that are given in full end that early, so it is cut into pieces, each twice as
   long as the one that is newer
 
+Wildcards over chunks without counts have no end before the log's start. A filter says of a subject that is named that it is not
+there, but names none itself; that its bits are all those of subjects found already makes another one unlikely and not
+impossible, and its last message would be lost. Only counts (MAX_SUBJECTS, chunk.py) can stop such a search.
+
 What a header names may be gone (retention, compaction), or not pass whatever else is asked of it. So a subject counts as
 found when a record of it was: nothing rests on a header but which chunks hold no record of it. Where a header must be right
 its chunk is taken to have what it names while a round is planned, and so no older one is read in vain beside it.

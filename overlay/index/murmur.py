@@ -39,6 +39,22 @@ def _word(buf, pos, size):  # type: ignore[no-untyped-def]
     return word
 
 
+@kernel(inline="always")
+def _end(h1, h2, first, second, left, size):  # type: ignore[no-untyped-def]
+    """Mix in what is left over of `size` bytes, at most 15 in two words, zeros behind them."""
+    if left > 8:
+        h2 ^= _rotate(second * _C2, 33) * _C1
+    if left > 0:
+        h1 ^= _rotate(first * _C1, 31) * _C2
+    h1 ^= np.uint64(size)
+    h2 ^= np.uint64(size)
+    h1 += h2
+    h2 += h1
+    h1, h2 = _finish(h1), _finish(h2)
+    h1 += h2
+    return h1, h2 + h1
+
+
 @kernel
 def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
     """The two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
@@ -51,14 +67,11 @@ def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
         h2 = (_rotate(h2, 31) + h1) * _FIVE + np.uint64(0x38495AB5)
         pos += 16
         left -= 16
-    if left > 8:
-        h2 ^= _rotate(_word(buf, pos + 8, left - 8) * _C2, 33) * _C1
-    if left > 0:
-        h1 ^= _rotate(_word(buf, pos, min(left, 8)) * _C1, 31) * _C2
-    h1 ^= np.uint64(size)
-    h2 ^= np.uint64(size)
-    h1 += h2
-    h2 += h1
-    h1, h2 = _finish(h1), _finish(h2)
-    h1 += h2
-    return h1, h2 + h1
+    first, second = _word(buf, pos, min(left, 8)), _word(buf, pos + 8, left - 8)
+    return _end(h1, h2, first, second, left, size)
+
+
+@kernel
+def hash_short(first, second, size, seed):  # type: ignore[no-untyped-def]
+    """As hash128, of at most 15 bytes that are given as two little-endian words with zeros behind them."""
+    return _end(seed, seed, first, second, size, size)

@@ -12,14 +12,13 @@ indexed within seconds and still ends with full chunks, whose filters were made 
 Joining filters later (merge.py) would let more through.
 
 What it costs. A pass over the codes and timestamps of a slice, some nanoseconds a record; what is done for each subject is
-done once a chunk for those that occur. Properties cost what reading them as columns costs.
+done once a chunk for those that occur. What is done for properties is in memo.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from overlay.kernels import kernel
 from overlay.match import Addressed
@@ -29,9 +28,8 @@ from overlay.scan.header import Batches
 from . import bloom
 from .census import Census
 from .chunk import Header
-from .contents import Contents, add_property, distinct, read_columns
+from .contents import Contents, Vocabulary
 from .termset import TermSet
-from .zones import Bounds, find_bounds, unite
 
 Ints = npt.NDArray[np.int64]
 
@@ -61,15 +59,15 @@ class Sealer:
         spans = batches["base_offset"], batches["last_offset"], batches["at"], batches["end"]
         low, high, self._draft.is_whole = _measure(*spans, self.position, after, offsets, ends, sizes)
         batches, ends, sizes = batches[low:high], ends[low:high], sizes[low:high]
-        part = _Part(self._contents, piece)
+        vocabulary = self._contents.vocabulary(piece.dictionary)
         full = []
         row, first = 0, 0
         while (last := self._find_end(ends, sizes, row, first)) < batches.size:
-            self._draft.add(part, row, int(ends[last]), batches[first : last + 1], now)
+            self._draft.add(piece, vocabulary, row, int(ends[last]), batches[first : last + 1], now)
             full.append(self._draft.seal(self._topic, self._partition))
             row, first = int(ends[last]), last + 1
             self._draft = self._draft.begin(int(batches[last]["last_offset"]) + 1)
-        self._draft.add(part, row, len(piece.records), batches[first:], now)
+        self._draft.add(piece, vocabulary, row, len(piece.records), batches[first:], now)
         self.position = after
         return full
 
@@ -77,8 +75,8 @@ class Sealer:
         """The batch with which the draft is full; how many there are when it is not."""
         index, draft = self._contents.index, self._draft
         before = int(sizes[first - 1]) if first else 0
-        by_records = int(np.searchsorted(ends, row + index.chunk_records - draft.records))
-        by_bytes = int(np.searchsorted(sizes, before + index.chunk_bytes - draft.bytes))
+        by_records = int(ends.searchsorted(row + index.chunk_records - draft.records))
+        by_bytes = int(sizes.searchsorted(before + index.chunk_bytes - draft.bytes))
         return max(min(by_records, by_bytes), first)
 
     def age(self, now: int) -> list[Header]:
@@ -103,23 +101,6 @@ class Sealer:
         return sealed
 
 
-class _Part:
-    """A slice and what is read of it once, whichever chunks its records go to."""
-
-    def __init__(self, contents: Contents, piece: Addressed) -> None:
-        self.piece = piece
-        self.vocabulary = contents.vocabulary(piece.dictionary)
-        self.rows: Ints = np.empty(0, np.int64)
-        """The records in the stream, if there is more to know of them than their subjects."""
-        self.columns: list[pa.Array] = []
-        if contents.fields or contents.indexed:
-            self.rows = np.flatnonzero(piece.codes >= 0)
-            if self.rows.size:
-                self.columns = read_columns(
-                    contents, piece, None if self.rows.size == len(piece.records) else self.rows
-                )
-
-
 class _Draft:
     """The chunk that is growing. Chunk after chunk takes over `census` and `terms`, for their memory."""
 
@@ -134,7 +115,7 @@ class _Draft:
         self._census, self._terms = census, terms
         self._exact = True
         self._epoch = self._crc = -1
-        self._zones = {each.zone: Bounds(each.type, None, None, False) for each in contents.indexed if each.zone}
+        self._extents = contents.properties.begin()
 
     def begin(self, first_offset: int) -> _Draft:
         """The chunk after this one."""
@@ -142,15 +123,15 @@ class _Draft:
         self._terms.clear()
         return _Draft(self._contents, first_offset, self._census, self._terms)
 
-    def add(self, part: _Part, low: int, high: int, batches: Batches, now: int) -> None:
+    def add(self, piece: Addressed, vocabulary: Vocabulary, low: int, high: int, batches: Batches, now: int) -> None:
         """Take in records low:high of a slice, and the batches that end with them."""
         if high > low:
             self.since = now if self.since is None else self.since
             self.records += high - low
-            codes, times = part.piece.codes[low:high], part.piece.records.timestamp[low:high]
-            self._census.add(codes, times, part.vocabulary, self._terms)
-            if part.rows.size:
-                self._add_contents(part, *(int(i) for i in np.searchsorted(part.rows, (low, high))))
+            codes, times = piece.codes[low:high], piece.records.timestamp[low:high]
+            self._census.add(codes, times, vocabulary, self._terms)
+            self._contents.add_values(piece, low, high, self._terms)
+            self._contents.properties.add(piece, low, high, self._extents, self._terms)
         if batches.size:
             self._add_batches(batches)
 
@@ -163,17 +144,6 @@ class _Draft:
         self.next_offset = int(last["last_offset"]) + 1
         self._epoch, self._crc = int(last["leader_epoch"]), int(last["crc"])
 
-    def _add_contents(self, part: _Part, first: int, last: int) -> None:
-        if first == last:
-            return
-        self._contents.add_values(part.piece, part.rows[first:last], self._terms)
-        for each, column in zip(self._contents.indexed, part.columns, strict=True):
-            values = distinct(column.slice(first, last - first))
-            if each.terms:
-                add_property(each, values, self._terms)
-            if each.zone:
-                self._zones[each.zone] = unite(self._zones[each.zone], find_bounds(values, each.type))
-
     def seal(self, topic: str, partition: int) -> Header:
         """The header of everything taken in so far."""
         contents = self._contents
@@ -181,10 +151,10 @@ class _Draft:
         return Header(
             topic, partition, self._first_offset, self.next_offset, self.records, self._census.addressed, self.bytes,
             *self._census.times, self._epoch, self._crc, self._exact, contents.scope.subject,
-            tuple(sorted(each.terms for each in contents.indexed if each.terms)),
+            tuple(sorted(contents.scope.terms.values())),
             bloom.make(self._terms.hashes, contents.index.bloom_bytes),
             self._census.count(),
-            dict(self._zones),
+            {contents.scope.zones[name]: zone for name, zone in contents.properties.find_zones(self._extents).items()},
         )  # fmt: skip
 
 

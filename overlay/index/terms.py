@@ -44,6 +44,7 @@ WHOLE, _COUNT, _PREFIX, _UNFILTERED, _NAMED = range(1, 6)
 _TOKEN = 0x100  # and the position
 
 _DOT = ord(".")
+_TWO_63 = 2.0**63
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -144,10 +145,11 @@ def _canonical(value: bool | int | float | str | bytes) -> bytes:
             return np.float64(value).tobytes() if is_double or isinstance(value, float) else b"%d" % value
 
 
-def canonical_doubles(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def canonical_doubles(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
     """What the terms of finite doubles are hashed from, eight bytes each."""
-    whole = (np.floor(values) == values) & (values >= -(2.0**63)) & (values < 2.0**63)
-    return np.where(whole, np.where(whole, values, 0).astype(np.int64), values.view(np.int64))
+    words = np.empty(values.size, np.uint64)
+    _make_canonical(values, words)
+    return words
 
 
 def as_hashes(*terms: Term) -> Hashes:
@@ -170,6 +172,20 @@ def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]
     hashes = np.empty((counts.size, 2), np.uint64)
     _hash_wholes(texts.text, texts.bounds, first, hashes)
     return hashes, counts
+
+
+@kernel(inline="always")
+def canonical_double(value):  # type: ignore[no-untyped-def]
+    """What the term of a finite double is hashed from, as a word."""
+    if np.floor(value) == value and -_TWO_63 <= value < _TWO_63:
+        return np.uint64(np.int64(value))
+    return np.float64(value).view(np.uint64)
+
+
+@kernel
+def _make_canonical(values, words):  # type: ignore[no-untyped-def]
+    for i in range(values.size):
+        words[i] = canonical_double(values[i])
 
 
 @kernel

@@ -1,7 +1,10 @@
-"""The distinct terms of a chunk while it grows: a hash table of hashes, filled by kernels.
+"""The distinct terms of a chunk while it grows: hashes in a list, and a table that finds them there, filled by kernels.
 
-A Bloom filter must be sized for the terms it holds, and how many are distinct is known only at the end. Terms are hashes
-already, so a slot is the hash itself. Past `limit` a filter would say nothing, and no more are taken.
+A Bloom filter must be sized for the terms it holds, and how many are distinct is known only at the end. Past `limit` a
+filter would say nothing, and no more are taken.
+
+The table holds numbers and not the hashes, four bytes a slot: between two chunks the records of a slice go through the
+cache, so what is touched of it comes from afar every time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from .murmur import hash128
 from .terms import Hashes, Term, as_hashes
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 
 _START = 1 << 12
 _KEPT = 1 << 14  # a larger table is not cleared but replaced by a small one
@@ -27,10 +31,14 @@ class TermSet:
     """Distinct terms, `limit` of them at most. Not for two threads at once."""
 
     def __init__(self, limit: int) -> None:
-        self.count = 0
         self._limit = limit
-        # the hash (0, 0) stands for an empty slot; no term has it but by a chance of 2**-128
-        self._table = np.zeros((_START, 2), np.uint64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.count = 0
+        # slots say 1 + the number of a term, 0 for none; terms fill half of them at most
+        self._table = np.zeros(_START, np.int32)
+        self._hashes = np.empty((_START // 2, 2), np.uint64)
 
     @property
     def is_full(self) -> bool:
@@ -38,36 +46,44 @@ class TermSet:
 
     @property
     def hashes(self) -> Hashes:
-        """All of them, in no order. A copy."""
-        hashes = np.empty((self.count, 2), np.uint64)
-        _list_hashes(self._table, hashes)
-        return hashes
+        """All of them, in the order in which they came. Valid until the set is cleared."""
+        return self._hashes[: self.count]
 
     def clear(self) -> None:
-        self.count = 0
-        if len(self._table) > _KEPT:
-            self._table = np.zeros((_START, 2), np.uint64)
+        if self._table.size > _KEPT:
+            self._begin()
         else:
             self._table[:] = 0
+            self.count = 0
 
     def add(self, *terms: Term) -> None:
         self.add_hashes(as_hashes(*terms))
 
     def add_hashes(self, hashes: Hashes) -> None:
-        self._fill(_add_hashes, len(hashes), hashes)
+        self.fill(_add_hashes, len(hashes), hashes)
 
     def add_slices(self, buf: Bytes, at: Ints, size: Ints, seed: int) -> None:
         """Hash and add the bytes buf[at[i] : at[i] + size[i]]; those of a size below 0 are no values."""
-        self._fill(_add_slices, at.size, buf, at, size, np.uint64(seed))
+        self.fill(_add_slices, at.size, buf, at, size, np.uint64(seed))
 
-    def _fill(self, kernel: Any, rows: int, *arrays: Any) -> None:
+    def fill(self, kernel: Any, rows: int, *arrays: Any) -> int:
+        """Have a kernel put in the terms of so many rows; how many it has done, fewer only where the set is full.
+
+        It is called with the arrays, the row to go on at, the table, the hashes, and the number of terms. It goes on until
+        find_room says that there is none, and returns the rows done and the number of terms.
+        """
         done = 0
         while done < rows and not self.is_full:
-            done, self.count = kernel(*arrays, done, self._table, self.count)
+            done, self.count = kernel(*arrays, done, self._table, self._hashes, self.count)
             if done < rows:
-                table = np.zeros((len(self._table) * 2, 2), np.uint64)
-                _add_hashes(self.hashes, 0, table, 0)
-                self._table = table
+                self._grow()
+        return done
+
+    def _grow(self) -> None:
+        table = np.zeros(self._table.size * 2, np.int32)
+        hashes = np.empty((self._table.size, 2), np.uint64)
+        _add_hashes(self.hashes, 0, table, hashes, 0)
+        self._table, self._hashes = table, hashes
 
 
 class TermNumbers:
@@ -75,46 +91,58 @@ class TermNumbers:
 
     def __init__(self) -> None:
         self.count = 0
-        self._numbers = np.full(_START, -1, np.int32)
-        self._hashes = np.empty((_START, 2), np.uint64)
-        self._marks = np.zeros(_START, np.bool_)
+        self._table = np.zeros(_START, np.int32)
+        self._hashes = np.empty((_START // 2, 2), np.uint64)
+        self._marks = np.zeros(_START // 2, np.bool_)
 
-    def number(self, hashes: Hashes) -> npt.NDArray[np.int32]:
+    def number(self, hashes: Hashes) -> Numbers:
         """The number of each term; new ones are given to terms that come for the first time."""
         needed = self.count + len(hashes)
-        if 2 * needed > self._numbers.size:
+        if 2 * needed > self._table.size:
             size = 1 << (2 * needed).bit_length()
-            known = self._hashes[: self.count].copy()
-            self._numbers = np.full(size, -1, np.int32)
-            self._hashes = np.resize(self._hashes, (size, 2))
-            self._marks = np.zeros(size, np.bool_)
-            _number(known, self._numbers, self._hashes, 0, np.empty(len(known), np.int32))
+            known = self._hashes[: self.count]
+            self._table, self._hashes = np.zeros(size, np.int32), np.empty((size // 2, 2), np.uint64)
+            self._marks = np.zeros(size // 2, np.bool_)
+            _number(known, self._table, self._hashes, 0, np.empty(len(known), np.int32))
         numbers = np.empty(len(hashes), np.int32)
-        self.count = _number(hashes, self._numbers, self._hashes, self.count, numbers)
+        self.count = _number(hashes, self._table, self._hashes, self.count, numbers)
         return numbers
 
-    def pick(self, groups: npt.NDArray[np.int32], starts: Ints, numbers: npt.NDArray[np.int32]) -> Hashes:
-        """The terms numbers[starts[g] : starts[g + 1]] of all g of `groups`, each once."""
+    def put(self, groups: Numbers, starts: Ints, numbers: Numbers, terms: TermSet) -> None:
+        """Put the terms numbers[starts[g] : starts[g + 1]] of all g of `groups` into a set."""
         picked = np.empty(self.count + 1, np.int32)  # one more, for what is written and not kept
         count = _pick(groups, starts, numbers, self._marks, picked)
-        return self._hashes[picked[:count]]
+        terms.fill(_add_numbers, count, picked[:count], self._hashes)
+
+
+@kernel(inline="always")
+def find_room(table, count):  # type: ignore[no-untyped-def]
+    """How many terms a table takes before it must grow."""
+    return table.size // 2 - count
+
+
+@kernel(inline="always")
+def insert(table, hashes, count, h1, h2):  # type: ignore[no-untyped-def]
+    """(1 + the number of a term, terms there are now). The caller has made sure that there is room."""
+    mask = np.uintp(table.size - 1)
+    slot = np.uintp(h1) & mask
+    number = table[slot]
+    while number and (hashes[number - 1, 0] != h1 or hashes[number - 1, 1] != h2):
+        slot = (slot + np.uintp(1)) & mask
+        number = table[slot]
+    if not number:
+        hashes[count, 0], hashes[count, 1] = h1, h2
+        count += 1
+        table[slot] = number = count
+    return number, count
 
 
 @kernel
 def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
-    """Number terms by a table of numbers that is less than half full; returns how many terms there are now."""
-    mask = table.size - 1
+    """Number terms by a table that has room for them; returns how many terms there are now."""
     for row in range(hashes.shape[0]):
-        slot = np.int64(hashes[row, 0] & np.uint64(mask))
-        number = table[slot]
-        while number >= 0 and (known[number, 0] != hashes[row, 0] or known[number, 1] != hashes[row, 1]):
-            slot = (slot + 1) & mask
-            number = table[slot]
-        if number < 0:
-            known[count, 0], known[count, 1] = hashes[row, 0], hashes[row, 1]
-            table[slot] = number = count
-            count += 1
-        out[row] = number
+        number, count = insert(table, known, count, hashes[row, 0], hashes[row, 1])
+        out[row] = number - 1
     return count
 
 
@@ -133,42 +161,27 @@ def _pick(groups, starts, numbers, marks, picked):  # type: ignore[no-untyped-de
     return count
 
 
-@kernel(inline="always")
-def _insert(table, count, h1, h2):  # type: ignore[no-untyped-def]
-    """The number of terms afterwards. The caller has made sure of a free slot."""
-    mask = table.shape[0] - 1
-    slot = np.int64(h1 & np.uint64(mask))
-    while table[slot, 0] != 0 or table[slot, 1] != 0:
-        if table[slot, 0] == h1 and table[slot, 1] == h2:
-            return count
-        slot = (slot + 1) & mask
-    table[slot, 0], table[slot, 1] = h1, h2
-    return count + 1
-
-
 @kernel
-def _list_hashes(table, out):  # type: ignore[no-untyped-def]
-    put = 0
-    for slot in range(table.shape[0]):
-        if table[slot, 0] != 0 or table[slot, 1] != 0:
-            out[put, 0], out[put, 1] = table[slot, 0], table[slot, 1]
-            put += 1
-
-
-@kernel
-def _add_hashes(hashes, row, table, count):  # type: ignore[no-untyped-def]
-    """Add rows from `row` on until half of the table is in use: (rows done, terms)."""
-    while row < hashes.shape[0] and 2 * count < table.shape[0]:
-        count = _insert(table, count, hashes[row, 0], hashes[row, 1])
+def _add_hashes(added, row, table, hashes, count):  # type: ignore[no-untyped-def]
+    while row < added.shape[0] and find_room(table, count) > 0:
+        _, count = insert(table, hashes, count, added[row, 0], added[row, 1])
         row += 1
     return row, count
 
 
 @kernel
-def _add_slices(buf, at, size, seed, row, table, count):  # type: ignore[no-untyped-def]
-    while row < at.size and 2 * count < table.shape[0]:
+def _add_numbers(numbers, known, row, table, hashes, count):  # type: ignore[no-untyped-def]
+    while row < numbers.size and find_room(table, count) > 0:
+        _, count = insert(table, hashes, count, known[numbers[row], 0], known[numbers[row], 1])
+        row += 1
+    return row, count
+
+
+@kernel
+def _add_slices(buf, at, size, seed, row, table, hashes, count):  # type: ignore[no-untyped-def]
+    while row < at.size and find_room(table, count) > 0:
         if size[row] >= 0:
             h1, h2 = hash128(buf, at[row], size[row], seed)
-            count = _insert(table, count, h1, h2)
+            _, count = insert(table, hashes, count, h1, h2)
         row += 1
     return row, count

@@ -21,11 +21,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overlay.kernels import kernel
+
 KEY_TEXT = 15
 """Bytes of a text that its key holds."""
 
 TYPES = ("long", "double", "timestamp", "string")
 """The types that have zones; their places are what headers are written with."""
+
+INTEGERS, DOUBLES, KEYS = range(3)
+"""What the words of bounds are, and so how they compare."""
+_MIN, _MAX, _HAS_VALUE = 0, 2, 4
 
 Flags = npt.NDArray[np.bool_]
 
@@ -76,3 +82,50 @@ def unite(a: Bounds, b: Bounds) -> Bounds:
     if b.min is None or b.max is None:
         return unite(b, a)
     return Bounds(a.type, min(a.min, b.min), max(a.max, b.max), a.has_null or b.has_null)
+
+
+def read_bounds(words: npt.NDArray[np.uint64], type: str, has_null: bool) -> Bounds:
+    """What `widen` has made of bounds: [5], the smallest and the largest value, two words each, and whether there is one."""
+    if not words[_HAS_VALUE]:
+        return Bounds(type, None, None, has_null)
+    if type == "string":
+        low, low_rest, high, high_rest = words[:_HAS_VALUE].tolist()
+        return Bounds(type, low << 64 | low_rest, high << 64 | high_rest, has_null)
+    numbers = words[:_HAS_VALUE].view(np.float64 if type == "double" else np.int64).tolist()
+    return Bounds(type, numbers[_MIN], numbers[_MAX], has_null)
+
+
+@kernel
+def widen(words, high, low, order):  # type: ignore[no-untyped-def]
+    """Widen bounds by a value: a number in `high`, or a key. Of equal doubles, 0 and -0, the first one stays."""
+    if not words[_HAS_VALUE]:
+        words[_HAS_VALUE] = 1
+        words[_MIN], words[_MIN + 1], words[_MAX], words[_MAX + 1] = high, low, high, low
+    elif _is_less(high, low, words[_MIN], words[_MIN + 1], order):
+        words[_MIN], words[_MIN + 1] = high, low
+    elif _is_less(words[_MAX], words[_MAX + 1], high, low, order):
+        words[_MAX], words[_MAX + 1] = high, low
+
+
+@kernel
+def _is_less(a, a_low, b, b_low, order):  # type: ignore[no-untyped-def]
+    if order == KEYS:
+        return a < b or (a == b and a_low < b_low)
+    if order == DOUBLES:
+        return np.uint64(a).view(np.float64) < np.uint64(b).view(np.float64)
+    return np.int64(a) < np.int64(b)
+
+
+@kernel
+def make_key(first, second, size):  # type: ignore[no-untyped-def]
+    """The key of a text of `size` bytes, of which the first KEY_TEXT are given as little-endian words: (high, low)."""
+    return _turn(first), _turn(second) | np.uint64(min(size, KEY_TEXT + 1))
+
+
+@kernel
+def _turn(word):  # type: ignore[no-untyped-def]
+    """The bytes of a word the other way round."""
+    turned = np.uint64(0)
+    for i in range(8):
+        turned |= ((word >> np.uint64(8 * i)) & np.uint64(0xFF)) << np.uint64(56 - 8 * i)
+    return turned

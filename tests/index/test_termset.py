@@ -66,9 +66,11 @@ def test_numbers_of_terms(groups: list[list[int]], data: st.DataObject) -> None:
     parts = [numbers.number(spread(group)) for group in groups]
     wanted = data.draw(st.lists(st.integers(0, len(groups) - 1), unique=True)) if groups else []
     starts = np.cumsum([0, *(len(group) for group in groups)])
-    picked = numbers.pick(np.array(wanted, np.int32), starts, np.concatenate([np.empty(0, np.int32), *parts]))
-    assert as_set(picked) == as_set(spread([term for g in wanted for term in groups[g]]))
-    assert len(picked) == len(as_set(picked))
+    terms = TermSet(1 << 20)
+    for _ in range(2):
+        numbers.put(np.array(wanted, np.int32), starts, np.concatenate([np.empty(0, np.int32), *parts]), terms)
+        assert as_set(terms.hashes) == as_set(spread([term for g in wanted for term in groups[g]]))
+        assert len(terms.hashes) == len(as_set(terms.hashes))
 
 
 def test_many_numbers_of_terms() -> None:
