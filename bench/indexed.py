@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from overlay.admin import Admin
 from overlay.config import Loaded, load
 from overlay.connection import open_client
 from overlay.source.index import Index, index_topic
+from overlay.waits import comes_true
 
 DEADLINE_S = 300.0
 LOOK_S = 0.5
@@ -43,17 +43,15 @@ def index_meters(meters: Meters) -> Iterator[Loaded]:
         url = write_files(folder, meters.bootstrap, files)
         loaded = load(folder)
         with run_service(folder, url):
-            deadline = time.monotonic() + DEADLINE_S
-            while not all(_reaches_the_end(loaded, stream, meters) for stream in STREAMS):
-                if time.monotonic() > deadline:
-                    raise PeerUnavailable(f"{meters.topic} is not indexed after {DEADLINE_S:.0f} s")
-                time.sleep(LOOK_S)
+            if not comes_true(lambda: _are_indexed(loaded, meters), DEADLINE_S, pause_s=LOOK_S):
+                raise PeerUnavailable(f"{meters.topic} is not indexed after {DEADLINE_S:.0f} s")
         yield loaded
 
 
-def _reaches_the_end(loaded: Loaded, stream: str, meters: Meters) -> bool:
-    chunks = read_index(loaded, stream).of((meters.topic, 0))
-    return len(chunks) > 0 and int(chunks.next_offset[-1]) == meters.records
+def _are_indexed(loaded: Loaded, meters: Meters) -> bool:
+    """Whether the index of every stream reaches the end of the topic."""
+    indexes = [read_index(loaded, stream).of((meters.topic, 0)) for stream in STREAMS]
+    return all(len(chunks) > 0 and int(chunks.next_offset[-1]) == meters.records for chunks in indexes)
 
 
 def read_index(loaded: Loaded, stream: str) -> Index:

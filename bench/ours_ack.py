@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from overlay.consumer.events import Offered
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
 from overlay.deliver.assemble import TOKEN
+from overlay.waits import comes_true
 
 STREAM, CONSUMER = "MESSAGES", "bench"
 MAX_ACK_PENDING = 100_000
@@ -104,11 +104,8 @@ def _await_acks(client: Client, topic: MessageTopic) -> None:
 
 def _await(condition: Callable[[], bool], what: str) -> None:
     """Raises WrongAnswer when it does not come true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise WrongAnswer(f"overlay: after {DEADLINE_S:.0f} s still not: {what}")
-        time.sleep(LOOK_S)
+    if not comes_true(condition, DEADLINE_S, pause_s=LOOK_S):
+        raise WrongAnswer(f"overlay: after {DEADLINE_S:.0f} s still not: {what}")
 
 
 def _find_first_append(bootstrap: str, output: str) -> int:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -17,6 +16,7 @@ from pathlib import Path
 from bench.errors import PeerUnavailable
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Work
 from overlay.local.ports import find_free
+from overlay.waits import comes_true
 
 HOST = "127.0.0.1"
 STREAM = "FLIGHTS"
@@ -69,12 +69,9 @@ def run_service(folder: Path, url: str) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
-        deadline = time.monotonic() + READY_S
-        while not _is_ready(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(errors="replace")[-500:]
-                raise PeerUnavailable(f"the overlay's service did not become ready. It said: {said}")
-            time.sleep(0.05)
+        if not comes_true(lambda: process.poll() is not None or _is_ready(url), READY_S) or process.poll() is not None:
+            said = log.read_text(errors="replace")[-500:]
+            raise PeerUnavailable(f"the overlay's service did not become ready. It said: {said}")
         yield
     finally:
         process.send_signal(signal.SIGTERM)

@@ -11,6 +11,7 @@ checks no bounds, the end of the process.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -38,6 +39,16 @@ async def finish_in_thread(
         if not work.cancelled():
             work.exception()  # looked at, so that nobody reports it as never retrieved
         raise
+
+
+def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:
+    """Look again and again, in this thread, for so long at most: whether it came true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+    return True
 
 
 async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:

@@ -12,12 +12,12 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from bench.errors import PeerUnavailable
 from bench.sides import Tally, Work
+from overlay.waits import comes_true
 
 RECORDS = 60_000
 DEADLINE_S = 120.0
@@ -54,9 +54,7 @@ def _run_worker(work: Work, folder: Path) -> Tally:
     command = [sys.executable, "-W", "ignore", "-m", "bench.peers.faust_worker", json.dumps(order)]
     log = folder / "faust.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
-        deadline = time.monotonic() + DEADLINE_S
-        while not report.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        comes_true(lambda: report.exists() or process.poll() is not None, DEADLINE_S)
         # it has reported, and a Faust worker takes seconds to leave, with the machine's time
         process.kill()
     if not report.exists():

@@ -26,6 +26,7 @@ from bench.errors import PeerUnavailable
 from bench.sides import Tally, Work
 from overlay.local import flights
 from overlay.local.ports import find_free, is_answering
+from overlay.waits import comes_true
 
 HOST = "127.0.0.1"
 START_S = 30.0
@@ -72,13 +73,13 @@ class Server:
         self._log = Path(self._folder, "nats-server.log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + START_S
-        while not is_answering(HOST, port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self._log.read_text(errors="replace")[-500:]
-                self.stop()
-                raise PeerUnavailable(f"nats-server did not start. It said: {said}")
-            time.sleep(0.02)
+        if not comes_true(lambda: self._has_ended() or is_answering(HOST, port), START_S) or self._has_ended():
+            said = self._log.read_text(errors="replace")[-500:]
+            self.stop()
+            raise PeerUnavailable(f"nats-server did not start. It said: {said}")
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def stop(self) -> None:
         self._process.terminate()

@@ -40,6 +40,7 @@ from overlay.local.java import Java, find_java
 from overlay.local.locks import hold_lock, is_locked, take_lock
 from overlay.local.node import ALONE, HOST, Node, generate_cluster_id
 from overlay.local.state import Condition, Home, State, Status, read_state, write_state
+from overlay.waits import comes_true
 
 STOP_S = 60.0
 _PAUSE_S = 0.02
@@ -287,14 +288,11 @@ def _end_process(home: Home, how: signal.Signals) -> bool:
 
 
 def _wait_end(home: Home, pid: int, how: signal.Signals) -> None:
-    deadline = time.monotonic() + STOP_S
-    while is_locked(home.life_lock):
-        if time.monotonic() > deadline:
-            raise BrokerError(
-                f"the broker (process {pid}) did not end within {STOP_S:.0f} s of {how.name}. See {home.log};"
-                f" `kill -9 {pid}` ends it, and the next start recovers its data"
-            )
-        time.sleep(_PAUSE_S)
+    if not comes_true(lambda: not is_locked(home.life_lock), STOP_S, pause_s=_PAUSE_S):
+        raise BrokerError(
+            f"the broker (process {pid}) did not end within {STOP_S:.0f} s of {how.name}. See {home.log};"
+            f" `kill -9 {pid}` ends it, and the next start recovers its data"
+        )
     if child := _children.pop(pid, None):
         child.wait()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections import deque
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from overlay.local.java import Java
 from overlay.local.locks import is_locked
 from overlay.local.ports import is_answering
 from overlay.local.state import Home
+from overlay.waits import comes_true
 
 START_S = 90.0
 _FORMAT_S = 60.0
-_PAUSE_S = 0.05
 _TAIL_LINES = 15
 
 # Kafka's own start script uses the same collector.
@@ -63,17 +62,17 @@ def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_l
 
 def wait_ready(home: Home, host: str, port: int) -> None:
     """Return once Kafka answers a metadata request. Raises BrokerError with the log's end if it dies or is silent."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+
+    def is_ready() -> bool:
         if not is_locked(home.life_lock):
             raise BrokerError(f"the broker ended while it started. The end of {home.log}:\n{_read_words(home.log)}")
-        if is_answering(host, port) and _is_serving(f"{host}:{port}"):
-            return
-        time.sleep(_PAUSE_S)
-    raise BrokerError(
-        f"the broker at {host}:{port} gave no answer within {START_S:.0f} s and was ended."
-        f" The end of {home.log}:\n{_read_words(home.log)}"
-    )
+        return is_answering(host, port) and _is_serving(f"{host}:{port}")
+
+    if not comes_true(is_ready, START_S):
+        raise BrokerError(
+            f"the broker at {host}:{port} gave no answer within {START_S:.0f} s and was ended."
+            f" The end of {home.log}:\n{_read_words(home.log)}"
+        )
 
 
 def read_tail(log: Path, lines: int = _TAIL_LINES) -> str:
