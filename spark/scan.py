@@ -6,7 +6,7 @@ this thread, which gives them to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 from functools import partial
 
@@ -51,15 +51,16 @@ async def _read(line: Line, ask: Ask, part: Part, form: SparkForm, progress: Pro
         await client.add_topic(topic)
     addressing = line.find_addressing(request.stream)
     sieve = Sieve(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
-    bounds = _make_bounds(part.stretches)
-    scan = Scan(client, line.admin, sieve, request, bounds, Course(part.stretches), progress)
-    async with aclosing(scan.read()) as batches:
-        async for batch in batches:
-            yield batch
+    # one after the other: a task that is run again has to give its rows in the same order, since they are numbered by it
+    for stretch in part.stretches:
+        scan = Scan(client, line.admin, sieve, request, _make_bounds(stretch), Course((stretch,)), progress)
+        async with aclosing(scan.read()) as batches:
+            async for batch in batches:
+                yield batch
 
 
-def _make_bounds(stretches: Sequence[Stretch]) -> Bounds:
-    return Bounds(tuple(stretches), Sources(tuple(dict.fromkeys(each.source for each in stretches)), {}))
+def _make_bounds(stretch: Stretch) -> Bounds:
+    return Bounds((stretch,), Sources((stretch.source,), {}))
 
 
 def _check(ask: Ask, progress: Progress) -> None:

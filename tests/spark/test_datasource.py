@@ -4,6 +4,7 @@ independent client reads, and the columns of a reading in process. What is wrong
 from __future__ import annotations
 
 import json
+import random
 import re
 import uuid
 from collections.abc import Iterator
@@ -375,6 +376,24 @@ def test_the_index_says_what_is_read(
             assert (found, read_offsets) == ([*range(500, 600), *range(1300, 1400)], 200)
             assert (tasks > 10) is (size == "300")
         assert read_tasks(read_options(options | question | {"index": "false"}))[:2] == (found, 2000)
+
+
+def test_a_task_gives_its_rows_in_the_same_order_each_time(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """Partitions of many fetches each: a pipeline numbers rows by their order, and may have to read a batch again."""
+    topic, rng = new_topic(partitions=3), random.Random(5)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 10})
+    for number in range(180):
+        producer.produce(topic, rng.randbytes(100_000), partition=number % 3)
+        producer.poll(0)
+    producer.flush(30)
+    options = {"bootstrap": bootstrap, "topic": topic, "columns": "partition,offset", "minPartitions": "1"}
+    ask = read_options(options | {"partitionBytes": str(1 << 30)})
+    (part,) = Planner(ask).plan()
+    schema = make_schema(ask.request.stream, ask.columns)
+    batches = [batch.to_pydict() for batch in read(ask, schema, part)]
+    assert len(batches) > 6
+    rows = [row for batch in batches for row in zip(batch["partition"], batch["offset"], strict=True)]
+    assert rows == [(partition, offset) for partition in range(3) for offset in range(60)]
 
 
 def test_records_that_vanish_under_a_task(bootstrap: str, new_topic: NewTopicFixture) -> None:
