@@ -12,10 +12,10 @@ SLIM   := requirements-service.lock
 PYTHON ?=
 # passed on: make test ARGS="tests/subject -x", make demo ARGS="--scale 3"
 ARGS   ?=
-# tests wait for Kafka as often as for the processor: two processes, each with a broker of its own, take half the time.
+# tests wait for Kafka more than for the processor: three processes, each with a broker of its own, keep two cores busy.
 # In the order of their folders: by the number of tests, long files with a single one would come last, to one process alone
 # A process that crashes ends the run: it would be started again, and crash again
-SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NAME   ?=
 
 .DEFAULT_GOAL := help
@@ -34,11 +34,13 @@ kernels: $(STAMP) ## compile the numeric code ahead of its first use
 	@echo "compiling kernels"
 	@$(RUN)/python -m overlay.worker.warmup
 
-test: lint kernels ## lint, then every test but the long ones
+test: $(STAMP) ## lint, then every test but the long ones
+	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@echo "pytest"
 	@$(RUN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
-test-long: lint kernels ## every test, with many more rounds: fuzzing, kill -9
+test-long: $(STAMP) ## every test, with many more rounds: fuzzing, kill -9
+	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@echo "pytest, long"
 	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
 

@@ -177,7 +177,9 @@ async def test_last_messages_take_little_reading(
     """The same places with an index and without, and with one a small part of the log is fetched. It has lost no match since
     it was indexed, then it has."""
     topic = new_topic(retention_ms=-1)
-    rng, producer = random.Random(3), Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 50})
+    # a long linger: every batch is full, so that chunks begin where batches do
+    settings = {"bootstrap.servers": bootstrap, "batch.num.messages": 50, "linger.ms": 10_000}
+    rng, producer = random.Random(3), Producer(settings)
     for number in range(6_000):
         to = "rare" if 1_000 <= number < 1_100 else "old" if number < 900 else ("a", "b")[number // 500 % 2]
         producer.produce(topic, rng.randbytes(1_000), timestamp=BASE + number, headers=[("to", to)])
