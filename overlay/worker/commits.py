@@ -2,9 +2,12 @@
 
 A transaction ends when it is time: at once when there is nothing more to read, since somebody waits for the records; after
 a quarter of a second when there is a backlog, since each commit has its price. After a commit at the tail the loop waits 5
-ms: a transaction opened at once would run into the broker still ending the last one (design 11.8). Rounds in which nobody
-was given anything only move positions, and are written once a second. A session with more output partitions than one
-transaction bears commits each round in parts (parts.py).
+ms: a transaction opened at once would run into the broker still ending the last one (design 11.8). A session with more
+output partitions than one transaction bears commits each round in parts (parts.py).
+
+Rounds that have nothing for a transaction but positions are written once a second: nobody was given anything in them, or only
+at-least-once consumers, whose records are there as soon as they are sent. At the tail there are hundreds a second. Each is
+counted when it comes and made one with those before it, or the second would end with tens of milliseconds of work at once.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +84,11 @@ class Round:
         return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]
 
     @property
+    def is_light(self) -> bool:
+        """Whether there is nothing for the transaction in it but positions."""
+        return not (self.transactional or self.machines or self.is_checkpoint or self.on_commit)
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether somebody waits for what it brings; positions alone can wait."""
         return bool(self.owned or self.outcome.ledger)
@@ -133,7 +141,7 @@ class Commits:
         written = time.monotonic()
         while not self._ended or pending:
             fresh = await self._take_rounds()
-            pending += fresh
+            await self._gather(pending, fresh)
             waited_for = any(done.is_waited_for for done in fresh)
             if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
@@ -144,6 +152,17 @@ class Commits:
                 await self.transactions.begin()
                 await self._record(Delta())
                 written = time.monotonic()
+
+    async def _gather(self, pending: list[Round], fresh: Iterable[Round]) -> None:
+        """Add rounds to those that are to be committed; of light ones only the positions are still to be."""
+        for done in fresh:
+            if done.is_light:
+                await self._settle_plain(done)
+                self._finish(done)
+                done.outcome = Outcome(backlog=done.outcome.backlog)
+                if pending and pending[-1].is_light:
+                    done.delta = pending.pop().delta.merge(done.delta)
+            pending.append(done)
 
     async def _take_rounds(self) -> list[Round]:
         """Every round that is ready, or the next one; none when none comes for a while."""
@@ -222,7 +241,7 @@ class Commits:
         self._release(done)
 
     def _finish(self, done: Round) -> None:
-        """It is committed: tell those who count on it."""
+        """What it brings is there for readers: tell those who count on it."""
         if done.on_commit is not None:
             done.on_commit(done)
         self._release(done)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .shard import Shard
 
 WINDOW_MS = 10_000
+SLOT_MS = 250
+"""What is counted within it is kept as one: at the tail there are hundreds of rounds a second."""
 
 
 @dataclass(slots=True)
@@ -37,8 +39,13 @@ class Rates:
         self.delivered.update(outcome.delivered)
         self.decoded.update(outcome.decoded)
         self.newest.update(outcome.newest)
-        self._recent.append((now, outcome.delivered, outcome.decoded, outcome.indexed))
         self._forget(now)
+        if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
+            self._recent.append((now, Counter(), Counter(), Counter()))
+        _, delivered, decoded, indexed = self._recent[-1]
+        delivered.update(outcome.delivered)
+        decoded.update(outcome.decoded)
+        indexed.update(outcome.indexed)
 
     def _forget(self, now: int) -> None:
         while self._recent and self._recent[0][0] < now - WINDOW_MS:
