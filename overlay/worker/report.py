@@ -39,7 +39,7 @@ class Rates:
         self.delivered.update(outcome.delivered)
         self.decoded.update(outcome.decoded)
         self.newest.update(outcome.newest)
-        self._forget(now)
+        self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
             self._recent.append((now, Counter(), Counter(), Counter()))
         _, delivered, decoded, indexed = self._recent[-1]
@@ -47,24 +47,25 @@ class Rates:
         decoded.update(outcome.decoded)
         indexed.update(outcome.indexed)
 
-    def _forget(self, now: int) -> None:
+    def _recall(self, now: int) -> deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]]:
+        """The counts of the last ten seconds; older ones are forgotten."""
         while self._recent and self._recent[0][0] < now - WINDOW_MS:
             self._recent.popleft()
+        return self._recent
 
     def of_consumer(self, consumer: ConsumerId, now: int) -> float:
         """Records a second."""
-        return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recent), now)
+        return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recall(now)), now)
 
     def of_stream(self, stream: str, now: int) -> float:
-        return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recent), now)
+        return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recall(now)), now)
 
     def of_index(self, stream: str, now: int) -> float:
         """Records a second that go into chunks."""
-        return self._per_second(sum(indexed[stream] for *_, indexed in self._recent), now)
+        return self._per_second(sum(indexed[stream] for *_, indexed in self._recall(now)), now)
 
     def _per_second(self, records: int, now: int) -> float:
         """Over the window, or the time since the start while that is shorter."""
-        self._forget(now)
         return records * 1000 / max(1, min(WINDOW_MS, now - self.began))
 
 

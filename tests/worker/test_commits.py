@@ -1,4 +1,4 @@
-"""Rounds that go to more output partitions than one transaction bears."""
+"""What becomes of rounds: those to more output partitions than one transaction bears, and those that need none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from overlay.deliver.transaction import Transactions
 from overlay.errors import SourceUnavailable
 from overlay.worker.commits import QUEUE_ROUNDS
 from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
 from tests.worker.scenes import (
+    DEADLINE_S,
     CommittedReader,
     Scene,
     await_records,
@@ -91,3 +93,24 @@ def test_a_transaction_that_takes_its_time_holds_up_nobody_without_one(
             may_end.set()
     finally:
         may_end.set()
+
+
+def test_what_can_be_read_is_counted_before_its_position_is_written(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the rounds of a second are written as one: where it was then is where it goes on."""
+    monkeypatch.setattr("overlay.worker.commits.LAZY_S", 3_600.0)
+    topic = new_topic()
+    scene.add_stream("S", topic, index={"chunk_age": "10m"})
+    output = scene.add_consumer("S", "c", delivery="at_least_once")
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        for number in range(5):
+            produce(scene.bootstrap, topic, ["a"] * 10)
+            await_records(reader, 10 * (number + 1))
+        rates = served.service.rates
+        wait_until(lambda: rates.delivered["S", "c"] == 50, DEADLINE_S, "every record is counted, and once")
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        produce(scene.bootstrap, topic, ["a"])
+        await_records(reader, 51)
+    found = read_committed(scene.bootstrap, output)
+    check_output(found, expect(read_committed(scene.bootstrap, topic), ()), stream="S", consumer="c")

@@ -1,0 +1,32 @@
+"""Rates over the last ten seconds, however many rounds there were."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from overlay.worker.report import SLOT_MS, WINDOW_MS, Rates
+from overlay.worker.round.pipeline import Outcome
+
+CONSUMER = ("S", "c")
+
+
+def test_rates_of_many_rounds() -> None:
+    """A thousand rounds a second for half a minute: what is kept is bounded, and the rate that of the last ten seconds."""
+    rates = Rates(began=0)
+    for now in range(30_000):
+        records = 1 if now < 20_000 else 3
+        rates.note(Outcome(delivered=Counter({CONSUMER: records}), decoded=Counter(S=2), newest={CONSUMER: now}), now)
+    assert rates.delivered[CONSUMER] == 20_000 + 3 * 10_000
+    assert (rates.decoded["S"], rates.newest[CONSUMER]) == (60_000, 29_999)
+    assert abs(rates.of_consumer(CONSUMER, 30_000) - 3_000) <= 3_000 * SLOT_MS / WINDOW_MS
+    assert abs(rates.of_stream("S", 30_000) - 2_000) <= 2_000 * SLOT_MS / WINDOW_MS
+    assert len(rates._recent) <= WINDOW_MS // SLOT_MS + 1
+    assert rates.of_consumer(CONSUMER, 30_000 + 2 * WINDOW_MS) == 0
+
+
+def test_what_is_noted_belongs_to_whoever_notes_it() -> None:
+    rates, outcome = Rates(began=0), Outcome(delivered=Counter({CONSUMER: 1}))
+    rates.note(outcome, 10)
+    rates.note(outcome, 20)
+    assert outcome.delivered[CONSUMER] == 1
+    assert rates.of_consumer(CONSUMER, 1_000) == 2
