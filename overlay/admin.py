@@ -299,6 +299,17 @@ class Admin:
         if first is not None:
             raise first
 
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; one that is not there is left alone."""
+        await asyncio.to_thread(self._delete_topic, topic)
+
+    def _delete_topic(self, topic: str) -> None:
+        try:
+            get_answer(self._client.delete_topics([topic], request_timeout=DEADLINE_S)[topic])
+        except KafkaException as error:
+            if error.args[0].code() != RdKafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _judge(f"topic {topic}", "Delete", error) from error
+
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""
         await asyncio.to_thread(self._delete_records, TopicPartition(topic, partition, before))

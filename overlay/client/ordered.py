@@ -6,7 +6,7 @@ and another one made that begins behind the last good message. It goes on trying
 same topic; what the former one left there is told by its token.
 
 The topic is deleted in the end. Where the process dies without having done so, the service ends the consumer by its
-inactive_threshold, and the topic is emptied by its retention.
+inactive_threshold, and deletes the topic then.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class _Holdings:
 
     def make(self, config: Mapping[str, Any]) -> None:
         name = f"{self._base}-{next(self._numbers)}"
-        output = {"config": {"retention.ms": RETENTION_MS}}
+        output = {"config": {"retention.ms": RETENTION_MS}, "temporary": True}
         fields = {**config, "name": name, "deliver_subject": self._topic, "output": output}
         # whoever leaves meanwhile deletes it: the control answers one after the other
         self.name = name

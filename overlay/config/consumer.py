@@ -101,6 +101,8 @@ class OutputConfig(Model):
     """`brief` adds Nats-Subject and Nats-Reply-To; `full` also spells out the parts of the token."""
     config: dict[str, Scalar] = Field(default_factory=dict)
     """Kafka topic properties for a topic that the overlay creates, such as `retention.ms`."""
+    temporary: bool = False
+    """Whether the topic is deleted when inactive_threshold ends the consumer, unless another one delivers to it."""
 
 
 class ConsumerConfig(Model):

@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
 from overlay.clock import now_ns
-from overlay.config import Loaded
+from overlay.config import ConsumerConfig, Loaded
 from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
 from overlay.deliver.addressees import Addressees
@@ -30,7 +30,7 @@ from overlay.deliver.entry import Entry
 from overlay.deliver.notices import encode_audit, encode_notices
 from overlay.deliver.record import Record
 from overlay.desk.seat import needs_machine
-from overlay.errors import Fenced, SourceUnavailable
+from overlay.errors import Fenced, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.waits import is_set_within
 
@@ -83,6 +83,8 @@ class Registrar:
     """Requests whose answer takes time."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers whose state is gone already."""
+    _lapsed: set[ConsumerId] = field(default_factory=set)
+    """Those among the deleted that inactive_threshold has ended."""
     _reloaded: Loaded | None = None
     _unwritten: list[Definition] | None = None
     """What files say and the topic does not; None where that has to be looked at anew."""
@@ -188,10 +190,13 @@ class Registrar:
         known = self.book.definitions.get(id)
         if known is not None and known.origin is Origin.REQUEST:
             if not known.is_deleted:
+                self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)])
         elif self.host.find_shard(id) is not None:
+            config = self.book.effective().consumers[id]
             self.book.lapse(id)
             await self.host.take_up(self.book.effective(), [id])
+            await self._drop_output(config)
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:
@@ -202,14 +207,28 @@ class Registrar:
             await self.host.take_up(self.book.effective(), [id])
         self._forgotten.discard(id)
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
+        config = self.book.definitions[id].config
         # a machine has told its end itself
-        advisories = [] if needs_machine(self.book.definitions[id].config) else [Advise(Advisory.DELETED)]
+        advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         for request in self.book.requests.values():
             if request.op is Op.DELETE and request.about == id:
                 entries += await self._answer(request, respond(request, {"success": True}))
         await self._write(id, records, entries)
         log.info("consumer deleted", stream=id[0], consumer=id[1])
+        if id in self._lapsed:
+            self._lapsed.discard(id)
+            await self._drop_output(config)
+
+    async def _drop_output(self, config: ConsumerConfig) -> None:
+        """The consumer is gone, and a temporary topic goes with it, unless another one delivers to it."""
+        topic, others = config.deliver_subject, self.book.effective().consumers.values()
+        if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
+            return
+        try:
+            await self.admin.delete_topic(topic)
+        except OverlayError as error:
+            log.warning("a temporary topic is left; delete it by hand", topic=topic, reason=str(error))
 
     # requests
 

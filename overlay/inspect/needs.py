@@ -124,7 +124,8 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     operations = ("Describe", "DescribeConfigs", "Write", "Create")
     for topic, who in writers.items():
         users = tuple(f"consumer {name} of {stream}" for stream, name in (consumer.id for consumer in who))
-        yield Need(Kind.OUTPUT, topic, operations, users, consumers=tuple(who))
+        more = ("Delete",) if any(consumer.output.temporary for consumer in who) else ()
+        yield Need(Kind.OUTPUT, topic, operations + more, users, consumers=tuple(who))
 
 
 def _need_sides(loaded: Loaded) -> Iterator[Need]:

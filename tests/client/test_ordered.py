@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from itertools import islice
 
@@ -92,6 +95,24 @@ async def test_a_restart_in_the_midst(scene: Scene, source: str) -> None:
         await asyncio.to_thread(messages.close)
     client.close()
     assert read_sequences(found) == list(range(1, 21))
+
+
+def test_of_a_process_that_dies_nothing_is_left(scene: Scene, source: str) -> None:
+    """Its consumer ends by inactive_threshold, and the private topic with it."""
+    produce(scene.bootstrap, source, ["a"] * 5)
+    program = (
+        "import os, overlay\n"
+        f"for message in overlay.open({str(scene.folder)!r}).ordered('S', inactive_threshold='2s'):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    with serve(scene):
+        ended = subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert len(list_private(scene)) == 1
+        wait_until(lambda: list_private(scene) == [], DEADLINE_S, "the private topic is gone")
+        client = open_client(scene)
+        assert [info.name for info in client.control.consumers("S")] == ["idle"]
+        client.close()
 
 
 def test_a_callback(scene: Scene, source: str) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from overlay.client.control import Control, PullRefused
 from overlay.client.refusals import ConsumerNameInUse
@@ -153,3 +154,24 @@ def test_a_pin_by_request(stage: tuple[Scene, str], served: Served, control: Con
     with pytest.raises(PullRefused, match="423"):
         control.next("S", "w", group="g", id="other")
     assert list_kinds(scene, "w") == ["CREATED", "PINNED"]
+
+
+def test_a_temporary_topic_goes_unless_another_delivers_to_it(
+    stage: tuple[Scene, str], served: Served, control: Control
+) -> None:
+    scene, topic = stage
+    shared, alone = f"{scene.prefix}-shared", f"{scene.prefix}-alone"
+    short = {"ack_policy": "none", "inactive_threshold": "1s", "output": {"temporary": True}}
+    control.add("S", durable_name="stays", deliver_subject=shared, ack_policy="none", filter_subjects=["t.rome"])
+    control.add("S", {"name": "goes", "deliver_subject": shared, **short}, filter_subjects=["t.oslo"])
+    control.add("S", {"name": "went", "deliver_subject": alone, **short})
+
+    def list_outputs() -> set[str]:
+        admin = AdminClient({"bootstrap.servers": scene.bootstrap})
+        return {shared, alone}.intersection(admin.list_topics(timeout=DEADLINE_S).topics)
+
+    assert list_outputs() == {shared, alone}
+    wait_until(lambda: [found.name for found in control.consumers()] == ["stays"], DEADLINE_S, "two have ended")
+    wait_until(lambda: list_outputs() == {shared}, DEADLINE_S, "the topic of its own is gone")
+    produce(scene.bootstrap, topic, ["rome"])
+    assert [seen.token.consumer for seen in read_output(scene, "shared", 1)] == ["stays"]
