@@ -94,7 +94,10 @@ def run(name: str, settings: Settings) -> list[Case]:
     progress.say("starting Kafka")
     with start(ephemeral=True) as broker:
         dataset = data.load(broker.bootstrap, settings.scale)
-        cases = list(BENCHES[name](dataset, settings, progress))
+        cases = []
+        for case in BENCHES[name](dataset, settings, progress):
+            progress.keep(json.dumps(case.to_json()))  # a run that is broken off has measured these
+            cases.append(case)
     progress.clear()
     return cases
 

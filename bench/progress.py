@@ -20,6 +20,12 @@ class Progress:
             self._out.write(f"{text}\n")
         self._out.flush()
 
+    def keep(self, text: str) -> None:
+        """Show what is done, and leave it there."""
+        self.clear()
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
     def count(self, what: str) -> Callable[[int], None]:
         """A function that shows how many of something are done."""
 
