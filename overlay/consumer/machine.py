@@ -272,7 +272,7 @@ class Machine:
             group = self.config.priority_groups[0]
             self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
-        self.waiting.expire(now)
+        self.waiting.run_out(now)
         stalled = self.pace.flow.subject if self.pace.flow and self.pace.is_stalled else ""
         self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:

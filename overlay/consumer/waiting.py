@@ -112,10 +112,19 @@ class Waiting:
             at = next(later, at)
         self._waiters.insert(at, waiter)
 
-    def expire(self, now: int) -> None:
-        """End what has expired."""
-        for waiter in [waiter for waiter in self._waiters if waiter.expires_at <= now]:
+    def expire(self, now: int) -> bool:
+        """End what has expired; whether anything has."""
+        expired = [waiter for waiter in self._waiters if waiter.expires_at <= now]
+        for waiter in expired:
             self._end(waiter, waiter.left(408, "Request Timeout"))
+        return bool(expired)
+
+    def run_out(self, now: int) -> None:
+        """Time has passed: end what has expired. On that occasion servers end as well, even if max_ack_pending holds messages
+        back, the other requests that got some and do not wait for more (seen with nats-server 2.15.1)."""
+        if self.expire(now):
+            for waiter in [waiter for waiter in self._waiters if waiter.request.no_wait and waiter.served > 0]:
+                self._end(waiter, NO_MESSAGES)
 
     def end_one_shots(self) -> None:
         """The stream has no more: requests that do not wait for it end."""

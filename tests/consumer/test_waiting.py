@@ -73,6 +73,21 @@ def test_no_wait_at_max_ack_pending_hangs() -> None:
     assert got(driver, "b") == [2]
 
 
+def test_no_wait_that_got_some_ends_with_another_at_max_ack_pending() -> None:
+    """Seen with nats-server 2.15.1: what has got nothing stays, and who is alone waits to its own end."""
+    driver = puller(50, max_ack_pending=2, ack_wait=3 * SECOND)
+    pull(driver, "a", 4, 5 * SECOND)
+    pull(driver, "b", 4, 6 * SECOND, no_wait=True)
+    pull(driver, "c", 4, 7 * SECOND, no_wait=True)
+    driver.pass_time(3 * SECOND)
+    assert (got(driver, "a"), got(driver, "b"), got(driver, "c")) == ([1, 2, 1], [2], [])
+    driver.pass_time(2 * SECOND)
+    assert (driver.statuses("a"), driver.statuses("b")) == ([(408, "Request Timeout")], [(404, "No Messages")])
+    assert driver.statuses("c") == []
+    driver.pass_time(2 * SECOND)
+    assert (got(driver, "c"), driver.statuses("c")) == ([1, 2], [(408, "Request Timeout")])
+
+
 def test_no_wait_behind_others() -> None:
     driver = puller(2, max_ack_pending=1)
     pull(driver, "a", 3)
