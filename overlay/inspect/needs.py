@@ -69,6 +69,7 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
         *_need_sources(loaded.streams.values()),
         *_need_outputs(loaded.consumers.values()),
         *_need_sides(loaded),
+        *_need_readers(loaded.consumers.values()),
         *_need_indexes(loaded),
         *_need_service(loaded.service),
     )
@@ -144,6 +145,17 @@ def _need_sides(loaded: Loaded) -> Iterator[Need]:
     for (kind, topic), who in users.items():
         operation = "Read" if kind is Kind.ACKS else "Write"
         yield Need(kind, topic, ("Describe", "DescribeConfigs", operation, "Create"), tuple(who))
+
+
+def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
+    """The groups that read outputs, where the service asks them how far they are."""
+    from overlay.worker.acks.interest import follows_readers, reader_group
+
+    users: dict[str, list[str]] = {}
+    for config in filter(follows_readers, consumers):
+        users.setdefault(reader_group(config), []).append(f"consumer {config.id[1]} of {config.stream}")
+    for group, who in users.items():
+        yield Need(Kind.GROUP, group, ("Describe",), tuple(who))
 
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:

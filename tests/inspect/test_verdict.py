@@ -85,6 +85,25 @@ def test_topics_beside_the_outputs(tmp_path: Path) -> None:
     assert acks.kind.is_own and not letters.kind.is_own and plan_topic(acks, loaded.service)
 
 
+def test_groups_of_readers(tmp_path: Path) -> None:
+    """Those whose committed offsets the service looks at: of consumers with acks, unless their file says otherwise."""
+    acked = CONSUMER.replace("ack_policy: none", "ack_policy: explicit")
+    files = {
+        "late.yaml": acked,
+        "grouped.yaml": acked.replace("durable_name: late", "durable_name: grouped\ndeliver_group: readers"),
+        "always.yaml": acked.replace("durable_name: late", "durable_name: always\ninterest: always"),
+        "plain.yaml": CONSUMER.replace("durable_name: late", "durable_name: plain"),
+    }
+    loaded = load_files(tmp_path, {f"consumers/{name}": text for name, text in files.items()})
+    assert loaded.problems == ()
+    needs = [need for need in find_needs(loaded) if need.kind is Kind.GROUP]
+    assert {need.name: need.operations for need in needs} == {
+        "late": ("Describe",),
+        "readers": ("Describe",),
+        "overlay.workers": ("Describe", "Read"),
+    }
+
+
 def test_names_are_those_of_the_service(tmp_path: Path) -> None:
     needs = find_needs(load_files(tmp_path, {}))
     names = {need.kind: need.name for need in needs}

@@ -24,7 +24,7 @@ from overlay.consumer.events import Bound, Event, Read, Unbound
 from overlay.deliver.outbox import Outlet
 from overlay.deliver.state import ConsumerId
 from overlay.desk.footprints import Footprints
-from overlay.desk.seat import Seat
+from overlay.desk.seat import Seat, needs_machine
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
 from overlay.source.span import find_records_end
@@ -43,6 +43,11 @@ Order = Callable[[ConsumerId, Event], None]
 def reader_group(config: ConsumerConfig) -> str:
     """The group whose committed offsets count."""
     return config.deliver_group or config.id[1]
+
+
+def follows_readers(config: ConsumerConfig) -> bool:
+    """Whether it counts how far the readers of a consumer's output are."""
+    return needs_machine(config) and config.is_push and config.interest is Interest.GROUP
 
 
 @dataclass(slots=True)
@@ -96,11 +101,7 @@ class Readers:
                 log.warning("reader groups cannot be looked at", reason=str(error))
 
     def _followed(self) -> Iterable[tuple[ConsumerId, Seat]]:
-        return [
-            (consumer, seat)
-            for consumer, seat in self.seats.items()
-            if seat.outlet is not None and seat.machine.config.interest is Interest.GROUP
-        ]
+        return [(consumer, seat) for consumer, seat in self.seats.items() if follows_readers(seat.machine.config)]
 
     async def _look(self) -> None:
         """Tell those whose deliveries wait for their readers how far these are."""
