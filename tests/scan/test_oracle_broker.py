@@ -112,7 +112,8 @@ def send(producer: Producer, topic: str, number: int) -> None:
 
 
 def produce(bootstrap: str, topic: str, codec: str, count: int = 300) -> None:
-    settings: dict[str, object] = {"compression.type": codec, "linger.ms": 20, "batch.num.messages": 40}
+    # a long linger: a batch of one record would be sent as it is, since compressing makes it no smaller
+    settings: dict[str, object] = {"compression.type": codec, "linger.ms": 10_000, "batch.num.messages": 40}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     for number in range(count):
         send(producer, topic, number)
