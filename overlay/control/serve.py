@@ -193,10 +193,11 @@ class Registrar:
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)])
         elif self.host.find_shard(id) is not None:
-            config = self.book.effective().consumers[id]
+            config = self.book.effective().consumers.get(id)
             self.book.lapse(id)
             await self.host.take_up(self.book.effective(), [id])
-            await self._drop_output(config)
+            if config is not None:
+                await self._drop_output(config)
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:

@@ -104,7 +104,10 @@ class Commits:
     """Topic and partition of the state."""
     admin: Admin
     metrics: Metrics
-    on_commit: Callable[[Outcome], None]
+    on_outcome: Callable[[Outcome], None]
+    """Told of what a round has brought once it is there for readers."""
+    on_commit: Callable[[], None]
+    """Told of each transaction with rounds that has ended well."""
     partitions: int = 0
     """How many output partitions the session writes to."""
     has_machines: bool = False
@@ -210,6 +213,7 @@ class Commits:
         self.metrics.commit_seconds.observe(time.monotonic() - began)
         for done in rounds:
             self._finish(done)
+        self.on_commit()
         return last.outcome.backlog
 
     async def _commit_in_parts(self, rounds: Sequence[Round]) -> bool:
@@ -232,6 +236,7 @@ class Commits:
                 self.metrics.commit_seconds.observe(time.monotonic() - began)
                 await asyncio.sleep(PAUSE_S)
             self._finish(done)
+            self.on_commit()
         return rounds[-1].outcome.backlog
 
     async def _send(self, done: Round) -> None:
@@ -245,7 +250,7 @@ class Commits:
         if done.on_commit is not None:
             done.on_commit(done)
         self._release(done)
-        self.on_commit(done.outcome)
+        self.on_outcome(done.outcome)
 
     def _release(self, done: Round) -> None:
         """Its batches are with Kafka: let go of their memory."""

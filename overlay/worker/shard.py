@@ -146,7 +146,14 @@ class Shard:
                 roster=roster,
                 positions=open_positions(roster, state, resumes),
                 commits=Commits(
-                    transactions, state, place, self.admin, self.metrics, self._commit_seen, roster.output_partitions
+                    transactions,
+                    state,
+                    place,
+                    self.admin,
+                    self.metrics,
+                    self._note_outcome,
+                    self._note_commit,
+                    roster.output_partitions,
                 ),
                 plain=await self._open_plain(roster, closing),
             )
@@ -196,8 +203,10 @@ class Shard:
         found = roster.stalled.keys() - self._stalled.keys() or roster.unindexed.keys() - self._unindexed.keys()
         return min([*noted, time.monotonic() + STALL_S] if found else noted, default=float("inf"))
 
-    def _commit_seen(self, outcome: Outcome) -> None:
+    def _note_commit(self) -> None:
         self._failures = 0
+
+    def _note_outcome(self, outcome: Outcome) -> None:
         for consumer in {*outcome.delivered, *outcome.buried}:
             config = self.mine[consumer]
             for topic in (config.deliver_subject, find_letters(config)):

@@ -4,13 +4,13 @@ nobody asked for. The ledger tells which message is which."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from overlay.client.control import Control
 from tests.control.test_serve import control as control
+from tests.control.test_serve import served as served
 from tests.support.kafka import NewTopicFixture
 from tests.support.ledger import read_ledger
 from tests.support.waiting import wait_until
@@ -23,7 +23,6 @@ from tests.worker.scenes import (
     await_records,
     produce,
     read_committed,
-    serve,
 )
 from tests.worker.scenes import scene as scene
 
@@ -38,12 +37,6 @@ def stage(scene: Scene, new_topic: NewTopicFixture) -> tuple[Scene, str]:
     topic = new_topic(PARTITIONS)
     scene.add_stream("S", topic)
     return scene, topic
-
-
-@pytest.fixture
-def served(stage: tuple[Scene, str]) -> Iterator[Served]:
-    with serve(stage[0]) as running:
-        yield running
 
 
 def configure(scene: Scene, **more: Any) -> dict[str, Any]:
