@@ -29,7 +29,8 @@ class Case:
     """One line of a bench: medians over the rounds.
 
     `peers`, `ratio`, `goal` and `skipped` go by the peer's name; `limit` holds goals on our figures alone, by the name of
-    the figure (`p50`; `overlay` for that of the case), in the unit of the case. `extra` are further figures of ours.
+    the figure (`p50`; `overlay` for that of the case), in the unit of the case: what a rate must reach, and others stay
+    below. `extra` are further figures of ours.
     `runs`: what each round gave.
     """
 
@@ -48,12 +49,14 @@ class Case:
         return {peer: find_ratio(self.unit, self.overlay, theirs) for peer, theirs in self.peers.items()}
 
     def judge(self) -> dict[str, bool]:
-        """Whether each goal is met: ratios must reach theirs, figures must stay under their limits."""
+        """Whether each goal is met."""
         ratio = self.ratio
         reached = {peer: ratio[peer] >= goal for peer, goal in self.goal.items() if peer in ratio}
         figures = {OVERLAY: self.overlay, **self.extra}
-        below = {name: figures[name] < limit for name, limit in self.limit.items() if name in figures}
-        return reached | below
+        limits = {name: limit for name, limit in self.limit.items() if name in figures}
+        if self.unit is Unit.RATE:
+            return reached | {name: figures[name] >= limit for name, limit in limits.items()}
+        return reached | {name: figures[name] < limit for name, limit in limits.items()}
 
     def to_json(self) -> dict[str, object]:
         """The object that design 10 asks for. Rates to the record, ratios to two places."""

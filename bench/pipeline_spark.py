@@ -19,18 +19,15 @@ import json
 import shutil
 import tempfile
 import time
-from functools import reduce
-from operator import and_
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.cases import measure_case, warm_up
 from bench.dataset import SELECTIVITIES, Dataset
-from bench.errors import PeerUnavailable
 from bench.figures import Case
+from bench.peers.native_spark import await_end, choose, last_header, read_all
 from bench.progress import Progress
 from bench.push import push
 from bench.service import CONSUMER, STREAM, write_config
@@ -44,7 +41,6 @@ from spark.pipeline import start_pipeline
 from spark.sequences import Sequences, mark_rows, number_rows
 
 CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 2.0}
-DEADLINE_S = 300
 FIELDS = ("origin", "dest", "carrier")
 
 
@@ -75,7 +71,7 @@ class OverlayJob:
             write_config(folder, work, out_topic, "at_least_once")
             began = time.perf_counter()
             with start_pipeline(self._spark, load(folder), CONSUMER, str(folder / "checkpoint")) as query:
-                _await_end(query)
+                await_end(query)
                 ended = time.perf_counter()
             return Tally(work.records, expected, ended - began)
         finally:
@@ -98,14 +94,12 @@ class NativeJob:
         folder = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
         try:
             began = time.perf_counter()
-            options = {"kafka.bootstrap.servers": work.bootstrap, "kafka.isolation.level": "read_committed"}
-            more = {"subscribe": work.topic, "startingOffsets": "earliest", "includeHeaders": "true"}
-            source = self._spark.readStream.format("kafka").options(**options, **more).load()
+            source = self._spark.readStream.format("kafka").options(**read_all(work.bootstrap, work.topic)).load()
             job = _Job(self._spark, work, out_topic, Sequences(self._spark, str(folder / "sequences")))
-            writer = choose(source, work).writeStream.foreachBatch(job.deliver)
+            writer = make_delivered(source, work).writeStream.foreachBatch(job.deliver)
             query = writer.option("checkpointLocation", str(folder / "query")).trigger(availableNow=True).start()
             try:
-                _await_end(query)
+                await_end(query)
             finally:
                 query.stop()
             return Tally(work.records, expected, time.perf_counter() - began)
@@ -116,28 +110,16 @@ class NativeJob:
         """Nothing is kept between runs."""
 
 
-def _await_end(query: StreamingQuery) -> None:
-    if not query.awaitTermination(DEADLINE_S):
-        raise PeerUnavailable(f"the query has not ended within {DEADLINE_S} s: {query.status}")
-
-
-def choose(source: DataFrame, work: Work) -> DataFrame:
+def make_delivered(source: DataFrame, work: Work) -> DataFrame:
     """The matching records with the columns that a delivery is made from."""
-    wanted = [_last_header(name) == value for name, value in work.list_wanted().items()]
-    matching = source.where(reduce(and_, wanted)) if wanted else source
-    subject = F.concat_ws(".", F.lit("flights"), *(_last_header(name) for name in FIELDS))
-    return matching.select(
+    subject = F.concat_ws(".", F.lit("flights"), *(last_header(name) for name in FIELDS))
+    return choose(source, work.list_wanted()).select(
         subject.alias("subject"),
         (F.col("offset") + 1).alias("sequence"),
         *("timestamp", "key", "value"),
         name_headers(F.col("headers")).alias("headers"),
         "partition",
     )
-
-
-def _last_header(name: str) -> Column:
-    found = F.filter(F.col("headers"), lambda header: header["key"] == name)
-    return F.get(found, F.size(found) - 1)["value"].cast("string")
 
 
 class _Job:

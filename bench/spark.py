@@ -9,6 +9,7 @@ flights (lz4, one partition) are repeated three times as often as `--scale` says
 - skip: one of 60 subjects that come in runs, over the records of the skip bench (a million for each point of `--scale`), whose
   index the service has made.
 - pipeline/33%: see pipeline_spark.py.
+- streaming/1%, streaming/memory: see streaming_spark.py.
 - index: how fast `spark.index` indexes the flights. The peer `one-core` is the same with local[1]; each runs in a process of
   its own, which indexes a small topic first.
 
@@ -49,6 +50,8 @@ from bench.progress import Progress
 from bench.service import STREAM, write_config
 from bench.settings import Settings
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Contender, Tally, Work
+from bench.streaming_spark import CASE as STREAMING
+from bench.streaming_spark import MEMORY_CASE, PATTERN, measure_streaming
 from spark.session import overlay_session
 
 CODEC = "lz4"
@@ -102,6 +105,8 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
         spark.sparkContext.setLogLevel("ERROR")
         yield from _measure_questions(spark, dataset, settings, progress)
         yield measure_pipeline(spark, dataset, settings, progress)
+        asked = ask_flights(dataset, PATTERN, whole=False)
+        yield from measure_streaming(spark, asked, settings, progress)
     finally:
         spark.stop()
     yield _measure_index(dataset, settings, progress)
@@ -192,4 +197,4 @@ def _measure_index(dataset: Dataset, settings: Settings, progress: Progress) -> 
     return measure_case("spark", "index", sides, run, work, GOALS["index"], settings.rounds, progress)
 
 
-CASES = ("33%", "0.1%", "match-all", "skip", PIPELINE, "index")
+CASES = ("33%", "0.1%", "match-all", "skip", PIPELINE, STREAMING, MEMORY_CASE, "index")

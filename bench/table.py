@@ -32,8 +32,10 @@ def format_ours(case: Case) -> str:
     met = case.judge()
 
     def tell(name: str, value: float) -> str:
-        mark = f" (goal < {case.limit[name]:g}: {_tell(met[name])})" if name in case.limit else ""
-        return format_figure(case.unit, value) + mark
+        if name not in case.limit:
+            return format_figure(case.unit, value)
+        goal = f"{case.limit[name] / 1000:,g} k/s" if case.unit is Unit.RATE else f"< {case.limit[name]:g}"
+        return f"{format_figure(case.unit, value)} (goal {goal}: {_tell(met[name])})"
 
     return "\n".join(
         [tell(OVERLAY, case.overlay), *(f"{name} {tell(name, value)}" for name, value in case.extra.items())]

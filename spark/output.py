@@ -20,6 +20,10 @@ class UnknownConsumer(OverlayError, LookupError):
     """A consumer that no file describes, or not one that has an output topic. Whoever named it acts."""
 
 
+class NotForStreams(OverlayError):
+    """A consumer whose deliveries would not go on while Spark reads them. Whoever wrote its file acts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """A consumer with what is needed to reach its output topic and its acks."""
@@ -48,6 +52,14 @@ class Output:
     def can_repeat(self) -> bool:
         """Whether a message may be delivered twice."""
         return self.consumer.ack_policy is not AckPolicy.NONE or self.consumer.delivery is Delivery.AT_LEAST_ONCE
+
+    def check_streaming(self) -> None:
+        """Raises NotForStreams."""
+        if self.consumer.flow_control:
+            raise NotForStreams(
+                f"{self.consumer.stream}/{self.name} has `flow_control: true`: its deliveries wait for answers that Spark does"
+                " not give, so they would stop after some megabytes. Leave it out: Spark reads at its own pace anyway"
+            )
 
     def check_topics(self, *names: str) -> None:
         """Ask Kafka for topics, the output topic when none is named.

@@ -66,9 +66,11 @@ def read_stream_consumer(
     A delivery of a sequence that has been seen is left out, unless `redeliveries` is set; whoever naks has to set it.
     `remember`: how many stream sequences are kept in mind for this, in an eighth of that in bytes. A consumer to which nothing
     can come twice (ack_policy none, exactly once) needs no such memory and gets none. `commit`: after each batch commit its
-    end for the consumer's reader group, by which the service knows that somebody reads (interest). Errors as `read_consumer`.
+    end for the consumer's reader group, by which the service knows that somebody reads (interest). Errors as `read_consumer`;
+    NotForStreams.
     """
     output = find_output(config, name, stream)
+    output.check_streaming()
     output.check_topics()
     chosen = {"startingOffsets": "earliest", **_choose_options(output, options)}
     deliveries = _shape(spark.readStream.format("kafka").options(**chosen).load(), output, decode=False)

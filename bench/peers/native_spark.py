@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.errors import PeerUnavailable
 from bench.sides import Tally
@@ -45,19 +46,31 @@ class NativeQuery:
 
     def run(self, asked: Asked) -> Tally:
         began = time.perf_counter()
-        options = {"kafka.bootstrap.servers": asked.bootstrap, "kafka.isolation.level": "read_committed"}
-        more = {"subscribe": asked.topic, "startingOffsets": "earliest", "includeHeaders": "true", "minPartitions": "8"}
-        frame = self._spark.read.format("kafka").options(**options, **more).load()
-        for name, value in asked.wanted.items():
-            frame = frame.where(_last_header(name) == value)
-        matched = add_up(frame, asked.whole)
+        frame = (
+            self._spark.read.format("kafka").options(**read_all(asked.bootstrap, asked.topic), minPartitions="8").load()
+        )
+        matched = add_up(choose(frame, asked.wanted), asked.whole)
         return Tally(asked.records, matched, time.perf_counter() - began)
 
     def close(self) -> None:
         """The session is the bench's."""
 
 
-def _last_header(name: str) -> Column:
+def read_all(bootstrap: str, topic: str) -> dict[str, str]:
+    """The source's options for what is committed of a topic, from its start."""
+    options = {"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed"}
+    return options | {"subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true"}
+
+
+def choose(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
+    """The rows whose headers have these values."""
+    for name, value in wanted.items():
+        frame = frame.where(last_header(name) == value)
+    return frame
+
+
+def last_header(name: str) -> Column:
+    """The value of the last header of this name, as text; null where there is none."""
     named = F.filter(F.col("headers"), lambda header: header["key"] == name)
     return F.get(named, F.size(named) - 1)["value"].cast("string")
 
@@ -90,3 +103,9 @@ def limit(spark: SparkSession) -> Iterator[None]:
         raise
     finally:
         timer.cancel()
+
+
+def await_end(query: StreamingQuery) -> None:
+    """Raises PeerUnavailable when it takes too long."""
+    if not query.awaitTermination(DEADLINE_S):
+        raise PeerUnavailable(f"the query has not ended within {DEADLINE_S} s: {query.status}")

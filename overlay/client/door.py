@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
+from types import TracebackType
 from typing import Any, Unpack
 
 from overlay.clock import now_ms
@@ -68,6 +69,14 @@ class Client:
         self._lines.close()
         self.control.close()
         self._answers.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def read(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]

@@ -6,12 +6,21 @@ token of an ack and names its stream and consumer. Whatever else lies there is n
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from overlay.consumer.pulls import LAST_CONSUMER, LAST_STREAM, STALLED
 from overlay.deliver.answers import CODE, CONSUMER, REPLY_TO, STREAM
 from overlay.deliver.assemble import TOKEN
 from overlay.deliver.record import Headers
 
 from .acking import Head
+
+
+class Flow(NamedTuple):
+    """A flow control request. `up_to`: the last consumer sequence that was delivered before it, 0 where it does not say."""
+
+    subject: str
+    up_to: int
 
 
 class Kind:
@@ -34,12 +43,14 @@ class Kind:
         found = dict(headers)
         return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
 
-    def find_flow(self, headers: Headers) -> str:
-        """What a status wants to be answered with: the subject of a flow control request, or empty."""
+    def find_flow(self, headers: Headers) -> Flow | None:
+        """What a status wants to be answered with, None where it wants nothing."""
         if not self.is_status(headers):
-            return ""
+            return None
         found = dict(headers)
-        return (found.get(REPLY_TO) or found.get(STALLED) or b"").decode(errors="replace")
+        subject = (found.get(REPLY_TO) or found.get(STALLED) or b"").decode(errors="replace")
+        last = found.get(LAST_CONSUMER) or b""
+        return Flow(subject, int(last) if last.isdigit() else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
         """The last stream and consumer sequence that a heartbeat names, None for any other record."""

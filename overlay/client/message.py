@@ -21,6 +21,7 @@ from overlay.deliver.assemble import FULL, SUBJECT, TOKEN
 from overlay.errors import OverlayError
 
 from .answers import Waiting
+from .kind import Flow
 
 OURS = frozenset({SUBJECT, TOKEN, *FULL})
 """Headers that the overlay adds to a delivery."""
@@ -36,7 +37,9 @@ class AlreadySettled(OverlayError):
 
 
 class NoAckWanted(OverlayError):
-    """The consumer has `ack_policy: none`: nobody listens to what is said of its messages. The application acts."""
+    """The consumer has `ack_policy: none` or `flow_control`: nobody listens to what is said of its messages.
+
+    The application acts."""
 
 
 class BadToken(OverlayError, ValueError):
@@ -82,8 +85,8 @@ class Acks(Protocol):
         """Ack, and have the overlay say so."""
         ...
 
-    def answer_flow(self, subject: str) -> None:
-        """Answer a flow control request."""
+    def answer_flow(self, flow: Flow) -> None:
+        """Answer a flow control request, before which everything was taken."""
         ...
 
 

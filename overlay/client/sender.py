@@ -20,12 +20,13 @@ from confluent_kafka import KafkaException, Producer
 
 from overlay.config.consumer import AckPolicy
 from overlay.connection import Properties, for_confluent
-from overlay.consumer.acks import Verb
+from overlay.consumer.acks import Verb, write_ranges
 from overlay.deliver.record import Record
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 from .acking import Head, write_acks, write_latest_ack, write_word
 from .answers import Answers, Waiting
+from .kind import Flow
 from .message import NoAckWanted
 
 LINGER_S = 0.005
@@ -62,7 +63,7 @@ class Sender:
         self._said: deque[bytes | Record] = deque()
         self._called, self._many = threading.Event(), threading.Event()
         self._is_called = self._is_closed = False
-        self.ack: Callable[[bytes], None] = self._pass if policy is AckPolicy.NONE else self._ack
+        self.ack: Callable[[bytes], None] = self._ack if policy.takes_acks else self._pass
         self._producer = Producer(
             {
                 **for_confluent(kafka),
@@ -82,9 +83,11 @@ class Sender:
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
-    def answer_flow(self, subject: str) -> None:
-        """Answer a flow control request."""
-        self._send(write_word(self._head, subject.encode(), Verb.ACK)._replace(value=b""))
+    def answer_flow(self, flow: Flow) -> None:
+        """Answer a flow control request, before which everything was taken."""
+        acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
+        body = write_ranges([(1, flow.up_to)]) if acks else b""
+        self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
 
     def ask(self, token: bytes) -> Waiting:
         """Ack one delivery, and have the overlay answer. Raises NoAckWanted, Closed, SourceUnavailable."""
@@ -122,10 +125,9 @@ class Sender:
         self._called.set()
 
     def _check_wanted(self) -> None:
-        if self._policy is AckPolicy.NONE:
-            raise NoAckWanted(
-                f"{self._head.stream}/{self._head.consumer} has `ack_policy: none`: nobody waits for acks"
-            )
+        if not self._policy.takes_acks:
+            name = f"{self._head.stream}/{self._head.consumer}"
+            raise NoAckWanted(f"{name} has `ack_policy: {self._policy}`: nobody waits for acks of its messages")
 
     def _run(self) -> None:
         while not self._is_closed:

@@ -31,6 +31,11 @@ class AckPolicy(StrEnum):
     EXPLICIT = "explicit"
     FLOW_CONTROL = "flow_control"
 
+    @property
+    def takes_acks(self) -> bool:
+        """Whether messages are acked by name. With `flow_control` answers to flow control requests ack them."""
+        return self in (AckPolicy.EXPLICIT, AckPolicy.ALL)
+
 
 class ReplayPolicy(StrEnum):
     INSTANT = "instant"

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 
 from overlay.config.checks import Profile, Violation, check_consumer
 from overlay.config.codes import ERRORS
-from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
+from overlay.config.consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig
 from overlay.config.cycle import find_cycles
 from overlay.config.defaults import fill_defaults
 from overlay.config.document import Document, Path, read_document, show_path
@@ -25,7 +25,6 @@ from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
 from overlay.config.service import ServiceConfig
 from overlay.config.stream import StreamConfig
-from overlay.config.unsupported import find_unsupported
 from overlay.errors import ConfigError, Place
 
 SERVICE_FILE = "overlay.yaml"
@@ -195,7 +194,7 @@ class _Loading:
 
     def _refuse_own(self, document: Document, written: ConsumerConfig) -> bool:
         found = [*check_own(written, self.service.topics.prefix), *check_changed(written)]
-        found = found or [*find_unsupported(written)] or [*check_filter(written.filter, self.streams[written.stream])]
+        found = found or [*check_filter(written.filter, self.streams[written.stream])]
         for path, message in found:
             self._refuse(document, path, message)
         return bool(found)
@@ -228,5 +227,8 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
         yield ("on_undeliverable",), "is dead_letter, but there is no `dead_letter` topic. Name one"
     if config.dead_letter and config.dead_letter == config.deliver_subject:
         yield ("dead_letter",), "is the output topic itself. Choose another name"
+    if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
+        hint = "A flow control request is answered by whoever reads one partition, and acks all that came before it"
+        yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"
     if "message.timestamp.type" in config.output.config:
         yield ("output", "config", "message.timestamp.type"), "follows from output.timestamps. Set that instead"

@@ -109,9 +109,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class FlowAnswered:
-    """An answer to the flow control request with this subject."""
+    """An answer to the flow control request with this subject.
+
+    `up_to`: the last consumer sequence that was taken, 0 where nothing is said of it.
+    """
 
     subject: str
+    up_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
 from .pace import BURST, Pace
-from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
+from .pulls import DELETED, PullRequest, StatusText, check_pull, idle, name_last
 from .queues import Offers
 from .sizing import measure_token
 from .table import PAUSED, TRANSITIONS, State
@@ -213,7 +213,7 @@ class Machine:
 
     def _hears(self, reply: events.Reply, now: int) -> bool:
         """Whether this consumer takes acks; then their sender is told."""
-        if not self.window.tracks:
+        if not self.config.ack_policy.takes_acks:
             return False
         self.active_at = now
         if reply:
@@ -247,8 +247,12 @@ class Machine:
         self.window.read(min(event.consumer_seq, self.window.delivered.consumer), now)
 
     def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
-        if self.pace.flow is not None and self.pace.flow.answer(event.subject):
+        if event.up_to > self.window.delivered.consumer:
+            self._effects.append(Refuse(Flaw.FUTURE))
+        elif self.pace.flow is not None and self.pace.flow.answer(event.subject):
             self.active_at = now
+            if self.config.ack_policy is AckPolicy.FLOW_CONTROL and event.up_to:
+                self._settle(self.window.ack_ranges(((1, event.up_to),)), now)
 
     def _pause(self, event: events.Paused, now: int) -> None:
         if event.until == self.paused_until:
@@ -273,11 +277,13 @@ class Machine:
             self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
         self.waiting.run_out(now)
-        stalled = self.pace.flow.subject if self.pace.flow and self.pace.is_stalled else ""
+        stalled = self.pace.flow.subject if self.pace.flow and (self.pace.is_stalled or self._awaits_flow) else ""
         self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:
             text = idle(self.window.delivered.consumer, self.position, stalled)
             self._effects.append(Status("", text))
+            # the answer to the last request said nothing of messages, or was lost with a restart
+            self._ask_flow()
         if self.beat_at <= now:
             self.beat_at = now + self.config.idle_heartbeat
         if find_removal(self) <= now:
@@ -335,7 +341,8 @@ class Machine:
                 return False
             self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
             if subject := self.pace.spend(now, time, size, self.window.delivered.stream):
-                self._effects.append(Status("", StatusText(100, "FlowControl Request"), subject))
+                self._say_flow(subject)
+            self._ask_flow()
             return True
         waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
         if waiter is None:
@@ -371,6 +378,22 @@ class Machine:
 
     def _say(self, waiter: Waiter, text: StatusText) -> None:
         self._effects.append(Status(waiter.reply, text))
+
+    @property
+    def _awaits_flow(self) -> bool:
+        """Whether nothing goes on before an answer to a flow control request acks something."""
+        return self.config.ack_policy is AckPolicy.FLOW_CONTROL and not self.window.room
+
+    def _ask_flow(self) -> None:
+        if self._awaits_flow and self.pace.flow and (subject := self.pace.flow.ask()):
+            self._say_flow(subject)
+
+    def _say_flow(self, subject: str) -> None:
+        """Ask for an answer. Where it is to ack messages it is told which, so that it need not know."""
+        delivered = self.window.delivered
+        acks = self.config.ack_policy is AckPolicy.FLOW_CONTROL
+        headers = name_last(delivered.consumer, delivered.stream) if acks else ()
+        self._effects.append(Status("", StatusText(100, "FlowControl Request", headers), subject))
 
     def _arm(self, now: int) -> None:
         at = find_next(self)

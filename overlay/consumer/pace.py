@@ -68,7 +68,11 @@ class Flow:
     def spend(self, size: int) -> str:
         """Count a delivery; returns the subject of a request that is to be sent now, empty for none."""
         self.outstanding += size
-        if self.subject or self.outstanding <= self.limit // 2:
+        return self.ask() if self.outstanding > self.limit // 2 else ""
+
+    def ask(self) -> str:
+        """The subject of a request that is to be sent now; empty while another one waits for its answer."""
+        if self.subject:
             return ""
         self.subject = self._head + _write_number(self._asked)
         self._asked += 1

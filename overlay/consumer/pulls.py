@@ -130,8 +130,13 @@ def left(code: int, description: str, batch: int, size: int) -> StatusText:
 
 def idle(last_consumer: int, last_stream: int, stalled: str = "") -> StatusText:
     """An idle heartbeat. `stalled`: the subject of the flow control request that waits for an answer."""
-    headers: Headers = ((LAST_CONSUMER, str(last_consumer)), (LAST_STREAM, str(last_stream)))
+    headers = name_last(last_consumer, last_stream)
     return StatusText(100, "Idle Heartbeat", (*headers, (STALLED, stalled)) if stalled else headers)
+
+
+def name_last(last_consumer: int, last_stream: int) -> Headers:
+    """The headers that say how far deliveries have come."""
+    return (LAST_CONSUMER, str(last_consumer)), (LAST_STREAM, str(last_stream))
 
 
 def write_go_duration(nanoseconds: int) -> str:

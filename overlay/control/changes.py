@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from overlay.config import check_update, fill_defaults
 from overlay.config.consumer import ConsumerConfig
-from overlay.config.unsupported import find_unsupported
 from overlay.errors import ConfigError
 from overlay.units import parse_time
 
-from .book import Book, find_fault, refuse_field
+from .book import Book, find_fault
 from .records import Definition, Origin, Pause, read_config
 from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
 
@@ -39,8 +38,6 @@ def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> R
     config = fill_defaults(written)
     if refusal := find_fault(config, book.effective()):
         return refusal
-    for path, message in find_unsupported(written):
-        return refuse_field(path, message)
     return _judge_existing(book, config, str(action), now, is_bound=is_bound)
 
 

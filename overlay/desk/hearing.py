@@ -143,7 +143,7 @@ class Hearing:
         self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: Heard
     ) -> None:
         if text.startswith(FLOW.encode()):
-            return self._tell_flow(text, heard)
+            return self._tell_flow(text, body, heard)
         found = parse_ack(text, body)
         if isinstance(found, Garbage):
             heard.refused[found.flaw] += 1
@@ -158,13 +158,15 @@ class Hearing:
             # the record's offset serves as the id that a pinned client would get
             heard.add(name, *read_ack(found, read_address(find_header, self._prefix), str(offset)))
 
-    def _tell_flow(self, text: bytes, heard: Heard) -> None:
+    def _tell_flow(self, text: bytes, body: bytes, heard: Heard) -> None:
+        """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
         parts = text.decode(errors="replace").split(".")
-        if len(parts) == 5 and parts[2] == self._stream and parts[3] in self._names:
-            if parts[3] in self._mine:
-                heard.add(parts[3], FlowAnswered(".".join(parts)))
-        else:
+        if len(parts) != 5 or parts[2] != self._stream or parts[3] not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
+        elif parts[3] in self._mine:
+            taken = parse_ack(f"$JS.ACK.{parts[2]}.{parts[3]}".encode(), body)
+            up_to = max(last for _, last in taken.ranges) if isinstance(taken, RangeAck) else 0
+            heard.add(parts[3], FlowAnswered(".".join(parts), up_to))
 
 
 def _name(ack: Ack | RangeAck) -> tuple[str, str]:

@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from overlay.config.stream import PropertyType
+from overlay.config.stream import PropertyType, place_property
 from overlay.field import Field, FieldKind, parse_template
+from overlay.filter.describe import describe
+from overlay.filter.nodes import IsNull, Name
 from overlay.inspect.column import Column
 from overlay.inspect.proposal import Proposal
 from overlay.subject import SubjectRule, escape_token
@@ -102,7 +104,7 @@ def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] =
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
         everything: _draft_consumer(
-            names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}.", None
+            names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}."
         )
     }
     if narrow := _narrow(proposal):
@@ -110,7 +112,9 @@ def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] =
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", value).strip("-")[:20] or "some"
         name = _avoid(f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only", sources)
         about = "Only some subjects: `*` is one token, `>` all that follow."
-        found[name] = _draft_consumer(names, name, about, pattern)
+        found[name] = _draft_consumer(
+            names, name, about, [f"filter_subject: {quote(pattern)}", *_draft_filter(proposal)]
+        )
     return found
 
 
@@ -150,18 +154,27 @@ def _draft_rule(template: str, topic: str) -> str:
     return "{topic: true}" if template == topic else f"{{template: {quote(template, force=True)}}}"
 
 
-def _draft_consumer(names: Names, name: str, about: str, pattern: str | None) -> str:
-    later = "# filter: {sql: ...}     # conditions over the stream's properties are not supported yet"
+def _draft_consumer(names: Names, name: str, about: str, filters: Iterable[str] = ()) -> str:
     return _join(
         *comment(about),
         f"stream: {quote(names.stream)}",
         f"durable_name: {quote(name)}     # the position is kept under this name",
         f"deliver_subject: {quote(name)}     # the output topic; created when it is missing",
-        *([f"filter_subject: {quote(pattern)}"] if pattern else []),
-        "ack_policy: none     # deliver once and go on; acks are not supported yet",
+        *filters,
+        "ack_policy: none     # deliver once and go on; with `explicit` what nobody acks comes again (docs/consumers.md)",
         "# deliver_policy: new     # only what comes from now on; without it from the topic's beginning",
-        *([later] if pattern else []),
     )
+
+
+def _draft_filter(proposal: Proposal) -> list[str]:
+    """A condition that could be asked for, on the first property."""
+    if not proposal.properties:
+        return []
+    section, field = place_property(proposal.properties[0][0])
+    condition = describe(IsNull(Name(section, field), negated=True))
+    return [
+        f"# filter: {{sql: {quote(condition, force=True)}}}     # any condition on the stream's properties (docs/filters.md)"
+    ]
 
 
 def _narrow(proposal: Proposal) -> tuple[str, str] | None:
@@ -212,8 +225,8 @@ def _draft_properties(proposal: Proposal) -> list[str]:
         return []
     lines = [
         "",
-        "# Typed fields that filters can name later on. Filters by them and an index of them are not supported yet;",
-        "# the types are those that every sampled value fits. A value that does not parse as its type counts as null.",
+        "# Typed fields: a consumer's `filter` may name them, and `index: {terms: [...], zones: [...]}` below has whole chunks",
+        "# skipped by their values. The types are those that every sampled value fits. A value that does not parse is null.",
         "properties:",
     ]
     for name, column in proposal.properties:

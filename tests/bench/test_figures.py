@@ -57,6 +57,11 @@ def test_limits_are_for_our_own_figures() -> None:
     assert case.judge() == {"p50": True, "p99": False}
 
 
+def test_a_rate_must_reach_its_limit() -> None:
+    assert Case("streaming/1%", Unit.RATE, 300_000.0, limit={OVERLAY: 300_000.0}).judge() == {OVERLAY: True}
+    assert Case("streaming/1%", Unit.RATE, 299_000.0, limit={OVERLAY: 300_000.0}).judge() == {OVERLAY: False}
+
+
 def test_the_figure_of_a_case_may_have_a_limit_itself() -> None:
     assert Case("index-size", Unit.PERCENT, 0.22, limit={OVERLAY: 0.5}).judge() == {OVERLAY: True}
     assert Case("index-load", Unit.MILLISECONDS, 12_000.0, limit={OVERLAY: 10_000.0}).judge() == {OVERLAY: False}

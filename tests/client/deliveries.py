@@ -129,13 +129,14 @@ class Acks:
     words: list[tuple[Verb, int, int | None, str]] = field(default_factory=list)
     """Other verbs: consumer sequence, delay, text."""
     records: list[Seen] = field(default_factory=list)
-    flows: list[str] = field(default_factory=list)
+    flows: list[tuple[str, bytes]] = field(default_factory=list)
+    """Answers to flow control requests: subject and body."""
 
     def add(self, record: Seen) -> None:
         self.records.append(record)
         token = record.header(b"Nats-Reply-To") or record.key or b""
         if token.startswith(b"$JS.FC."):
-            self.flows.append(token.decode())
+            self.flows.append((token.decode(), record.value or b""))
             return
         ack = parse_ack(token, record.value or b"")
         assert not getattr(ack, "is_flawed", False), ack

@@ -7,7 +7,7 @@ import pytest
 from overlay.client.acking import Head
 from overlay.client.kind import Kind
 from overlay.consumer.effects import Status
-from overlay.consumer.pulls import StatusText, idle
+from overlay.consumer.pulls import StatusText, idle, name_last
 from overlay.deliver.answers import encode_statuses
 from overlay.deliver.record import Headers
 
@@ -48,13 +48,15 @@ def test_statuses_as_the_service_writes_them() -> None:
     asked = write(StatusText(100, "FlowControl Request"), answer_to="$JS.FC.S.late.0001")
     assert KIND.is_status(asked)
     assert KIND.find_token(asked) is None
-    assert KIND.find_flow(asked) == "$JS.FC.S.late.0001"
-    assert KIND.find_flow(write(idle(4, 9))) == ""
+    assert KIND.find_flow(asked) == ("$JS.FC.S.late.0001", 0)
+    acking = write(StatusText(100, "FlowControl Request", name_last(7, 9)), answer_to="$JS.FC.S.late.0001")
+    assert KIND.find_flow(acking) == ("$JS.FC.S.late.0001", 7)
+    assert KIND.find_flow(write(idle(4, 9))) is None
     assert KIND.is_status(write(idle(4, 9)))
-    assert KIND.find_flow(write(idle(4, 9, "$JS.FC.S.late.0002"))) == "$JS.FC.S.late.0002"
+    assert KIND.find_flow(write(idle(4, 9, "$JS.FC.S.late.0002"))) == ("$JS.FC.S.late.0002", 4)
 
 
 def test_those_of_others_are_not_answered() -> None:
     other = write(StatusText(100, "FlowControl Request"), "other", "$JS.FC.S.other.0001")
     assert not KIND.is_status(other)
-    assert KIND.find_flow(other) == ""
+    assert KIND.find_flow(other) is None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.client.answers import Answers, Waiting
+from overlay.client.kind import Flow
 from overlay.client.message import (
     AlreadySettled,
     AsyncMessage,
@@ -43,7 +44,7 @@ class Spoken:
     def ask(self, token: bytes) -> Waiting:
         return Answers({}, "replies").make_waiting()
 
-    def answer_flow(self, subject: str) -> None:
+    def answer_flow(self, flow: Flow) -> None:
         raise AssertionError("nothing of a message does this")
 
 

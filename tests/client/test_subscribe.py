@@ -18,7 +18,7 @@ from overlay.client.sender import Closed
 from overlay.client.subscribe import Subscription
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb
-from overlay.consumer.pulls import StatusText, idle
+from overlay.consumer.pulls import StatusText, idle, name_last
 from overlay.errors import SourceUnavailable
 from tests.client.deliveries import DEADLINE_S, Output, list_subscribing, make_output, read_numbers
 from tests.support.kafka import NewTopicFixture, make_topic
@@ -191,7 +191,23 @@ def test_flow_control_is_answered_when_all_before_it_was_taken(output: Output) -
         assert output.read_acks().flows == []
         assert int(next(iter(messages)).data) == 21
         acks = output.await_acks(lambda acks: bool(acks.flows), "the request is answered")
-    assert acks.flows == ["$JS.FC.ORDERS.late.0001"]
+    assert acks.flows == [("$JS.FC.ORDERS.late.0001", b"")]
+
+
+def test_with_flow_control_acks_an_answer_says_what_was_taken(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    output = make_output(bootstrap, new_topic)
+    output.policy = AckPolicy.FLOW_CONTROL
+    output.deliver(20)
+    output.say(StatusText(100, "FlowControl Request", name_last(20, 35)), "$JS.FC.ORDERS.late.0001")
+    output.deliver(1)
+    with output.subscribe() as messages:
+        for message in islice(messages, 20):
+            message.ack()  # which needs no thought of the policy, and says nothing
+        with pytest.raises(NoAckWanted, match="flow_control"):
+            next(iter(messages)).nak()
+        acks = output.await_acks(lambda acks: bool(acks.flows), "the request is answered")
+    assert acks.flows == [("$JS.FC.ORDERS.late.0001", b'+ACK {"consumer_seq":[[1,20]]}')]
+    assert (acks.acked, acks.words) == ([], [])
 
 
 def test_what_the_application_does_not_want_is_acked(output: Output) -> None:

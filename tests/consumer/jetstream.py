@@ -49,6 +49,8 @@ class Peer:
         self.client, self.name, self.config = client, name, config
         self.told: dict[str, list[Told]] = {}
         self.tokens: list[Token] = []
+        self.flows: list[str] = []
+        """Subjects of the flow control requests."""
         self.advised: Counter[Told] = Counter()
         self.answered: Counter[str] = Counter()
         self.sequence = 0
@@ -103,6 +105,8 @@ class Peer:
 
     async def _hear(self, message: Msg) -> None:
         token = parse_token(message.reply)
+        if message.reply.startswith("$JS.FC."):
+            self.flows.append(message.reply)
         if token is None:
             headers = dict(message.headers or {})
             code, description = int(headers.pop("Status")), headers.pop("Description", "")

@@ -67,7 +67,9 @@ def expect(records: Sequence[Record]) -> tuple[dict[str, list[Row]], Counter[str
         if token.startswith(b"$JS.FC."):
             parts = token.decode().split(".")
             if parts[2] == "S" and len(parts) == 5:
-                told.setdefault(parts[3], []).append(("flow", token.decode()))
+                taken = parse_ack(f"$JS.ACK.S.{parts[3]}".encode(), record.value or b"")
+                up_to = taken.ranges[-1][1] if isinstance(taken, RangeAck) else 0
+                told.setdefault(parts[3], []).append(("flow", token.decode(), up_to))
             else:
                 refused[Flaw.UNKNOWN] += 1
             continue
@@ -131,8 +133,8 @@ def flatten(said: Sequence[Said | Event]) -> list[Row]:
                 rows.append(("term", sequence, consumer_seq, deliveries, reason, reply))
             case Pulled(_, reply):
                 rows.append(("pull", reply))
-            case FlowAnswered(subject):
-                rows.append(("flow", subject))
+            case FlowAnswered(subject, up_to):
+                rows.append(("flow", subject, up_to))
     return rows
 
 

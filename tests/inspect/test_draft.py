@@ -59,6 +59,19 @@ def test_the_stream_file_explains_itself() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_what_stands_in_comments_works_too() -> None:
+    """The filter and the policy that a consumer's file speaks of."""
+    files = draft(make_flights())
+    text = (
+        files["consumers/flights-JFK.yaml"]
+        .replace("# filter:", "filter:")
+        .replace("ack_policy: none", "ack_policy: explicit")
+    )
+    loaded = load_drafts({**files, "consumers/flights-JFK.yaml": text})
+    assert loaded.problems == ()
+    assert str(loaded.consumers["FLIGHTS", "flights-JFK"].filter.sql).endswith(" IS NOT NULL")
+
+
 def test_every_alternative_would_load() -> None:
     files = draft(make_flights())
     text = files["streams/flights.yaml"]

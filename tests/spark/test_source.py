@@ -28,7 +28,7 @@ from overlay.scan.columns import gather
 from spark.decoding import TYPES, cast_text
 from spark.envelope import COLUMNS, split_token
 from spark.interest import read_offsets
-from spark.output import UnknownConsumer
+from spark.output import NotForStreams, UnknownConsumer
 from spark.redeliveries import BLOCK, Seen
 from spark.source import read_consumer, read_stream_consumer
 from tests.spark.deliveries import Delivery, deliver, write_folder
@@ -219,6 +219,12 @@ def test_a_gap_that_retention_made(spark: SparkSession, bootstrap: str, output: 
         run_once(read_stream_consumer(spark, folder, "c"), tmp_path, "c")
     careless = read_stream_consumer(spark, folder, "c", options={"failOnDataLoss": "false"})
     assert run_once(careless, tmp_path, "c") == [4]
+
+
+def test_who_wants_answers_is_no_source_of_a_stream(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "config", bootstrap, "out", more="flow_control: true\nidle_heartbeat: 1s\n")
+    with pytest.raises(NotForStreams, match="flow_control: true"):
+        read_stream_consumer(spark, folder, "c")
 
 
 @pytest.mark.parametrize("read", [read_consumer, read_stream_consumer])

@@ -6,9 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from confluent_kafka import Producer
 
+import overlay
 from overlay.consumer.acks import acks_topic
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
@@ -69,6 +71,26 @@ def test_flow_control_stalls_until_it_is_answered(scene: Scene, new_topic: NewTo
         answer(scene, subject)
         wait_until(lambda: len(split(reader.read())[0]) == 30, DEADLINE_S, "the rest comes")
     assert [r.token.sequence for r in split(reader.seen)[0]] == list(range(1, 31))
+
+
+def test_flow_control_acks(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """Messages go out as far as max_ack_pending lets them, and on as requests are answered; also after a restart."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    fields = {"max_ack_pending": 10, "flow_control": True, "idle_heartbeat": "1s"}
+    output = scene.add_consumer("S", "c", ack_policy="flow_control", **fields)
+    produce(scene.bootstrap, topic, ["a"] * 35)
+    with CommittedReader(scene.bootstrap, output) as reader:
+        with serve(scene):
+            wait_until(lambda: len(split(reader.read())[0]) == 10, DEADLINE_S, "as many as may be pending come")
+        # the request was made before; another one comes with a heartbeat
+        with serve(scene), overlay.open(scene.folder) as client, client.subscribe("c") as messages:
+            found = [message.metadata.sequence for message in islice(messages, 35)]
+            wait_until(
+                lambda: client.control.info("S", "c").num_ack_pending < 10, DEADLINE_S, "answers ack what was taken"
+            )
+        assert found == list(range(1, 36))
+        assert [r.token.sequence for r in split(reader.read())[0]] == found
 
 
 def test_heartbeats_say_where_the_consumer_stands(scene: Scene, new_topic: NewTopicFixture) -> None:

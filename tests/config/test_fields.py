@@ -5,14 +5,9 @@ from pathlib import Path
 import pytest
 
 from overlay.config.consumer import ConsumerConfig, FilterConfig
-from overlay.config.unsupported import find_unsupported
 from tests.config.folders import CONSUMER, load_files
 
-ASKS = {
-    "sourcing": "true",
-}
-
-SUPPORTED = {
+CARRIED = {
     "description": "d",
     "metadata": "{a: b}",
     "deliver_policy": "last_per_subject\nfilter_subject: flights.>",
@@ -27,6 +22,7 @@ SUPPORTED = {
     "backoff": "[1s]",
     "rate_limit_bps": "8000",
     "sample_freq": '"10%"',
+    "sourcing": "true",
     "flow_control": "true\nidle_heartbeat: 1s",
     "deliver_group": "g",
     "idle_heartbeat": "1s",
@@ -46,23 +42,13 @@ SUPPORTED = {
 PULL = ("ack_policy", "max_waiting", "max_batch", "max_expires", "max_bytes", "priority_groups", "priority_timeout")
 
 
-@pytest.mark.parametrize(("field", "value"), ASKS.items())
-def test_what_comes_later_is_refused_by_name(tmp_path: Path, field: str, value: str) -> None:
-    outer, _, inner = field.partition(".")
-    line = f"{outer}: {{{inner}: {value}}}" if inner else f"{outer}: {value}"
-    loaded = load_files(tmp_path, {"consumers/late.yaml": f"{CONSUMER}{line}\n"})
-    assert loaded.consumers == {}
-    lines = [str(problem) for problem in loaded.problems if problem.place.line == 5]
-    assert any(f" {field}" in line and "is not supported yet" in line for line in lines), loaded.problems
-
-
-@pytest.mark.parametrize(("field", "value"), SUPPORTED.items())
+@pytest.mark.parametrize(("field", "value"), CARRIED.items())
 def test_what_works_now_loads(tmp_path: Path, field: str, value: str) -> None:
     loaded = load_files(tmp_path, {"consumers/late.yaml": f"{CONSUMER}{field}: {value}\n"})
     assert loaded.problems == ()
 
 
-@pytest.mark.parametrize("policy", ["explicit", "all", "none"])
+@pytest.mark.parametrize("policy", ["explicit", "all", "none", "flow_control"])
 def test_policies(tmp_path: Path, policy: str) -> None:
     text = CONSUMER.replace("ack_policy: none", f"ack_policy: {policy}")
     assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
@@ -85,28 +71,39 @@ def test_ephemeral_consumers(tmp_path: Path) -> None:
     assert (loaded.problems, list(loaded.consumers)) == ((), [("FLIGHTS", "late")])
 
 
-def test_what_servers_use_among_themselves() -> None:
-    config = ConsumerConfig.model_validate({"stream": "S", "durable_name": "c", "ack_policy": "flow_control"})
-    assert [path for path, _ in find_unsupported(config)] == [("ack_policy",)]
+def test_direct_consumers_are_ephemeral(tmp_path: Path) -> None:
+    loaded = load_files(
+        tmp_path, {"consumers/c.yaml": CONSUMER.replace("durable_name: late", "name: late") + "direct: true\n"}
+    )
+    assert (loaded.problems, loaded.consumers["FLIGHTS", "late"].direct) == ((), True)
 
 
-def test_jetstreams_errors_come_before_not_supported(tmp_path: Path) -> None:
+def test_flow_control_acks_want_one_partition(tmp_path: Path) -> None:
+    """Whoever reads one of several partitions would ack what lies in the others."""
+    text = CONSUMER.replace("ack_policy: none", "ack_policy: flow_control")
+    loaded = load_files(tmp_path, {"consumers/c.yaml": text})
+    assert loaded.problems == () and loaded.consumers["FLIGHTS", "late"].flow_control
+    (problem,) = load_files(tmp_path, {"consumers/c.yaml": text + "output: {partitions: 3}\n"}).problems
+    assert problem.field == "output.partitions" and "write 1" in str(problem)
+
+
+def test_jetstreams_errors_come_first(tmp_path: Path) -> None:
     (problem,) = load_files(tmp_path, {"consumers/c.yaml": CONSUMER + "max_waiting: 1\nheaders_only: true\n"}).problems
     assert problem.code == 10080
 
 
-def test_every_field_is_carried_or_refused() -> None:
-    """A field that neither list knows would be ignored silently."""
+def test_every_field_is_carried() -> None:
+    """A field that is not listed here would be ignored silently."""
     carried = {
         "stream",
         "durable_name",
         "name",
+        "direct",
         "deliver_subject",
         "filter_subject",
         "filter_subjects",
-        *SUPPORTED,
+        *CARRIED,
         *PULL,
     }
-    refused = {*ASKS, "direct"}
-    assert set(ConsumerConfig.model_fields) == carried | refused
+    assert set(ConsumerConfig.model_fields) == carried
     assert set(FilterConfig.model_fields) == {"sql", "properties", "values", "match_unfiltered"}
