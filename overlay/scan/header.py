@@ -40,6 +40,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
+FEW_BATCHES, MANY_BATCHES = 128, 1024
+
 BATCH = np.dtype(
     [
         ("at", "i8"),  # of the header, in the fetched bytes
@@ -163,10 +165,11 @@ def split(buf: Bytes) -> Split:
     parts: list[Batches] = []
     at, fault, full, previous = 0, 0, True, -1
     while full and not fault:
-        table = np.zeros(1024, BATCH)
+        # few at first: to zero room for many takes longer than to find them
+        table = np.zeros(MANY_BATCHES if parts else FEW_BATCHES, BATCH)
         filled, at, fault = _split(buf, at, previous, table)
         parts.append(table[:filled])
         full = filled == table.size
         previous = int(table[-1]["last_offset"])
     base_offset = int(_integer(buf, at, 8)) if fault else -1
-    return Split(np.concatenate(parts), Fault(fault), at, base_offset)
+    return Split(np.concatenate(parts) if len(parts) > 1 else parts[0], Fault(fault), at, base_offset)

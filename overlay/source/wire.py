@@ -5,10 +5,10 @@ of that, four copies of every byte, all of them on the event loop. For the small
 scan it is a third of the time that the loop has.
 
 So fetches get connections of their own (aiokafka keeps a connection for each pair of broker and group, and opens, signs in
-and closes them as it does the others), and on these the receiving side is taken over: `Frames` is told by asyncio where
-the next bytes shall go, and that is the frame they belong to (asyncio.BufferedProtocol). The frame is then decoded
-by aiokafka's own schemas, from a reader that hands out record batches as views. Everything but the data goes on to
-aiokafka's protocol: writing, the end of the connection, and through it the errors of what is still waiting.
+and closes them as it does the others), and on these the receiving side is taken over: asyncio asks `Frames` where the next
+bytes shall go, and that is the frame they belong to (asyncio.BufferedProtocol). The frame is then decoded by aiokafka's own
+schemas, from a reader that hands out record batches as views. Everything but the data goes on to aiokafka's protocol:
+writing, the end of the connection, and through it the errors of what is still waiting.
 
 A response stays whole in memory as long as one of its partitions' data is held. Names with an underscore are aiokafka's, whose
 minor version is pinned; tests/source/test_wire.py holds what is assumed of them.
@@ -32,7 +32,10 @@ GROUP = 100
 VIEW_BYTES = 4 << 10
 """What is shorter is copied: schemas want bytes for names and numbers."""
 
+INBOX_BYTES = 128 << 10
+
 _SIZE = struct.Struct(">i")
+_NOTHING = memoryview(b"")
 
 
 async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apart: int = 0) -> Any:
@@ -57,14 +60,18 @@ def hang_up(client: AIOKafkaClient) -> None:
 
 
 class Frames(asyncio.BufferedProtocol):
-    """The receiving side of one connection: frames of a size and a body, each an answer to the oldest request."""
+    """The receiving side of one connection: frames of a size and a body, each an answer to the oldest request.
+
+    What comes is received into an inbox, where several small frames may arrive at once. As soon as one is known to be longer
+    than what is there of it, the rest of it is received where it belongs.
+    """
 
     def __init__(self, connection: AIOKafkaConnection) -> None:
         self._connection = connection
         self._inner: AIOKafkaProtocol = connection._protocol
-        self._in_body = False
-        self._frame = self._rest = memoryview(b"")
-        self._expect(_SIZE.size)
+        self._inbox = _allocate(INBOX_BYTES)
+        self._held = 0  # bytes in the inbox: less than a size
+        self._frame = self._rest = _NOTHING
 
     @classmethod
     def take_over(cls, connection: AIOKafkaConnection) -> None:
@@ -74,22 +81,31 @@ class Frames(asyncio.BufferedProtocol):
             transport.set_protocol(cls(connection))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._rest
+        return self._rest or self._inbox[self._held :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._rest = self._rest[nbytes:]
-        if self._rest:
+        if not self._rest:
+            self._open(self._inbox[: self._held + nbytes])
             return
-        done = self._frame
-        self._in_body = not self._in_body
-        self._expect(_SIZE.unpack(done)[0] if self._in_body else _SIZE.size)
-        if not self._in_body:
-            self._answer(Body(done.toreadonly()))
+        self._rest = self._rest[nbytes:]
+        if not self._rest:
+            self._answer(Body(self._frame.toreadonly()))
+            self._frame = _NOTHING
 
-    def _expect(self, size: int) -> None:
-        # numpy's memory is not zeroed, which for a response of megabytes takes as long as receiving it
-        self._frame = np.empty(size, np.uint8).data
-        self._rest = self._frame
+    def _open(self, received: memoryview) -> None:
+        """Take frames out of the inbox."""
+        while len(received) >= _SIZE.size:
+            size = _SIZE.unpack_from(received)[0]
+            part = received[_SIZE.size : _SIZE.size + size]
+            frame = _allocate(size)
+            frame[: len(part)] = part
+            received = received[_SIZE.size + len(part) :]
+            if len(part) < size:
+                self._frame, self._rest = frame, frame[len(part) :]
+            else:
+                self._answer(Body(frame.toreadonly()))
+        self._held = len(received)
+        self._inbox[: self._held] = bytes(received)
 
     def _answer(self, body: Body) -> None:
         """Resolve the oldest request, as the connection would; what goes wrong here ends the connection."""
@@ -114,6 +130,11 @@ class Frames(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._inner.resume_writing()
+
+
+def _allocate(size: int) -> memoryview:
+    # numpy's memory is not zeroed, which for a response of megabytes takes as long as receiving it
+    return np.empty(size, np.uint8).data
 
 
 class Body:
