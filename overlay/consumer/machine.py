@@ -37,7 +37,7 @@ from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
 from .pace import BURST, Pace
-from .pulls import DELETED, PullRequest, StatusText, check_pull, idle, name_last
+from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
 from .queues import Offers
 from .sizing import measure_token
 from .table import PAUSED, TRANSITIONS, State
@@ -251,7 +251,7 @@ class Machine:
             self._effects.append(Refuse(Flaw.FUTURE))
         elif self.pace.flow is not None and self.pace.flow.answer(event.subject):
             self.active_at = now
-            if self.config.ack_policy is AckPolicy.FLOW_CONTROL and event.up_to:
+            if self.pace.flow.acks and event.up_to:
                 self._settle(self.window.ack_ranges(((1, event.up_to),)), now)
 
     def _pause(self, event: events.Paused, now: int) -> None:
@@ -277,13 +277,13 @@ class Machine:
             self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
         self.waiting.run_out(now)
-        stalled = self.pace.flow.subject if self.pace.flow and (self.pace.is_stalled or self._awaits_flow) else ""
+        flow = self.pace.flow
+        stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(self.window.room)) else ""
         self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:
             text = idle(self.window.delivered.consumer, self.position, stalled)
             self._effects.append(Status("", text))
-            # the answer to the last request said nothing of messages, or was lost with a restart
-            self._ask_flow()
+            self._ask("")  # the last answer may have named no message, and a restart forgets what it waited for
         if self.beat_at <= now:
             self.beat_at = now + self.config.idle_heartbeat
         if find_removal(self) <= now:
@@ -340,9 +340,7 @@ class Machine:
                 self.ready_at = ready_at
                 return False
             self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
-            if subject := self.pace.spend(now, time, size, self.window.delivered.stream):
-                self._say_flow(subject)
-            self._ask_flow()
+            self._ask(self.pace.spend(now, time, size, self.window.delivered.stream))
             return True
         waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
         if waiter is None:
@@ -379,21 +377,12 @@ class Machine:
     def _say(self, waiter: Waiter, text: StatusText) -> None:
         self._effects.append(Status(waiter.reply, text))
 
-    @property
-    def _awaits_flow(self) -> bool:
-        """Whether nothing goes on before an answer to a flow control request acks something."""
-        return self.config.ack_policy is AckPolicy.FLOW_CONTROL and not self.window.room
-
-    def _ask_flow(self) -> None:
-        if self._awaits_flow and self.pace.flow and (subject := self.pace.flow.ask()):
-            self._say_flow(subject)
-
-    def _say_flow(self, subject: str) -> None:
-        """Ask for an answer. Where it is to ack messages it is told which, so that it need not know."""
-        delivered = self.window.delivered
-        acks = self.config.ack_policy is AckPolicy.FLOW_CONTROL
-        headers = name_last(delivered.consumer, delivered.stream) if acks else ()
-        self._effects.append(Status("", StatusText(100, "FlowControl Request", headers), subject))
+    def _ask(self, subject: str) -> None:
+        """Send the flow control request of this subject, or another one if it takes its answer to go on."""
+        if (flow := self.pace.flow) is None:
+            return
+        if subject := subject or (flow.ask() if flow.awaits_acks(self.window.room) else ""):
+            self._effects.append(flow.make_request(subject, self.window.delivered))
 
     def _arm(self, now: int) -> None:
         at = find_next(self)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from overlay.config.consumer import ConsumerConfig, ReplayPolicy
 
 from .deadlines import NEVER
+from .flow import Flow
 
 SECOND = 1_000_000_000
 SMALL_GAP = 1_000_000
-FIRST_WINDOW, LARGEST_WINDOW = 2 << 20, 32 << 20
 BURST = 1 << 20
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Rate:
@@ -52,50 +51,13 @@ class Replay:
         return delivered >= self._last_sequence
 
 
-class Flow:
-    """The flow control window. `subject`: of the request that waits for its answer, empty for none."""
-
-    def __init__(self, stream: str, consumer: str) -> None:
-        self._head = f"$JS.FC.{stream}.{consumer}."
-        self._asked, self._counted = 0, 0
-        self.subject = ""
-        self.outstanding, self.limit = 0, FIRST_WINDOW
-
-    @property
-    def is_stalled(self) -> bool:
-        return self.outstanding > self.limit
-
-    def spend(self, size: int) -> str:
-        """Count a delivery; returns the subject of a request that is to be sent now, empty for none."""
-        self.outstanding += size
-        return self.ask() if self.outstanding > self.limit // 2 else ""
-
-    def ask(self) -> str:
-        """The subject of a request that is to be sent now; empty while another one waits for its answer."""
-        if self.subject:
-            return ""
-        self.subject = self._head + _write_number(self._asked)
-        self._asked += 1
-        self._counted = self.outstanding
-        return self.subject
-
-    def answer(self, subject: str) -> bool:
-        """Take in an answer; False for a stale one."""
-        if not self.subject or subject != self.subject:
-            return False
-        self.limit = min(2 * self.limit, LARGEST_WINDOW)
-        self.outstanding = max(self.outstanding - self._counted, 0)
-        self.subject = ""
-        return True
-
-
 class Pace:
     """All three. `replay_until`: the stream's last sequence when the consumer was made. `burst`: of the rate limit."""
 
     def __init__(self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST) -> None:
         self._rate = Rate(config.rate_limit_bps, burst) if config.rate_limit_bps else None
         self._replay = Replay(replay_until) if config.replay_policy is ReplayPolicy.ORIGINAL else None
-        self.flow = Flow(*config.id) if config.flow_control else None
+        self.flow = Flow(config) if config.flow_control else None
 
     @property
     def is_even(self) -> bool:
@@ -120,12 +82,3 @@ class Pace:
             if self._replay.is_over(delivered):
                 self._replay = None
         return self.flow.spend(size) if self.flow else ""
-
-
-def _write_number(number: int) -> str:
-    """Four characters, as servers have them."""
-    text = ""
-    for _ in range(4):
-        number, digit = divmod(number, 36)
-        text = _DIGITS[digit] + text
-    return text

@@ -143,7 +143,7 @@ def test_a_small_batch_that_inflates_without_end() -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_many_small_batches(codec: int) -> None:
-    """More than the 1,024 that `split` finds in one go."""
+    """More than `split` finds in one go, and in two."""
     parts = [make.build([Record(i, i, b"%d" % i, b"v")], base_offset=i, codec=codec) for i in range(2500)]
     reading = read_scan(as_array(b"".join(parts)), _decoder())
     assert [record.offset for record in reading.seen if isinstance(record, Record)] == list(range(2500))
