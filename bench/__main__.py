@@ -54,6 +54,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
 @click.option(
     "--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="scan, push: run these cases only."
 )
+@click.option("--case", multiple=True, metavar="CASE", help="skip, spark: run this case; may be given several times.")
 def main(
     name: str,
     as_json: bool,
@@ -63,6 +64,7 @@ def main(
     only: Sequence[str],
     codec: Sequence[str],
     selectivity: Sequence[str],
+    case: Sequence[str],
 ) -> None:
     # by default SIGTERM would leave the broker and the peers' processes behind
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -77,11 +79,14 @@ def main(
         frozenset(only),
         frozenset(codec),
         frozenset(selectivity),
+        frozenset(case),
     )
     try:
         cases = run(name, settings)
     except (OverlayError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
+    if strangers := settings.cases - {case.name for case in cases}:
+        raise click.UsageError(f"{name} has no case {' '.join(sorted(strangers))}: of skip and spark one can be chosen")
     if as_json:
         print(json.dumps(report(name, settings, cases)))
     else:

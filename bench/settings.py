@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 class Settings:
     """scale: how often the flights are repeated; a fraction takes the first part of them.
 
-    `only`: the peers to run, empty for all. `codecs` and `selectivities` name the cases to run, empty for all.
+    `only`: the peers to run, empty for all. `codecs` and `selectivities` name the cases of scan and push to run, `cases`
+    those of skip and spark; empty for all.
     """
 
     scale: float = 3
@@ -19,6 +20,7 @@ class Settings:
     only: frozenset[str] = field(default_factory=frozenset)
     codecs: frozenset[str] = field(default_factory=frozenset)
     selectivities: frozenset[str] = field(default_factory=frozenset)
+    cases: frozenset[str] = field(default_factory=frozenset)
     passes: int = 2
     """How often every side reads a whole topic before its first round: a broker that has just started runs uncompiled code,
     and whoever comes first would pay for it."""
@@ -30,6 +32,10 @@ class Settings:
     def wants_case(self, codec: str, selectivity: str) -> bool:
         wanted = not self.codecs or codec in self.codecs
         return wanted and (not self.selectivities or selectivity in self.selectivities)
+
+    def wants(self, *cases: str) -> bool:
+        """Whether one of these cases is to be run."""
+        return not self.cases or not self.cases.isdisjoint(cases)
 
     def wants_side(self, name: str) -> bool:
         """Our own side is always wanted: without it there is no ratio."""

@@ -34,7 +34,7 @@ from typing import Protocol
 
 import overlay
 from bench.cases import measure_case, warm_up
-from bench.chunks import measure_chunks
+from bench.chunks import LIMITS, measure_chunks
 from bench.dataset import Dataset
 from bench.errors import WrongAnswer
 from bench.figures import Case
@@ -76,10 +76,13 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
         for side in sides:
             stack.enter_context(closing(side))
         for case, question in list_questions(meters).items():
+            if not settings.wants(case):
+                continue
             warm_up(sides, _run, question, progress)
             yield measure_case("skip", case, sides, _run, question, GOALS[case], settings.rounds, progress)
-        progress.say("skip: a million chunks")
-        yield from measure_chunks(meters, loaded, size)
+        if settings.wants(*LIMITS):
+            progress.say("skip: a million chunks")
+            yield from measure_chunks(meters, loaded, size)
 
 
 def _make_sides(loaded: Loaded) -> list[Side]:

@@ -60,12 +60,16 @@ REPEAT = 3
 SKIP_RECORDS = 1_000_000
 """For each point of the scale."""
 DEADLINE_S = 300
+WHOLE, SKIP, INDEX = "match-all", "skip", "index"
+QUESTIONS = {"33%": "33%", "0.1%": "0.1%", WHOLE: "100%"}
+"""To the flights: the selectivity of each."""
+IN_ONE_SESSION = (*QUESTIONS, SKIP, PIPELINE, STREAMING, MEMORY_CASE)
 GOALS: Mapping[str, Mapping[str, float]] = {
     "33%": {"native": 5.0},
     "0.1%": {"native": 8.0},
-    "skip": {"native": 40.0},
-    "match-all": {"native": 2.0},
-    "index": {"one-core": 1.6},
+    SKIP: {"native": 40.0},
+    WHOLE: {"native": 2.0},
+    INDEX: {"one-core": 1.6},
 }
 
 
@@ -99,17 +103,25 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
     """The cases of the bench, each as soon as it is measured. Raises WrongAnswer."""
     dataset = replace(dataset, scale=REPEAT * dataset.scale)
     dataset.publish(CODEC, progress.count("publishing flights"))
+    if settings.wants(*IN_ONE_SESSION):
+        yield from _measure_session(dataset, settings, progress)
+    if settings.wants(INDEX):
+        yield _measure_index(dataset, settings, progress)
+
+
+def _measure_session(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
     progress.say("starting Spark")
     spark = overlay_session("bench", f"local[{CORES}]", conf={"spark.ui.enabled": "false", "spark.log.level": "ERROR"})
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield from _measure_questions(spark, dataset, settings, progress)
-        yield measure_pipeline(spark, dataset, settings, progress)
-        asked = ask_flights(dataset, PATTERN, whole=False)
-        yield from measure_streaming(spark, asked, settings, progress)
+        if settings.wants(PIPELINE):
+            yield measure_pipeline(spark, dataset, settings, progress)
+        if settings.wants(STREAMING, MEMORY_CASE):
+            asked = ask_flights(dataset, PATTERN, whole=False)
+            yield from measure_streaming(spark, asked, settings, progress)
     finally:
         spark.stop()
-    yield _measure_index(dataset, settings, progress)
 
 
 def _measure_questions(spark: SparkSession, dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
@@ -117,17 +129,21 @@ def _measure_questions(spark: SparkSession, dataset: Dataset, settings: Settings
     with ExitStack() as stack:
         for side in sides:
             stack.enter_context(closing(side))
-        for case, pattern in (("33%", "33%"), ("0.1%", "0.1%"), ("match-all", "100%")):
-            asked = ask_flights(dataset, SELECTIVITIES[pattern], whole=case == "match-all")
+        for case, pattern in QUESTIONS.items():
+            if not settings.wants(case):
+                continue
+            asked = ask_flights(dataset, SELECTIVITIES[pattern], whole=case == WHOLE)
             warm_up(sides, _run, asked, progress)
             yield measure_case("spark", case, sides, _run, asked, GOALS[case], settings.rounds, progress)
+        if not settings.wants(SKIP):
+            return
         meters = Meters(dataset.bootstrap, round(SKIP_RECORDS * settings.scale))
         meters.publish(progress.count("publishing meters"))
         progress.say("indexing meters")
         with index_meters(meters) as loaded:
             asked = _ask_meters(meters, str(Path(loaded.files[""].file).parent))
             warm_up(sides, _run, asked, progress)
-            yield measure_case("spark", "skip", sides, _run, asked, GOALS["skip"], settings.rounds, progress)
+            yield measure_case("spark", SKIP, sides, _run, asked, GOALS[SKIP], settings.rounds, progress)
 
 
 def ask_flights(dataset: Dataset, pattern: str, *, whole: bool) -> Asked:
@@ -194,7 +210,4 @@ def _measure_index(dataset: Dataset, settings: Settings, progress: Progress) -> 
     def run(side: Indexer, work: Work) -> Tally:
         return side.run(work)
 
-    return measure_case("spark", "index", sides, run, work, GOALS["index"], settings.rounds, progress)
-
-
-CASES = ("33%", "0.1%", "match-all", "skip", PIPELINE, STREAMING, MEMORY_CASE, "index")
+    return measure_case("spark", INDEX, sides, run, work, GOALS[INDEX], settings.rounds, progress)

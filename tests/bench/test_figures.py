@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bench.figures import OVERLAY, Case, Unit, find_percentile, find_ratio, summarise
+from bench.settings import Settings
 
 
 def test_more_is_better_for_rates() -> None:
@@ -55,6 +56,12 @@ def test_limits_are_for_our_own_figures() -> None:
     limit = {"p50": 40.0, "p99": 80.0}
     case = Case("latency/exactly_once", Unit.MILLISECONDS, 85.0, limit=limit, extra={"p50": 28.0, "p99": 85.0})
     assert case.judge() == {"p50": True, "p99": False}
+
+
+def test_cases_are_chosen_by_name() -> None:
+    assert Settings().wants("skip")
+    chosen = Settings(cases=frozenset({"skip", "index"}))
+    assert chosen.wants("33%", "skip") and not chosen.wants("33%")
 
 
 def test_a_rate_must_reach_its_limit() -> None:
