@@ -1,14 +1,15 @@
-"""Waiting for a Kafka that is away."""
+"""Waiting for a Kafka that is away, and what its certificate has to be like."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 
 import pytest
 
-from overlay.connection import check_reachable
+from overlay.connection import check_reachable, make_ssl_context
 from overlay.errors import SourceUnavailable
 
 AWAY_S = 3.0
@@ -37,3 +38,10 @@ def test_a_broker_that_comes_back_is_tried_soon() -> None:
         visitor.close()
     checking.join()
     assert tried[0] < NOTICED_S
+
+
+def test_certificates_that_other_clients_take_are_taken() -> None:
+    """Python 3.13 would refuse CAs without certain extensions."""
+    context = make_ssl_context({"bootstrap.servers": "broker:9093", "security.protocol": "SSL"})
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
