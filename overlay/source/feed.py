@@ -123,6 +123,11 @@ class Lane:
         return self.ready is None and not self.in_flight and self.position < self.stop
 
     @property
+    def begins_at(self) -> int:
+        """Where what it has ready begins, or what it will fetch next."""
+        return self.ready.position if isinstance(self.ready, Fetched) else self.position
+
+    @property
     def urgent(self) -> bool:
         """Whether the others wait for what comes here: it is fetched for however much they have ready."""
         return self._urgent

@@ -134,6 +134,10 @@ class Detours:
             if reached != lane.position:
                 lane.seek(reached)
             lane.size = detour.find_size(reached)
+        elif lane.begins_at > position:
+            # it was led on for a track that has met another one since, which leaves out nothing
+            lane.seek(position)
+            lane.size = None
 
     def find_size(self, track: Track) -> int | None:
         """Bytes that are worth fetching at once from where a track stands; None when that is not known."""

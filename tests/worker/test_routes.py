@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,8 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from overlay.metrics import Metrics
 from overlay.scan.decode import NO_STOP
-from overlay.worker.routes import NEAR, plan_visits
+from overlay.source.feed import Feed, Lane
+from overlay.source.mark import Mark
+from overlay.worker.roster import Roster
+from overlay.worker.round.positions import Positions
+from overlay.worker.round.tracks import Track
+from overlay.worker.routes import NEAR, Detours, plan_visits
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import (
     Scene,
@@ -116,10 +124,21 @@ def test_what_was_left_out_does_not_lie_ahead(scene: Scene, new_topic: NewTopicF
         found = await_state(
             served,
             "c",
-            lambda found: found["acks"]["num_ack_pending"] == RUN and not found["acks"]["num_pending"],
+            lambda found: (acks := found.get("acks", {})).get("num_ack_pending") == RUN and not acks["num_pending"],
             "has nothing ahead of it",
         )
         assert (found["num_pending"], found["num_pending_is"]) == (0, "exact")
+
+
+def test_a_lane_that_was_led_past_what_its_track_needs_comes_back() -> None:
+    """A track leaps to where the index is made, and its lane to the end of the log; now both are one, and leave out nothing."""
+    detours = Detours(cast(Roster, None), cast(Positions, None), cast(Metrics, None))
+    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
+    track = Track(Mark(15_799))
+    detours.lead(("S", ("t", 0)), track, lane, track.position)
+    assert (lane.position, lane.size) == (15_799, None)
+    detours.lead(("S", ("t", 0)), track, lane, 16_000)  # of what it fetches some was read before
+    assert lane.position == 15_799
 
 
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))
