@@ -19,8 +19,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -46,8 +47,8 @@ LOOK_S = 0.05
 
 def measure_streaming(spark: SparkSession, asked: Asked, settings: Settings, progress: Progress) -> Iterator[Case]:
     """Both cases, after each side has run once. Raises WrongAnswer."""
-    ours = OverlayStream(spark)
-    sides = [side for side in (ours, NativeStream(spark)) if settings.wants_side(side.name)]
+    ours = Stream(OVERLAY, partial(load_overlay, spark))
+    sides = [side for side in (ours, Stream("native", partial(load_native, spark))) if settings.wants_side(side.name)]
 
     def run(side: Stream, asked: Asked) -> Tally:
         return side.run(asked)
@@ -62,18 +63,14 @@ def measure_streaming(spark: SparkSession, asked: Asked, settings: Settings, pro
 
 
 class Stream:
-    """A streaming query. `peaks`: what the Python workers held at most during each trigger of the last run, bytes."""
+    """A streaming query over what `load` reads: rows that pass. `peaks`: what the Python workers held at most during each
+    trigger of the last run, bytes."""
 
-    name: str
     warm = True
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, name: str, load: Callable[[Asked], DataFrame]) -> None:
+        self.name, self._load = name, load
         self.peaks: list[int] = []
-
-    def load(self, asked: Asked) -> DataFrame:
-        """What the query reads: rows that pass."""
-        raise NotImplementedError
 
     def run(self, asked: Asked) -> Tally:
         found, self.peaks = 0, []
@@ -88,7 +85,7 @@ class Stream:
 
             try:
                 began = time.perf_counter()
-                writer = self.load(asked).writeStream.foreachBatch(add).option("checkpointLocation", str(folder))
+                writer = self._load(asked).writeStream.foreachBatch(add).option("checkpointLocation", str(folder))
                 query = writer.trigger(availableNow=True).start()
                 try:
                     await_end(query)
@@ -105,25 +102,17 @@ class Stream:
         """The session is the bench's."""
 
 
-class OverlayStream(Stream):
+def load_overlay(spark: SparkSession, asked: Asked) -> DataFrame:
     """`readStream.format("overlay")`."""
-
-    name = OVERLAY
-
-    def load(self, asked: Asked) -> DataFrame:
-        pace = {"maxRecordsPerTrigger": str(TRIGGER), "startingOffsets": "earliest", "columns": "value"}
-        return self._spark.readStream.format("overlay").options(**asked.options, **pace).load()
+    pace = {"maxRecordsPerTrigger": str(TRIGGER), "startingOffsets": "earliest", "columns": "value"}
+    return spark.readStream.format("overlay").options(**asked.options, **pace).load()
 
 
-class NativeStream(Stream):
+def load_native(spark: SparkSession, asked: Asked) -> DataFrame:
     """Spark's Kafka source."""
-
-    name = "native"
-
-    def load(self, asked: Asked) -> DataFrame:
-        pace = {"maxOffsetsPerTrigger": str(TRIGGER), "minPartitions": "8"}
-        source = self._spark.readStream.format("kafka").options(**read_all(asked.bootstrap, asked.topic), **pace).load()
-        return choose(source, asked.wanted).select("value")
+    pace = {"maxOffsetsPerTrigger": str(TRIGGER), "minPartitions": "8"}
+    source = spark.readStream.format("kafka").options(**read_all(asked.bootstrap, asked.topic), **pace).load()
+    return choose(source, asked.wanted).select("value")
 
 
 class Watch:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from overlay.local import Broker, start
 from tests.support.kafka import NewTopicFixture, name_topics
@@ -34,6 +35,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+# how long an example takes is the machine's matter: it may compile a kernel, or share its processor
+settings.register_profile("overlay", deadline=None)
+settings.load_profile("overlay")
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,9 @@ changes what is remembered. Then whatever may be delivered is delivered, since a
 an ack makes room, a pull brings a taker, a tick makes a message due. Last, the time of the next Ticked is told if it changed.
 
 Who holds what: `window` has everything between a first delivery and its settling (pending, deadlines, floors), `offers` the
-messages before it, `waiting` the pull requests, `pace` what slows a push consumer down. The machine decides only what
-goes where next: messages that go out again before new ones; those new ones only below max_ack_pending.
+messages before it, `waiting` the pull requests, `pace` what slows a push consumer down; `settling` hears what is said of
+deliveries. The machine decides only what goes where next: messages that go out again before new ones; those new ones only
+below max_ack_pending.
 
 The shell may say how many messages go out in one step: 0 while it takes events in, and then, when it has the records that
 `find_next_up` names in its hands, as many as these. So a record that turns out to be gone never takes a consumer sequence.
@@ -26,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
+from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.index.ragged import Ints
 
-from . import events
+from . import events, settling
 from .acks import Flaw
 from .change import change
 from .deadlines import NEVER
-from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Status
+from .effects import Advise, Advisory, ArmTimer, Deliver, Effect, Refuse, Remove, Status
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
 from .pace import BURST, Pace
@@ -82,7 +83,7 @@ class Machine:
         self.blocked_until: int | None = None
         self.ticked_at = 0
         self.is_removal_said = False
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
         self._left = NEVER
         awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
         self.state = State.ASLEEP if awaits_reader else State.AWAKE
@@ -107,7 +108,7 @@ class Machine:
     def _finish(self, now: int) -> list[Effect]:
         self._deliver(now)
         self._arm(now)
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
     # what can be asked
@@ -155,7 +156,7 @@ class Machine:
     def _remove(self, event: events.Removed, now: int) -> None:
         self.offers.remove(event.below, event.sequences)
         self.up_to = max(self.up_to, event.below - 1)
-        self._effects.extend(lose(self.window.remove(event.below, event.sequences)))
+        self.effects.extend(lose(self.window.remove(event.below, event.sequences)))
 
     # pulls
 
@@ -168,71 +169,15 @@ class Machine:
             self.active_at = now
             refused = self.waiting.admit(request, reply, event.pin, self.num_pending + self.window.queued, now)
         if refused is not None:
-            self._effects.append(Status(reply, refused))
-
-    # acks
-
-    def _ack(self, event: events.Acked, now: int) -> None:
-        if event.sequences.size and int(event.sequences.max()) > self.window.delivered.stream:
-            self._effects.append(Refuse(Flaw.FUTURE))
-            return
-        if self._hears(event.reply, now):
-            self._settle(self.window.ack(event.sequences, event.consumer_seq), now)
-
-    def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
-        if any(last > self.window.delivered.consumer for _, last in event.ranges):
-            self._effects.append(Refuse(Flaw.FUTURE))
-            return
-        if self._hears(event.reply, now):
-            self._settle(self.window.ack_ranges(event.ranges), now)
-
-    def _nak(self, event: events.Nakked, now: int) -> None:
-        if not self._is_known(event.stream_seq) or not self._hears(event.reply, now):
-            return
-        if self.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
-            self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
-
-    def _progress(self, event: events.Progressed, now: int) -> None:
-        if self._is_known(int(event.sequences.max())) and self._hears(event.reply, now):
-            self.window.progress(event.sequences, now)
-
-    def _term(self, event: events.Termed, now: int) -> None:
-        if not self._is_known(event.stream_seq) or not self._hears(event.reply, now):
-            return
-        ended = self.window.ack(np.array([event.stream_seq]), event.consumer_seq)
-        self.acked_at = now if len(ended) else self.acked_at
-        numbers = event.stream_seq, event.consumer_seq, event.deliveries
-        self._effects.append(Advise(Advisory.TERMINATED, *numbers, event.reason))
-        self._bury(ended.only(event.stream_seq), "term")
-
-    def _is_known(self, stream_seq: int) -> bool:
-        if stream_seq > self.window.delivered.stream:
-            self._effects.append(Refuse(Flaw.FUTURE))
-            return False
-        return True
-
-    def _hears(self, reply: events.Reply, now: int) -> bool:
-        """Whether this consumer takes acks; then their sender is told."""
-        if not self.config.ack_policy.takes_acks:
-            return False
-        self.active_at = now
-        if reply:
-            self._effects.append(Answer(reply))
-        return True
-
-    def _settle(self, ended: Settled, now: int) -> None:
-        if len(ended):
-            self.acked_at = now
-        if self.config.ack_policy is AckPolicy.EXPLICIT:
-            self._effects.extend(self.sampling.pick(ended, now))
+            self.effects.append(Status(reply, refused))
 
     def _exhaust(self, ended: Settled) -> None:
-        self._effects.extend(exhaust(ended))
-        self._bury(ended, "max_deliver")
+        self.effects.extend(exhaust(ended))
+        self.bury(ended, "max_deliver")
 
-    def _bury(self, ended: Settled, reason: str) -> None:
+    def bury(self, ended: Settled, reason: str) -> None:
         if self.config.dead_letter is not None:
-            self._effects.extend(bury(ended, reason))
+            self.effects.extend(bury(ended, reason))
 
     # readers, pauses, time
 
@@ -246,23 +191,15 @@ class Machine:
     def _read(self, event: events.Read, now: int) -> None:
         self.window.read(min(event.consumer_seq, self.window.delivered.consumer), now)
 
-    def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
-        if event.up_to > self.window.delivered.consumer:
-            self._effects.append(Refuse(Flaw.FUTURE))
-        elif self.pace.flow is not None and self.pace.flow.answer(event.subject):
-            self.active_at = now
-            if self.pace.flow.acks and event.up_to:
-                self._settle(self.window.ack_ranges(((1, event.up_to),)), now)
-
     def _pause(self, event: events.Paused, now: int) -> None:
         if event.until == self.paused_until:
             return  # asked for twice, told of once
         self.paused_until = event.until
-        self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
+        self.effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
 
     def _resume(self, event: events.Resumed, now: int) -> None:
         if self.paused_until:
-            self._effects.append(Advise(Advisory.PAUSE, until=self.paused_until))
+            self.effects.append(Advise(Advisory.PAUSE, until=self.paused_until))
         self.paused_until = 0
 
     def _tick(self, event: events.Ticked, now: int) -> None:
@@ -274,7 +211,7 @@ class Machine:
         self._exhaust(self.window.expire(due))
         if lapsed := self.waiting.lapse_pin(now):
             group = self.config.priority_groups[0]
-            self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
+            self.effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
         self.waiting.run_out(now)
         flow = self.pace.flow
@@ -282,20 +219,20 @@ class Machine:
         self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:
             text = idle(self.window.delivered.consumer, self.position, stalled)
-            self._effects.append(Status("", text))
+            self.effects.append(Status("", text))
             self._ask("")  # the last answer may have named no message, and a restart forgets what it waited for
         if self.beat_at <= now:
             self.beat_at = now + self.config.idle_heartbeat
         if find_removal(self) <= now:
             self.is_removal_said = True
-            self._effects.append(Remove())
+            self.effects.append(Remove())
 
     def _update(self, event: events.Updated, now: int) -> None:
-        self._effects += change(self, event.config)
+        self.effects += change(self, event.config)
 
     def _delete(self, event: events.Deleted, now: int) -> None:
         self.waiting.end_all(DELETED)
-        self._effects.append(Advise(Advisory.DELETED))
+        self.effects.append(Advise(Advisory.DELETED))
 
     # deliveries
 
@@ -347,7 +284,7 @@ class Machine:
             return False
         if self.waiting.take_pin(waiter, now):
             pin = self.waiting.pin.id
-            self._effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
+            self.effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
         count = self._give(waiter, self.waiting.run_length(waiter), again is not None, now)
         self.waiting.serve(waiter, count, size, now)
         self.waiting.finish(waiter)
@@ -367,7 +304,7 @@ class Machine:
             num_pending = np.arange(self.num_pending + len(run) - 1, self.num_pending - 1, -1)
         reply, pin = (waiter.reply, self.waiting.pin.id) if waiter else ("", "")
         columns = given.sequences, given.consumer_seqs, given.deliveries, num_pending
-        self._effects.append(Deliver(reply, *columns, self.config.headers_only, pin))
+        self.effects.append(Deliver(reply, *columns, self.config.headers_only, pin))
         self._left -= given.sequences.size
         self.delivered_at = self.active_at = now
         if self.config.idle_heartbeat:
@@ -375,35 +312,35 @@ class Machine:
         return given.sequences.size
 
     def _say(self, waiter: Waiter, text: StatusText) -> None:
-        self._effects.append(Status(waiter.reply, text))
+        self.effects.append(Status(waiter.reply, text))
 
     def _ask(self, subject: str) -> None:
         """Send the flow control request of this subject, or another one if it takes its answer to go on."""
         if (flow := self.pace.flow) is None:
             return
         if subject := subject or (flow.ask() if flow.awaits_acks(self.window.room) else ""):
-            self._effects.append(flow.make_request(subject, self.window.delivered))
+            self.effects.append(flow.make_request(subject, self.window.delivered))
 
     def _arm(self, now: int) -> None:
         at = find_next(self)
         if at != self.armed_at:
             self.armed_at = at
-            self._effects.append(ArmTimer(at))
+            self.effects.append(ArmTimer(at))
 
 
 _HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
     events.Offered: Machine._offer,
     events.Removed: Machine._remove,
     events.Pulled: Machine._pull,
-    events.Acked: Machine._ack,
-    events.RangeAcked: Machine._ack_ranges,
-    events.Nakked: Machine._nak,
-    events.Progressed: Machine._progress,
-    events.Termed: Machine._term,
+    events.Acked: settling.ack,
+    events.RangeAcked: settling.ack_ranges,
+    events.Nakked: settling.nak,
+    events.Progressed: settling.progress,
+    events.Termed: settling.term,
     events.Bound: Machine._wake,
     events.Unbound: Machine._sleep,
     events.Read: Machine._read,
-    events.FlowAnswered: Machine._answer_flow,
+    events.FlowAnswered: settling.answer_flow,
     events.Ticked: Machine._tick,
     events.Paused: Machine._pause,
     events.Resumed: Machine._resume,

@@ -148,7 +148,6 @@ class Session:
                         continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
                     if not tasks and not outcome.index:
-                        self._note_ends()
                         continue
                     previous = sending
                     done = self._absorb(outcome, tracks)
@@ -280,12 +279,6 @@ class Session:
         tracks = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
         lanes = [(track, self.lanes.get(track)) for track in tracks]
         return bool(tracks) and all(lane and track.position >= lane.stable_end >= 0 for track, lane in lanes)
-
-    def _note_ends(self) -> None:
-        """Tell machines that nothing lies ahead. A lane that took over from another may have learnt of the log's end last, and
-        then no round comes to tell of it."""
-        if self.clerk is not None and (ended := self.outlook.settle(self._is_at_end)):
-            self.clerk.offer((), ended)
 
     def _note_committed(self, done: Round) -> None:
         self.committed.update(done.outcome.given_out)

@@ -44,6 +44,7 @@ from tests.worker.scenes import (
     read_committed,
     serve,
 )
+from tests.worker.test_indexes import await_indexed
 from tests.worker.test_pipeline import make_fetched
 
 pytestmark = pytest.mark.timeout(180)
@@ -233,12 +234,6 @@ def test_a_topic_created_again(scene: Scene, new_topic: NewTopicFixture) -> None
     assert sequences[0] > last
 
 
-def find_indexed(served: Served, parts: Iterable[str]) -> list[int]:
-    """How far the chunks of some partitions of S reach."""
-    index = served.stream("S")["index"]
-    return [index["partitions"].get(part, {}).get("position", 0) for part in parts]
-
-
 @pytest.mark.parametrize("has_regrown", [False, True])
 def test_a_log_cut_by_an_unclean_election(scene: Scene, new_topic: NewTopicFixture, has_regrown: bool) -> None:
     """The ledger knows of five records that the log lost: it ends before them, or has others in their place.
@@ -253,8 +248,8 @@ def test_a_log_cut_by_an_unclean_election(scene: Scene, new_topic: NewTopicFixtu
     output = scene.add_consumer("S", "c")
     with serve(scene) as served:
         await_caught_up(served, "c")
-        parts = [f"{topic}-{partition}" for partition in (0, 1)]
-        wait_until(lambda: find_indexed(served, parts) == [15, 15], DEADLINE_S, "both partitions have a chunk")
+        for partition in (0, 1):
+            await_indexed(scene, topic, 15, partition)
     before = read_ledger(scene)
     standing = Standing(before.next_sequence, before.ends)
     lost = allocate(standing, {(topic, 0): (15, Mark(20, before.marks[topic, 0][0], 12_345))})

@@ -1,0 +1,97 @@
+"""What applications say of deliveries, as far as a machine hears it: acks, naks, progress, terms, answers to flow control.
+
+What names a delivery that never was is refused. A policy that takes no acks by name hears none of them, and nobody is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from overlay.config.consumer import AckPolicy
+
+from . import events
+from .acks import Flaw
+from .effects import Advise, Advisory, Answer, Refuse
+from .window import Settled
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+def ack(machine: Machine, event: events.Acked, now: int) -> None:
+    """Acks by token."""
+    if event.sequences.size and int(event.sequences.max()) > machine.window.delivered.stream:
+        machine.effects.append(Refuse(Flaw.FUTURE))
+        return
+    if _hears(machine, event.reply, now):
+        _settle(machine, machine.window.ack(event.sequences, event.consumer_seq), now)
+
+
+def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
+    """Acks by consumer sequence."""
+    if any(last > machine.window.delivered.consumer for _, last in event.ranges):
+        machine.effects.append(Refuse(Flaw.FUTURE))
+        return
+    if _hears(machine, event.reply, now):
+        _settle(machine, machine.window.ack_ranges(event.ranges), now)
+
+
+def nak(machine: Machine, event: events.Nakked, now: int) -> None:
+    """One to go out again."""
+    if not _is_known(machine, event.stream_seq) or not _hears(machine, event.reply, now):
+        return
+    if machine.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
+        machine.effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
+
+
+def progress(machine: Machine, event: events.Progressed, now: int) -> None:
+    """Timers begin again."""
+    if _is_known(machine, int(event.sequences.max())) and _hears(machine, event.reply, now):
+        machine.window.progress(event.sequences, now)
+
+
+def term(machine: Machine, event: events.Termed, now: int) -> None:
+    """One that never goes out again."""
+    if not _is_known(machine, event.stream_seq) or not _hears(machine, event.reply, now):
+        return
+    ended = machine.window.ack(np.array([event.stream_seq]), event.consumer_seq)
+    machine.acked_at = now if len(ended) else machine.acked_at
+    numbers = event.stream_seq, event.consumer_seq, event.deliveries
+    machine.effects.append(Advise(Advisory.TERMINATED, *numbers, event.reason))
+    machine.bury(ended.only(event.stream_seq), "term")
+
+
+def answer_flow(machine: Machine, event: events.FlowAnswered, now: int) -> None:
+    """Flow control goes on; with `ack_policy: flow_control` what the answer names is acked."""
+    if event.up_to > machine.window.delivered.consumer:
+        machine.effects.append(Refuse(Flaw.FUTURE))
+    elif machine.pace.flow is not None and machine.pace.flow.answer(event.subject):
+        machine.active_at = now
+        if machine.pace.flow.acks and event.up_to:
+            _settle(machine, machine.window.ack_ranges(((1, event.up_to),)), now)
+
+
+def _is_known(machine: Machine, stream_seq: int) -> bool:
+    if stream_seq > machine.window.delivered.stream:
+        machine.effects.append(Refuse(Flaw.FUTURE))
+        return False
+    return True
+
+
+def _hears(machine: Machine, reply: events.Reply, now: int) -> bool:
+    """Whether this consumer takes acks; then their sender is told."""
+    if not machine.config.ack_policy.takes_acks:
+        return False
+    machine.active_at = now
+    if reply:
+        machine.effects.append(Answer(reply))
+    return True
+
+
+def _settle(machine: Machine, ended: Settled, now: int) -> None:
+    if len(ended):
+        machine.acked_at = now
+    if machine.config.ack_policy is AckPolicy.EXPLICIT:
+        machine.effects.extend(machine.sampling.pick(ended, now))
