@@ -55,7 +55,11 @@ class Metrics:
             "ledger_next_sequence", "The sequence that the next record of a stream of several partitions gets", "stream"
         )
         self.ledger_runs = gauge("ledger_runs", "Runs of a stream's ledger in memory", "stream")
-        self.records_lost = counter("records_lost", "Offsets that retention removed before they were read", "stream")
+        self.records_lost = counter(
+            "records_lost",
+            "Offsets that retention removed before they were read, and records without a sequence that cannot be acked",
+            "stream",
+        )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.fenced = counter("fenced", "Times that another worker took a shard over")
         self.shard_restarts = counter(

@@ -101,6 +101,12 @@ class ShardState:
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
     """Records of each consumer's machine in order, as far as they were read; whoever runs the machines takes them out."""
 
+    def list_machines(self) -> list[Record]:
+        """The records of the machines that nobody runs, as they were read."""
+        return [
+            r for consumer, values in self.machines.items() for value in values for r in write_machine(consumer, value)
+        ]
+
     def apply(self, delta: Delta) -> None:
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
         for consumer in [each for each in self.machines if each[0] in delta.reset]:

@@ -155,6 +155,10 @@ class Backlog:
             low, high = np.searchsorted(chunks.next_offset, (self._position, min(position, self._end)), side="right")
             counts, known = self._teller.count(chunks, int(low), min(int(high) + 1, len(chunks)))
             first, after = (column[low : low + counts.size] for column in (chunks.first_offset, chunks.next_offset))
+            if counts.size and first[0] < self._position and counts[0] and position in after:
+                # the rest of a chunk was left out, of which no header tells how many it holds
+                self._restart(position)
+                return self.learn(chunks)
             counted = known & (first >= self._position) & (first < position) & (after <= self._end)
             for gap in self._gaps:
                 counted &= (after <= gap[0]) | (first >= gap[1])

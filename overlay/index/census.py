@@ -11,6 +11,8 @@ from .chunk import MAX_SUBJECTS, NO_TIME
 from .contents import Ints, Vocabulary
 from .termset import TermSet
 
+MAX_SUBJECT_CHARS = 16_384
+"""Of all subjects of a chunk together, counted with their records: a header stays small beside its chunk."""
 _NO_MIN = 1 << 62
 
 
@@ -59,7 +61,7 @@ class Census:
             self._vocabulary.put(self._seen[: self._distinct], terms)
 
     def count(self) -> dict[str, int] | None:
-        """Records by subject; None for more than MAX_SUBJECTS."""
+        """Records by subject; None for more than MAX_SUBJECTS, or MAX_SUBJECT_CHARS."""
         if self._earlier is None or self._distinct > MAX_SUBJECTS:
             return None
         counts = dict(self._earlier)
@@ -67,7 +69,8 @@ class Census:
             for code in self._seen[: self._distinct].tolist():
                 subject = self._vocabulary.subjects[code]
                 counts[subject] = counts.get(subject, 0) + int(self._counts[code])
-        return counts if len(counts) <= MAX_SUBJECTS else None
+        is_small = len(counts) <= MAX_SUBJECTS and sum(map(len, counts)) <= MAX_SUBJECT_CHARS
+        return counts if is_small else None
 
     @property
     def times(self) -> tuple[int, int]:

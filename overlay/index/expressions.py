@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
+from overlay.errors import SubjectError
 from overlay.filter import like, rows
 from overlay.filter.families import FAMILIES, Family, find_family
 from overlay.filter.message import Value
@@ -315,7 +316,10 @@ class _Rules:
         *tokens, rest = head.decode("utf-8", "surrogateescape").split(".")
         if not tokens or not all(tokens) or {"*", ">"} & set(tokens):
             return Unsure()
-        found = SubjectIs((Pattern(".".join((*tokens, ">"))),))
+        try:
+            found = SubjectIs((Pattern(".".join((*tokens, ">"))),))
+        except SubjectError:  # a space, or no UTF-8: subjects have these escaped
+            return Unsure()
         return found if is_whole and not rest else implied(found)
 
 

@@ -127,6 +127,13 @@ def null_term(name: str) -> Term:
     return _make(b"", seed_of("null", name), f"{name} IS NULL", name)
 
 
+def _is_double(value: float) -> bool:
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
+
+
 def _canonical(value: bool | int | float | str | bytes) -> bytes:
     match value:
         case bytes():
@@ -141,8 +148,7 @@ def _canonical(value: bool | int | float | str | bytes) -> bytes:
             return int(value).to_bytes(8, "little", signed=True)
         case _:
             # beyond int64 there are only doubles; a number that none of them is equals nothing
-            is_double = abs(value) < 1 << 1023 and float(value) == value
-            return np.float64(value).tobytes() if is_double or isinstance(value, float) else b"%d" % value
+            return np.float64(value).tobytes() if _is_double(value) else b"%d" % value
 
 
 def canonical_doubles(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:

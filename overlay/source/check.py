@@ -91,8 +91,9 @@ async def check_mark(
 ) -> None:
     """Read the batch before a mark again and compare. Raises SourceChanged when the log is not the one that was read.
 
-    `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, so of a compacted topic
-    only the epoch is compared, if the batch is still there. A batch that retention has removed cannot be compared.
+    `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, but leaves their borders
+    and epochs: those are compared of a compacted topic, if the batch is still there. A batch that retention has removed
+    cannot be compared.
     """
     first, end = bounds
     if mark.position > end:
@@ -103,7 +104,7 @@ async def check_mark(
     if mark.crc < 0 or mark.position <= first:
         return
     found = await _batch_before(client, source, mark.position)
-    if found is None or (compacted and found.position != mark.position):
+    if found is None:
         return
     same_crc = compacted or found.crc == mark.crc
     if found.position != mark.position or found.epoch != mark.epoch or not same_crc:
@@ -115,10 +116,13 @@ async def check_mark(
 
 
 async def _batch_before(client: AIOKafkaClient, source: Source, position: int) -> Mark | None:
+    """The mark behind the batch that holds the offset before a position; None where there is no such batch any more."""
     try:
         async for fetched in read_span(client, *source, position - 1, position):
             batches = split(fetched.data).batches
             covering = batches[batches["last_offset"] >= position - 1][:1]
+            if not covering.size or covering[0]["base_offset"] >= position:
+                return None  # it was compacted away
             return mark_after(covering, position - 1)
     except SourceChanged:
         return None

@@ -72,10 +72,17 @@ class Fetched:
     log_start: int
     mark: Mark
     """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
+    unreadable: int = -1
+    """Base offset of a batch whose header cannot be read, at which `batches` end; -1 where there is none."""
 
     @property
     def next_offset(self) -> int:
         return self.mark.position
+
+    @property
+    def reach(self) -> int:
+        """Up to where it says something: of the records below `next_offset`, and of a batch that cannot be read."""
+        return max(self.next_offset, self.unreadable + 1)
 
     @property
     def records(self) -> int:
@@ -122,10 +129,11 @@ class Lane:
         """Whether there is something to fetch for it now."""
         return self.ready is None and not self.in_flight and self.position < self.stop
 
-    @property
-    def begins_at(self) -> int:
-        """Where what it has ready begins, or what it will fetch next."""
-        return self.ready.position if isinstance(self.ready, Fetched) else self.position
+    def holds(self, position: int) -> bool:
+        """Whether what it has ready goes on from `position`, or else what it fetches next does."""
+        if isinstance(self.ready, Fetched):
+            return self.ready.position <= position < self.position
+        return position == self.position
 
     @property
     def urgent(self) -> bool:
@@ -144,6 +152,11 @@ class Lane:
         if isinstance(taken, Fetched):
             self._feed.wake()
         return taken
+
+    def rest(self) -> None:
+        """Fetch nothing more, and keep nothing."""
+        self.stop, self.ready = 0, None
+        self._feed.wake()
 
     def seek(self, position: int) -> None:
         """Go on at another position; what has come is dropped."""
@@ -310,14 +323,18 @@ class Feed:
 
     def _fill(self, lane: Lane, position: int, data: Any, aborted: Any, stable_end: int, log_start: int) -> None:
         """`data`: bytes or a view of them, None when there are none; `aborted`: pairs of producer and first offset."""
-        lane.stable_end = stable_end
         buf = np.frombuffer(data or b"", np.uint8)
+        has_learnt, lane.stable_end = lane.stable_end != stable_end, stable_end
         if not buf.size:
+            if has_learnt:  # that the log ends here
+                self.changed.set()
             return
-        batches = split(buf).batches
-        mark = mark_after(batches, position)
+        found = split(buf)
+        mark = mark_after(found.batches, position)
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
-        lane.ready = Fetched(position, buf, batches, pairs, stable_end, log_start, mark)
+        lane.ready = Fetched(
+            position, buf, found.batches, pairs, stable_end, log_start, mark, found.base_offset if found.fault else -1
+        )
         lane.position = mark.position
         if lane.size is not None:
             lane.size = max(0, lane.size - buf.size)

@@ -85,7 +85,7 @@ async def find_start(
         case DeliverPolicy.ALL:
             return Start(earliest)
         case DeliverPolicy.NEW:
-            return Start(ends)
+            return _start_at(ends, ledger)
         case DeliverPolicy.LAST_PER_SUBJECT:
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:
@@ -103,9 +103,14 @@ async def find_start(
             # the first record at or after it: a time between two milliseconds begins at the later one
             # and Kafka gives negative ones a meaning of their own
             since = max(0, -(-config.opt_start_time // 1_000_000))
-            return Start(await _find_since(client, admin, index, bounds, since))
+            return _start_at(await _find_since(client, admin, index, bounds, since), ledger)
         case DeliverPolicy.LAST:
             return Start(await _find_last(client, config, index, bounds, ledger))
+
+
+def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
+    """At one place in each partition. By sequences the first of them may come before the start of another partition."""
+    return Start(positions, floor={} if ledger is None else positions)
 
 
 async def _find_since(

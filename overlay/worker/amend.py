@@ -6,7 +6,8 @@ and reads what was written here, without a restart. We are no member of the grou
 generation in the state stays the one of the last worker.
 
 The service may be quicker and take its shard back before the delta is committed. Then nothing has been written and all
-of it is tried again; the service waits longer after each loss, so this comes to an end.
+of it is tried again; the service waits longer after each loss, so this comes to an end. Where Kafka does not say whether
+the transaction was committed, the next attempt finds out: it begins with the state as it is then.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from aiokafka.client import AIOKafkaClient
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random
 
 from overlay.admin import Admin
 from overlay.config import ServiceConfig
 from overlay.connection import open_client
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState, encode
 from overlay.deliver.transaction import Transactions
-from overlay.errors import Fenced
+from overlay.errors import Fenced, SourceUnavailable
 from overlay.source.mark import Mark, Source
 
 from .takeover import read_state, state_topic, take_over
 
-ATTEMPTS = 6
+ATTEMPTS, PATIENCE_S = 6, 30.0
 
 Change = Callable[[ShardState], Delta]
 """What to write, from the state as its owner finds it; an empty delta leaves the shard alone."""
@@ -77,10 +78,14 @@ async def _amend_shard(
 async def own_shard(service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, work: Work) -> None:
     """Do something as the owner of a shard, and try again when the owner takes it back meanwhile.
 
-    Raises Fenced when he keeps doing so.
+    `work` may be done again after it was: it looks at the state first. Raises Fenced when he keeps taking it back,
+    SourceUnavailable.
     """
     async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(Fenced), stop=stop_after_attempt(ATTEMPTS), wait=wait_random(0, 0.3), reraise=True
+        retry=retry_if_exception_type((Fenced, SourceUnavailable)),
+        stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE_S),
+        wait=wait_random(0, 0.3),
+        reraise=True,
     ):
         with attempt:
             prefix = service.topics.prefix

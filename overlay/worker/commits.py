@@ -274,14 +274,18 @@ class Commits:
     ) -> list[int]:
         """Write a delta and commit; now and then a checkpoint instead. Returns where the batches went.
 
-        What lies below a checkpoint is let go of, where it says all of the machines as well or there are none.
+        What lies below a checkpoint is let go of, where it says all of the machines as well or none runs. Those of consumers
+        that are not served now are said again then: their messages without an ack wait for them.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
         written = self.state.checkpoint() if checkpoint else delta
+        tells_all = is_checkpoint or (checkpoint and not self.has_machines)
+        if tells_all:
+            machines = [*machines, *self.state.list_machines()]
         offset, offsets = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches, machines)
         self._written += 1
-        if is_checkpoint or (checkpoint and not self.has_machines):
+        if tells_all:
             await self._forget_below(offset)
         return offsets
 

@@ -30,6 +30,10 @@ class Counting:
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in outcome.unaddressed.items():
             self.metrics.records_unaddressed.labels(stream, reason).inc(records)
+        for stream, records in outcome.unsequenced.items():
+            if records:
+                self.metrics.records_lost.labels(stream).inc(records)
+                log.error("records have no sequence, and cannot be acked: not delivered", stream=stream, lost=records)
         for sealed in outcome.sealed:
             self.metrics.chunks_sealed.labels(sealed.stream).inc()
             self.reaches[sealed.stream, sealed.source].add(sealed)

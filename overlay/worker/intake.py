@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.source.feed import Fetched, Lane
 from overlay.source.mark import Source
@@ -77,8 +78,8 @@ class Intake:
         is_resting = time.monotonic() < self._resting.get(stream, 0.0)
         reach = self._find_reach([track for track in every if not (track.sequenced and is_resting)])
         plan = plan_steps(tracks, reach, ledger, self.committed.get(stream, ledger.next_sequence))
-        for track in every:
-            self.lanes[track].urgent = track in plan.wanted
+        for track in every:  # the head gives out the sequences that others may have everything at hand for
+            self.lanes[track].urgent = track in plan.wanted or (track.sequenced and not is_resting)
         for step in plan.steps:
             place, track = (stream, step.source), step.track
             if track not in self._held:
@@ -98,7 +99,7 @@ class Intake:
         for track in tracks:
             ready = self._held.get(track) or self.lanes[track].ready
             if isinstance(ready, Fetched) and not track.halted:
-                reach[track] = ready.next_offset
+                reach[track] = ready.reach
         return reach
 
     def _take(self, place: Place, track: Track) -> Fetched:
@@ -106,6 +107,11 @@ class Intake:
         lane = self.lanes[track]
         fetched = lane.take()
         assert isinstance(fetched, Fetched)
+        if fetched.position > track.position:
+            # nothing leads here, and if something did, nobody would get what lies between
+            raise SourceUnavailable(
+                f"{place[1]}: read from {fetched.position} instead of {track.position}. Reading again"
+            )
         self.detours.lead(place, track, lane, lane.position)
         self.metrics.records_fetched.labels(place[0]).inc(fetched.records)
         return fetched
@@ -141,6 +147,14 @@ class Intake:
             return True
         del self._held[track]
         return False
+
+    def find_need(self, track: Track) -> int:
+        """Where a track needs more from, behind what is at hand for it; what it has leapt over does not stay at hand."""
+        fetched = self._held.get(track)
+        if fetched is None or fetched.next_offset <= track.position:
+            self.drop(track)
+            return track.position
+        return fetched.next_offset
 
     def drop(self, track: Track) -> None:
         """Keep nothing for a track: it goes on elsewhere, or not at all."""

@@ -128,16 +128,18 @@ class Detours:
                 track.mark = detour.find_mark(reached)
 
     def lead(self, place: Place, track: Track, lane: Lane, position: int) -> None:
-        """Have a lane go on behind `position` where its track will need it."""
-        if detour := self._detours.get(track):
+        """Have a lane go on where its track will need it from `position` on, which is the track's own or lies ahead of it;
+        what it has of that already is kept.
+
+        Never behind that: a lane may have been led on for a track that has met another one since, and leaves out nothing.
+        """
+        detour = self._detours.get(track)
+        reached = position
+        if detour is not None and position > track.position:
             reached = detour.find_next(position, self._positions.find_ahead(place, track))
-            if reached != lane.position:
-                lane.seek(reached)
-            lane.size = detour.find_size(reached)
-        elif lane.begins_at > position:
-            # it was led on for a track that has met another one since, which leaves out nothing
-            lane.seek(position)
-            lane.size = None
+        if not lane.holds(reached):
+            lane.seek(reached)
+        lane.size = None if detour is None else detour.find_size(lane.position)
 
     def find_size(self, track: Track) -> int | None:
         """Bytes that are worth fetching at once from where a track stands; None when that is not known."""

@@ -107,8 +107,7 @@ class Session:
         try:
             await self.following.open(self.feed)
             for place, track in self.positions.all():
-                size = self.detours.find_size(track)
-                self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
+                await self._open(place, track)
             reading = asyncio.create_task(self._read(stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
             if self.clerk is not None:
@@ -144,10 +143,12 @@ class Session:
                     tasks, tracks = self.intake.take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
-                    if not tasks and not await _is_quiet(feed.changed, stopping, patience):
-                        continue
+                    if not tasks:
+                        self._note_ends()
+                        if not await _is_quiet(feed.changed, stopping, patience):
+                            continue
                     outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
-                    if not tasks and not outcome.index:
+                    if not tasks and not outcome.index and not outcome.ledger:
                         continue
                     previous = sending
                     done = self._absorb(outcome, tracks)
@@ -171,19 +172,27 @@ class Session:
         if self.positions.parked:
             self.feed.changed.set()
 
-    def _leave(self) -> set[ConsumerId]:
-        """Have those leave their tracks who cannot keep up; whose position is written differently from now on."""
+    def _leave(self) -> tuple[set[ConsumerId], set[Place]]:
+        """Have those leave their tracks who cannot keep up: whose position is written differently from now on, and the
+        partitions in which another track may be the tail."""
         assert self._parking is not None
         left, empty = self._parking.leave()
         for _, track in empty:
             self._shut(track)
         changed, self._parking.returned = left | self._parking.returned, set()
-        return changed
+        return changed, {place for place, _ in empty}
 
     async def _come_back(self) -> None:
         """Have those go on who left their tracks and have room again."""
         for place, track in self._parking.come_back() if self._parking is not None else ():
             self.detours.plan(place, track)
+            await self._open(place, track)
+
+    async def _open(self, place: Place, track: Track) -> None:
+        """Have what a track needs be fetched, from where it stands or behind what is at hand for it."""
+        if lane := self.lanes.get(track):
+            self.detours.lead(place, track, lane, self.intake.find_need(track))
+        else:
             size = self.detours.find_size(track)
             self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
 
@@ -250,6 +259,7 @@ class Session:
                 continue
             if progress.stopped:
                 track.halted = True
+                lane.rest()
                 self._halt(place, outcome)
             elif progress.mark.position != progress.task.fetched.next_offset:
                 lane.seek(progress.mark.position)
@@ -261,7 +271,10 @@ class Session:
         changed |= self._settle({place for place, _ in owners})
         if self.clerk is not None:
             outcome.beyond |= self.outlook.settle(self._is_at_end)
-            changed |= self.clerk.offer(outcome.offers, outcome.beyond) | self._leave()
+            changed |= self.clerk.offer(outcome.offers, outcome.beyond)
+            left, left_at = self._leave()
+            changed |= left
+            moved |= left_at
         self.counting.take(outcome)
         self._tell_progress()
         batches = Round(outcome, self.positions.delta(moved, changed))
@@ -279,6 +292,11 @@ class Session:
         tracks = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
         lanes = [(track, self.lanes.get(track)) for track in tracks]
         return bool(tracks) and all(lane and track.position >= lane.stable_end >= 0 for track, lane in lanes)
+
+    def _note_ends(self) -> None:
+        """Tell machines that nothing lies ahead: a lane may learn of the log's end after all has been worked on."""
+        if self.clerk is not None and (ended := self.outlook.settle(self._is_at_end)):
+            self.clerk.offer((), ended)
 
     def _note_committed(self, done: Round) -> None:
         self.committed.update(done.outcome.given_out)
@@ -315,7 +333,7 @@ class Session:
             for track in self.positions.tracks[place]:
                 self.detours.plan(place, track)
                 if lane := self.lanes.get(track):
-                    self.detours.lead(place, track, lane, track.position)
+                    self.detours.lead(place, track, lane, self.intake.find_need(track))
 
     def _halt(self, place: Place, outcome: Outcome) -> None:
         stream, (topic, partition) = place

@@ -25,7 +25,7 @@ from tests.worker.scenes import (
     serve,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PAUSE_S = 0.005
 FLOW = 200

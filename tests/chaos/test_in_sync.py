@@ -28,7 +28,7 @@ from tests.worker.scenes import (
     serve,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOST = 3
 WHY = "1 of 2 replicas in sync, fewer than its min.insync.replicas of 2"

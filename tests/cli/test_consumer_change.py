@@ -18,7 +18,7 @@ from tests.worker.scenes import CommittedReader, await_records
 
 from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 NOTHING = {"file": None, "output": None, "subjects": (), "sql": None, "deliver": None, "ack": None, "settings": ()}
 
 

@@ -19,7 +19,7 @@ from tests.worker.scenes import CommittedReader, await_records, read_committed
 
 from .trips import DEADLINE_S, Trips
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture

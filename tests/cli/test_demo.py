@@ -25,7 +25,6 @@ from overlay.local.locks import is_locked
 from tests.support.waiting import wait_until
 
 # the first start of a machine compiles the kernels
-pytestmark = [pytest.mark.timeout(240)]
 DEADLINE_S = 200
 SCALE = "0.02"
 

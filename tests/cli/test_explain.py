@@ -11,7 +11,7 @@ from tests.support.kafka import NewTopicFixture
 
 from .trips import Trips
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture

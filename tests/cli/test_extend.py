@@ -36,7 +36,7 @@ from tests.worker.scenes import (
 )
 from tests.worker.scenes import scene as scene
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 SHARDS = 3
 UNREAD = "not read until `overlay stream extend`"

@@ -221,7 +221,6 @@ def test_ctrl_c_while_following(folder: Path) -> None:
         assert process.stdout.read() == b"" and process.stderr.read() in (b"", told)  # the last two may lie behind it
 
 
-@pytest.mark.timeout(240)
 def test_ctrl_c_while_counting(folder: Path) -> None:
     """The bar on the terminal says how far it is; the count so far goes to stdout."""
     words = ("TRIPS", "--config", str(folder), "--follow", "--count")

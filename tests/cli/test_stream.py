@@ -15,7 +15,7 @@ from tests.worker.scenes import read_committed
 
 from .trips import DEADLINE_S, Trips, await_delivered, get_stream
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture

@@ -19,8 +19,6 @@ from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, produce, read_committed
 from tests.worker.scenes import scene as scene
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def list_kinds(scene: Scene, name: str) -> list[str]:
     """The advisories about a consumer, by the part of their subject that tells them apart."""

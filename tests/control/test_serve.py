@@ -41,8 +41,6 @@ from tests.worker.scenes import (
 )
 from tests.worker.scenes import scene as scene
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def stage(scene: Scene, new_topic: NewTopicFixture) -> tuple[Scene, str]:

@@ -26,8 +26,6 @@ from tests.worker.scenes import (
 )
 from tests.worker.scenes import scene as scene
 
-pytestmark = pytest.mark.timeout(240)
-
 PARTITIONS = 3
 
 

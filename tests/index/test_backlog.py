@@ -161,3 +161,13 @@ def test_chunks_that_were_merged() -> None:
     chunks.append(seal(CONFIG, [Record(30 + i, "a") for i in range(7)], 30, 60))
     backlog.learn(chunks)
     assert backlog.pending_at(60).count == 9 + 7
+
+
+def test_the_rest_of_a_chunk_is_left_out() -> None:
+    """No header tells how many were in it; from its end on all is known again."""
+    chunks = fill(3)
+    backlog = Backlog([Pattern("a")], 0)
+    backlog.learn(chunks)
+    backlog.advance(2, np.array([0, 1]))
+    backlog.skip(chunks, 10, was_read=False)
+    assert backlog.pending_at(30) == Ahead(6, True, True)

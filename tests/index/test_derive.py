@@ -293,6 +293,7 @@ def test_a_filter_without_types_is_not_asked() -> None:
     [
         ({"header": "subject"}, "p.subject = 'order.created'", "ANM"),
         ({"header": "subject"}, "p.subject LIKE 'order.%'", "ANM"),
+        ({"header": "subject"}, "p.subject LIKE 'new order.%'", "MMM"),  # no subject has a space
         ({"header": "subject"}, "p.subject LIKE 'order.c%'", "MNM"),
         ({"header": "subject"}, "p.subject IS NULL", "NNN"),
         ({"header": "subject"}, "p.subject = 'no subject'", "NNN"),

@@ -270,6 +270,15 @@ def test_codes_that_are_given_anew_lose_nothing() -> None:
     assert reader.sealer.flush() == plain.sealer.flush()
 
 
+def test_long_subjects_are_not_counted() -> None:
+    """A header stays small, and can be written, however long the subjects of its chunk are."""
+    for name in ("x" * 70_000 + "{}", "x" * 6_000 + "{}"):
+        reader = Reader(make_stream(index={"chunk_records": 1000}))
+        assert reader.read(make_log(4, 0, name)) == []
+        (header,) = reader.sealer.flush()
+        assert header.subjects is None and len(encode(header)) < 8_192
+
+
 def test_partitions_share_what_is_known_of_subjects() -> None:
     contents = Contents(PLAIN)
     addressing = Addressing(PLAIN.subject.rule, PLAIN.patterns)

@@ -99,6 +99,7 @@ def test_the_kernels_hash_the_same_terms(found: list[str], data: st.DataObject) 
 @example((1 << 63) - 1)
 @example(-(1 << 63))
 @example(1 << 63)
+@example(1 << 1023)
 def test_numbers_that_are_equal_are_one_term(number: int) -> None:
     term = property_term("x", number)
     try:

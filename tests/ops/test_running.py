@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 
 from tests.support.kafka import NewTopicFixture
@@ -15,8 +14,6 @@ from tests.support.waiting import wait_until
 from .checks import find_faults
 from .exposition import Exposition, read_exposition
 from .tree import list_queries
-
-pytestmark = pytest.mark.timeout(180)
 
 RECORDS = 60
 DEADLINE_S = 60

@@ -98,6 +98,15 @@ async def test_marks(client: AIOKafkaClient, topic: str) -> None:
             await check_mark(client, "S", (topic, 0), wrong, (0, 30), compacted=False)
 
 
+async def test_marks_of_a_compacted_topic(client: AIOKafkaClient, topic: str) -> None:
+    """Compaction changes what batches hold, not where they end, nor their epochs."""
+    right = (await glimpse(client, (topic, 0), 9)).mark
+    await check_mark(client, "S", (topic, 0), Mark(10, right.epoch, right.crc ^ 1), (0, 30), compacted=True)
+    for wrong in (Mark(10, right.epoch + 1, right.crc), Mark(8, right.epoch, right.crc)):
+        with pytest.raises(SourceChanged):
+            await check_mark(client, "S", (topic, 0), wrong, (0, 30), compacted=True)
+
+
 @pytest.mark.parametrize("good", range(7))
 async def test_chunks_are_void_above_the_last_that_holds(client: AIOKafkaClient, topic: str, good: int) -> None:
     chunks = load(stream(), [seal(stream(), [Record(5 * n, "a")], 5 * n, 5 * n + 5) for n in range(6)])

@@ -124,6 +124,28 @@ async def test_a_lane_waits_for_what_is_not_there_yet(
         await feed.close()
 
 
+async def test_a_lane_learns_that_the_log_ends_where_it_stands(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    await asyncio.to_thread(produce_values, bootstrap, topic, [b"a"])
+    feed = Feed(client)
+    try:
+        lane = await feed.open(topic, 0, 1)
+        async with asyncio.timeout(30):
+            await feed.changed.wait()
+        assert (lane.stable_end, lane.ready) == (1, None)
+        lane.seek(0)
+        assert (await read_lanes(feed, {lane: 1}))[lane] == [0]
+        lane.rest()
+        await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
+        other = await feed.open(topic, 0, 1)
+        assert (await read_lanes(feed, {other: 2}))[other] == [1]
+        assert lane.ready is None
+    finally:
+        await feed.close()
+
+
 async def test_a_position_that_the_log_does_not_have(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
 ) -> None:

@@ -21,6 +21,7 @@ from tests.worker.scenes import (
     Scene,
     Seen,
     Served,
+    await_caught_up,
     await_records,
     await_state,
     check_output,
@@ -95,6 +96,28 @@ def test_a_restart_goes_on(scene: Scene, new_topic: NewTopicFixture) -> None:
         found = reader.read()
     assert all(count(found)[sequence] == 1 for sequence in range(1, 6))
     rows(found)
+
+
+def test_a_consumer_that_was_away_is_given_again_what_it_had_not_acked(
+    scene: Scene, new_topic: NewTopicFixture
+) -> None:
+    """Its file is gone for a while. What the service remembers of it is kept, though its log of states is cut meanwhile."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    produce(scene.bootstrap, topic, ["a"] * 10)
+    more = ACKED | {"ack_wait": "2s"}
+    output = scene.add_consumer("S", "c", **more)
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        await_records(reader, 10)
+    scene.remove_consumer("c")
+    scene.add_consumer("S", "plain")
+    with serve(scene) as served:
+        await_caught_up(served, "plain")
+    scene.add_consumer("S", "c", **more)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        wait_until(lambda: min(count(reader.read())[n] for n in range(1, 11)) >= 2, 30, "all of it comes again")
+        say(scene, reader.seen)
+        await_acked(served, "c")
 
 
 def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic: NewTopicFixture) -> None:

@@ -6,16 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.deliver.state import ConsumerState
 from overlay.index.ledger import Ledger, Refusal
 from overlay.index.rounds import allocate
+from overlay.index.runs import Round, Run
+from overlay.scan import Decoder, make_plan
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
+from overlay.source.feed import Fetched, mark_after
 from overlay.source.mark import Mark, Source
 from overlay.worker.round.order import STEPS, plan_steps
 from overlay.worker.round.positions import Positions
+from overlay.worker.round.sequencing import cut
 from overlay.worker.round.tracks import Track
+from tests.oracle.batches import Record
+from tests.support.batches import build
 
 SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -165,3 +174,25 @@ def test_who_catches_up_joins_though_records_keep_coming() -> None:
         world.grow(dict.fromkeys(SOURCES, 1))
         world.run(dict.fromkeys(range(6), 100))
     assert all(len(some) == 1 for some in world.tracks().values())
+
+
+@pytest.mark.parametrize("good", [0, 5])
+def test_a_batch_that_cannot_be_read_is_come_to(good: int) -> None:
+    """The head comes to it with what lies before it, or else with nothing; so does a convoy that catches up."""
+    raw = [build([Record(i, 5, b"k", b"v")], base_offset=i) for i in range(good)]
+    old = bytearray(build([Record(good, 5, b"k", b"v")], base_offset=good))
+    old[16] = 1  # a format of long ago
+    data = np.frombuffer(b"".join([*raw, bytes(old)]), np.uint8)
+    found = split(data)
+    end = mark_after(found.batches, 0)
+    fetched = Fetched(0, data, found.batches, NO_ABORTS, 9, 0, end, found.base_offset)
+    assert (fetched.next_offset, fetched.reach) == (good, good + 1)
+    ledger = Ledger()
+    assert ledger.append(Round((Run("t", 0, 0, 9, 1),))) is Refusal.NONE
+    for tracks in (
+        [Track(Mark(0), sequenced=True, convoy=1)],
+        [Track(Mark(9), sequenced=True, convoy=1), Track(Mark(0), {("S", "c")}, convoy=2)],
+    ):
+        (step,) = plan_steps({("t", 0): tracks}, {tracks[-1]: fetched.reach}, ledger, 10).steps
+        pieces = Decoder(make_plan()).decode(cut(fetched, step.start, step.stop), step.start, stop=step.stop)
+        assert [type(piece).__name__ for piece in pieces] == ["Records"] * bool(good) + ["Malformed"]

@@ -309,3 +309,16 @@ def test_a_filter_that_leaves_out_chunks(position: int, wanted: list[int]) -> No
     ):
         outcome = pipeline.run([Task("S", SOURCE, fetched, at, NO_STOP, (reader,))], NOW)
         assert list(read_pending(outcome, reader).values()) == found
+
+
+def test_what_another_partition_leaves_out_is_not_ahead() -> None:
+    """A consumer with a filter leaps over a chunk of one partition; what it is given from another one tells of that."""
+    reader = replace(READERS[1], filter=compile_sql("n >= 0", CONFIG.properties))
+    index = TEN.make_index(CONFIG, [])
+    index.chunks[OTHER] = TEN.make_index(CONFIG, [4, 5]).of(SOURCE)
+    outlook = Outlook({"S": CONFIG}, {"S": index})
+    pipeline = Pipeline({"S": CONFIG}, {}, outlook=outlook)
+    task = Task("S", SOURCE, TEN.fetch(4, 5, 5), 8, NO_STOP, (reader,), convoy=1)
+    for position, wanted in ((0, [11, 10]), (8, [3, 2])):
+        outcome = pipeline.run([replace(task, others={OTHER: (position, 10)})], NOW)
+        assert list(read_pending(outcome, reader).values()) == wanted

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from overlay.metrics import Metrics
+from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
-from overlay.source.feed import Feed, Lane
+from overlay.scan.header import split
+from overlay.source.feed import Feed, Fetched, Lane
 from overlay.source.mark import Mark
 from overlay.worker.roster import Roster
 from overlay.worker.round.positions import Positions
@@ -130,15 +132,35 @@ def test_what_was_left_out_does_not_lie_ahead(scene: Scene, new_topic: NewTopicF
         assert (found["num_pending"], found["num_pending_is"]) == (0, "exact")
 
 
-def test_a_lane_that_was_led_past_what_its_track_needs_comes_back() -> None:
+def test_a_lane_goes_on_where_its_track_does() -> None:
     """A track leaps to where the index is made, and its lane to the end of the log; now both are one, and leave out nothing."""
     detours = Detours(cast(Roster, None), cast(Positions, None), cast(Metrics, None))
     lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
-    track = Track(Mark(15_799))
-    detours.lead(("S", ("t", 0)), track, lane, track.position)
+    track, place = Track(Mark(15_799)), ("S", ("t", 0))
+    detours.lead(place, track, lane, track.position)
     assert (lane.position, lane.size) == (15_799, None)
-    detours.lead(("S", ("t", 0)), track, lane, 16_000)  # of what it fetches some was read before
-    assert lane.position == 15_799
+    data = np.empty(0, np.uint8)
+    ready = Fetched(15_799, data, split(data).batches, NO_ABORTS, 16_000, 0, Mark(16_000))
+    for position, kept in ((15_799, True), (15_900, True), (16_000, False)):
+        lane.ready, lane.position = ready, 16_000
+        detours.lead(place, track, lane, position)
+        assert (lane.ready is ready, lane.position) == (kept, 16_000)
+    detours.lead(place, track, lane, 15_000)
+    assert lane.position == 15_000
+
+
+def test_a_lane_is_led_no_farther_than_its_track() -> None:
+    """Where a track stands it needs what comes: only what lies behind that may be left out."""
+    place = "S", ("t", 0)
+    track = Track(Mark(0), only=np.array([0, 20_000]), snapshot_end=50_000)
+    detours = Detours(cast(Roster, SimpleNamespace(indexes={})), Positions({place: [track]}), Metrics())
+    detours.plan(place, track)
+    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
+    track.mark = Mark(500)  # those who were ahead have moved on since the leap ended here
+    detours.lead(place, track, lane, 500)
+    assert lane.position == 500
+    detours.lead(place, track, lane, 600)
+    assert lane.position == 20_000
 
 
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -46,8 +48,6 @@ from tests.worker.scenes import (
 )
 from tests.worker.test_indexes import await_indexed
 from tests.worker.test_pipeline import make_fetched
-
-pytestmark = pytest.mark.timeout(180)
 
 PLACES = ("a.x", "a.y", "b.x", "b.y")
 
@@ -387,6 +387,40 @@ def test_standings_are_renewed() -> None:
     rounds, given_out = sequencing.give_out(again, RENEW_MS + 1)
     assert len(rounds) == 2 and given_out == {"S": 5}  # the renewal takes a sequence
     assert ledger.end_of(("u", 0)) == 1 and ledger.sequence_of(("t", 0), np.arange(3)).tolist() == [1, 4, 0]
+
+
+def test_ledgers_of_idle_streams_are_renewed() -> None:
+    """Nothing comes for longer than the index topic keeps its records: what is known stays known."""
+    ledger = Ledger()
+    sequencing = Sequencing({"S": ledger, "ELSEWHERE": Ledger()}, {"S": "i"})
+    first = make_fetched(build([Record(0, 5, b"k", b"v")], base_offset=0), 0)
+    sequencing.give_out([Task("S", ("t", 0), first, 0, NO_STOP, (), sequenced=True)], 0)
+    assert sequencing.give_out([], RENEW_MS - 1) == ([], {})
+    rounds, given_out = sequencing.give_out([], RENEW_MS)
+    assert (len(rounds), given_out, ledger.end_of(("t", 0))) == (1, {}, 1)
+    assert sequencing.give_out([], RENEW_MS + 1) == ([], {})
+
+
+def test_who_begins_at_a_time_is_given_nothing_from_before(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """A backlog gets its sequences one partition after the other, and a consumer with acks stands at one sequence in all."""
+    topic = new_topic(partitions=3)
+    write(scene, topic, 30)
+    time.sleep(0.01)  # the clock has moved on
+    since = datetime.now(UTC)
+    write(scene, topic, 30, seed=1)
+    add_stream(scene, topic)
+    begin = {
+        "deliver_policy": "by_start_time",
+        "opt_start_time": since.isoformat(),
+        "ack_policy": "explicit",
+        "ack_wait": "60s",
+    }
+    output = scene.add_consumer("S", "acked", "a.*", **begin, max_ack_pending=1_000)
+    wanted = [record for record in want(scene, [topic], "a.*") if record.timestamp >= since.timestamp() * 1_000]
+    for _ in range(2):  # and is given no more after a restart
+        with serve(scene) as served:
+            await_caught_up(served, "acked")
+    check_in_order(read_committed(scene.bootstrap, output), wanted, read_ledger(scene), "acked")
 
 
 def test_rounds_of_a_busy_stream_linger() -> None:

@@ -39,12 +39,11 @@ class Parking:
         return full, self.positions.drop_empty() if full else []
 
     def come_back(self) -> list[tuple[Place, Track]]:
-        """Have those go on who have room again; the tracks that are new."""
-        before = {track for _, track in self.positions.all()}
+        """Have those go on who have room again; the tracks they are on, new ones and others."""
         waiting = self.positions.parked.keys() - self.clerk.find_held(FULL // 4)
         for consumer in waiting:
             outlet = self.readers[consumer].outlet
             ordered = consumer[0] in self.positions.ordered
             self.positions.unpark(consumer, careful=ordered and outlet is not None and not outlet.transactional)
         self.returned |= waiting
-        return [(place, track) for place, track in self.positions.all() if track not in before] if waiting else []
+        return [(place, track) for place, track in self.positions.all() if track.members & waiting]

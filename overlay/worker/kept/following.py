@@ -19,7 +19,8 @@ class Following:
         """Begin to fetch what comes to the index topics."""
         for stream in self.roster.ledgers.keys() - self.roster.heads.keys():
             topic, position = self.roster.ledger_topics[stream], self.roster.indexes[stream].position
-            self._lanes[stream] = await feed.open(topic, 0, position)
+            lane = self._lanes[stream] = await feed.open(topic, 0, position)
+            lane.urgent = True  # what lies ready of the stream's partitions may wait for nothing but this
 
     def read(self) -> None:
         """Take in what has come. Raises SourceUnavailable when the topic is not the one that was read."""

@@ -88,7 +88,9 @@ def find_trouble(opening: Opening, state: ShardState, roster: Roster) -> str:
 
 
 def _has_delivered(stream: str, state: ShardState, roster: Roster) -> bool:
-    """Whether some position of the stream's lies beyond the log's start."""
+    """Whether a consumer was given something, or some position of the stream's lies beyond the log's start."""
+    if any(known.sequence for (name, _), known in state.consumers.items() if name == stream):
+        return True
     own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
     shared = [(source, mark) for (name, source), mark in state.cursors.items() if name == stream]
     return any(mark.position > roster.starts.get(source, 0) for source, mark in (*own, *shared))

@@ -141,9 +141,13 @@ class Outlook:
                 continue
             place = stream, source
             known = self._backlogs.setdefault(place, {})
-            if reader.id not in known or known[reader.id].position > position:
-                known[reader.id] = self._make_backlog(place, reader, position, chunks)
-            sight = self._look(known[reader.id], source, end)
+            backlog = known.get(reader.id)
+            if backlog is None or not min(position, int(chunks.first_offset[0])) <= backlog.position <= position:
+                backlog = known[reader.id] = self._make_backlog(place, reader, position, chunks)
+            elif backlog.position < position:
+                backlog.learn(chunks)
+                backlog.skip(chunks, position, was_read=reader.takes_all)
+            sight = self._look(backlog, source, end)
             count, is_exact = count + sight.count, is_exact and sight.is_exact and end >= 0
         return Sight(count, is_exact, 0)
 
@@ -230,7 +234,7 @@ class View:
         else:
             backlog.learn(chunks)
             if backlog.position < self._position:
-                backlog.skip(chunks, self._position, was_read=reader.filter is None and reader.values is None)
+                backlog.skip(chunks, self._position, was_read=reader.takes_all)
         return backlog
 
     def _look_past_snapshot(self, reader: Reader, offset: int, only: Ints) -> Sight:

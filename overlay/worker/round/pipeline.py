@@ -57,6 +57,11 @@ class Reader:
     letters: Outlet | None = None
     """Where messages go that are given up: without a machine, those that the output can never take. None: it stops at them."""
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether it wants every record of its subjects."""
+        return self.filter is None and self.values is None
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -121,6 +126,8 @@ class Outcome:
     """Records by stream."""
     unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Records by stream and reason."""
+    unsequenced: Counter[str] = field(default_factory=Counter)
+    """Records by stream that consumers with machines wanted, and cannot have since no ledger knows their sequence."""
     corruptions: list[Corruption] = field(default_factory=list)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp, in ms, of the last record given to each consumer."""
@@ -297,6 +304,7 @@ class Pipeline:
         """Keep what machines want, once for all of them."""
         rows = distinct(np.concatenate(list(wanted.values())))
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
+        outcome.unsequenced[task.stream] += int((sequences == 0).sum())
         rows, sequences = rows[sequences > 0], sequences[sequences > 0]
         if not rows.size:
             return

@@ -152,7 +152,9 @@ class Positions:
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         own = self.own(consumer)
         snapshot = {s: end for s, end in self.snapshots[consumer].items() if s in own and own[s].position < end}
-        floor = {s: at for s, at in self.floors[consumer].items() if at > self._position(consumer, s)}
+        # by sequences a consumer may have to step back to below its floor (open_positions)
+        kept = consumer[0] in self.ordered
+        floor = {s: at for s, at in self.floors[consumer].items() if kept or at > self._position(consumer, s)}
         return ConsumerState(self.sequences[consumer], own, snapshot, floor)
 
     def is_alone(self, consumer: ConsumerId) -> bool:

@@ -70,17 +70,20 @@ class Sequencing:
     _renewed: dict[str, int] = field(default_factory=dict)
 
     def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[Outgoing], dict[str, int]]:
-        """Sequences for what has been read, as records of the ledgers, and the next one of each. `now`: ms since 1970."""
+        """Sequences for what has been read, as records of the ledgers, and the next one of each. `now`: ms since 1970.
+
+        Ledgers of which nothing has been read are renewed in time as well: retention may take their last round.
+        """
         taken: dict[str, dict[Source, tuple[int, Mark]]] = defaultdict(dict)
         for each in readings:
             if each.sequenced:
                 end = min(each.stop, each.fetched.next_offset)
                 taken[each.stream][each.source] = each.position, find_mark(each.fetched, end)
         rounds: list[Outgoing] = []
-        for stream, parts in taken.items():
+        for stream in self.topics.keys() & self.ledgers.keys():
             ledger = self.ledgers[stream]
             for make in (self._renew, self._allocate):
-                round = make(stream, parts, now)
+                round = make(stream, taken.get(stream, {}), now)
                 if round is not None:
                     refusal = ledger.append(round)
                     assert not refusal, (stream, round, refusal)
