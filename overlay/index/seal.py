@@ -57,7 +57,7 @@ class Sealer:
         ends, sizes = (np.empty(batches.size, np.int64) for _ in range(2))
         # columns by themselves: numba takes far longer to recognise an array of records than this kernel does to run
         spans = batches["base_offset"], batches["last_offset"], batches["at"], batches["end"]
-        low, high, self._draft.is_whole = _measure(*spans, self.position, after, offsets, ends, sizes)
+        low, high, is_whole = _measure(*spans, self.position, after, offsets, ends, sizes)
         batches, ends, sizes = batches[low:high], ends[low:high], sizes[low:high]
         vocabulary = self._contents.vocabulary(piece.dictionary)
         full = []
@@ -68,6 +68,7 @@ class Sealer:
             row, first = int(ends[last]), last + 1
             self._draft = self._draft.begin(int(batches[last]["last_offset"]) + 1)
         self._draft.add(piece, vocabulary, row, len(piece.records), batches[first:], now)
+        self._draft.is_whole = is_whole
         self.position = after
         return full
 

@@ -110,6 +110,34 @@ def test_the_index_follows_its_file(scene: Scene, new_topic: NewTopicFixture) ->
     check_chunks(await_indexed(scene, topic, end), scene, topic)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_small_chunks_are_merged_when_a_service_starts(
+    scene: Scene, new_topic: NewTopicFixture, partitions: int
+) -> None:
+    """Larger chunks are wanted than before: their headers become fewer, and say what they said, for old readers as well."""
+    topic = new_topic(partitions=partitions)
+    add_stream(scene, topic, index={"chunk_records": 20})
+    for partition in range(partitions):
+        for _ in range(14):
+            produce(scene.bootstrap, topic, PLACES * 5, partition=partition)
+    with serve(scene, wait=False):
+        before = [await_indexed(scene, topic, 280, partition) for partition in range(partitions)]
+    add_stream(scene, topic, index={"chunk_records": 200})
+    output = scene.add_consumer("S", "c", "a.*")
+    for merges in (True, False):  # and once is enough
+        written = len(read_committed(scene.bootstrap, index_topic(scene.prefix, "S")))
+        with serve(scene) as served:
+            await_caught_up(served, "c")
+            chunks = [await_indexed(scene, topic, 280, partition) for partition in range(partitions)]
+        for partition in range(partitions):
+            check_chunks(chunks[partition], scene, topic, partition=partition)
+        assert sum(map(len, chunks)) < sum(map(len, before)) / 2
+        records = read_committed(scene.bootstrap, index_topic(scene.prefix, "S"))[written:]
+        assert any((record.key or b"").endswith(b" 0") for record in records) == merges
+    source = expect(read_committed(scene.bootstrap, topic), ["a.*"], prefix="")
+    assert len(read_committed(scene.bootstrap, output)) == len(source) == 140 * partitions
+
+
 def test_retention_takes_chunks_along(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     end = write_bursts(scene, topic, 8)

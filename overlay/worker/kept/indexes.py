@@ -24,6 +24,7 @@ from overlay.source.mark import Mark, Source
 from ..roster import Roster
 from ..round.positions import Place
 from . import ledgers
+from .merging import merge_small
 
 log = get_logger(__name__)
 
@@ -84,6 +85,7 @@ async def open_indexes(
         roster.indexes[name] = index
         if is_kept:
             roster.index_topics[name] = topic
+            roster.opening += await merge_small(client, admin, topic, index, marks)
             resumes |= {(name, source): mark for source, mark in marks.items()}
     return resumes
 

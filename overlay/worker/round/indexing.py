@@ -8,7 +8,7 @@ index stands is nowhere but in the index topic: after a restart it goes on behin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,19 +100,25 @@ class Indexing:
             for stream, headers in due.items()
             for each in headers
         ]
-        batches = [batch for stream, headers in due.items() for batch in _pack(self._topics[stream], headers, now)]
+        batches = [
+            batch
+            for stream, headers in due.items()
+            for batch in pack(self._topics[stream], (Record(*encode(header)) for header in headers), now)
+        ]
         for headers in due.values():
             headers.clear()
         return sealed, batches
 
 
-def _pack(topic: str, headers: list[Header], now: int) -> list[Outgoing]:
-    packs: list[list[Record]] = [[]]
-    size = 0
-    for key, value in map(encode, headers):
-        if packs[-1] and size + len(value) > BATCH_BYTES:
+def pack(topic: str, records: Iterable[Record], now: int) -> list[Outgoing]:
+    """Records of an index topic as batches. `now`: ms since 1970."""
+    packs: list[list[Record]] = []
+    room = 0
+    for record in records:
+        size = len(record.key or b"") + len(record.value or b"")
+        if not packs or size > room:
             packs.append([])
-            size = 0
-        packs[-1].append(Record(key, value))
-        size += len(key) + len(value)
-    return [Outgoing(topic, 0, encode_records(pack, now)) for pack in packs]
+            room = BATCH_BYTES
+        packs[-1].append(record)
+        room -= size
+    return [Outgoing(topic, 0, encode_records(some, now)) for some in packs]

@@ -152,7 +152,7 @@ def _follow(
     for track in tracks:
         if not track.convoy and track in fetched_to:
             stop = min(fetched_to[track], head.position)
-            if stop == head.position:
-                held.add(source)
             if stop > track.position:
+                if stop == head.position:
+                    held.add(source)
                 yield Step(source, track, track.position, stop)

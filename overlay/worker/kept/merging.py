@@ -1,0 +1,107 @@
+"""Merging what lies small side by side in an index, when it is opened: see overlay/index/merge.py for what may merge.
+
+Which chunks would fit into one with a neighbour is seen in memory. Their headers are read from the index topic once more, for
+memory keeps no whole ones; so a few small chunks are left as they are. The last chunk of a partition, which still grows, is
+not among them.
+
+The merged headers are written in the transaction in which a session begins, and the keys of those they replace are deleted
+there. Whoever reads the index topic sees all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.admin import Admin
+from overlay.clock import now_ms
+from overlay.config.stream import IndexConfig
+from overlay.deliver.outbox import Outgoing
+from overlay.deliver.record import Record
+from overlay.errors import SourceChanged
+from overlay.index.chunk import Header
+from overlay.index.chunks import Chunks
+from overlay.index.encode import decode, decode_key, encode, encode_key, parse_values
+from overlay.index.merge import Merged, merge
+from overlay.logs import get_logger
+from overlay.scan.columns import Ints
+from overlay.source.index import Index
+from overlay.source.mark import Mark, Source
+from overlay.source.span import read_records
+
+from ..round.indexing import pack
+
+log = get_logger(__name__)
+
+LEAST_PART = 0.01
+"""Of an index's chunks, so many have to be small for their headers to be read again."""
+
+
+async def merge_small(
+    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[Source, Mark]
+) -> list[Outgoing]:
+    """Merge the small chunks of an index that is kept here; what is to be written of it. `resumes`: where indexing goes on.
+
+    Raises SourceUnavailable.
+    """
+    config = index.stream.index
+    small = {source: find_small(index.of(source), config, mark.position) for source, mark in resumes.items()}
+    wanted = {(source, first) for source, found in small.items() for first in found.tolist()}
+    if len(wanted) < LEAST_PART * sum(map(len, index.chunks.values())) or not wanted:
+        return []
+    headers = await _read_headers(client, admin, topic, index, wanted)
+    records = list[Record]()
+    for source, found in small.items():
+        held = [header for first in found.tolist() if (header := headers.get((source, first))) is not None]
+        merged = list(merge(held, config))
+        if merged:
+            index.of(source).extend(parse_values([encode(one.header)[1] for one in merged]), np.arange(len(merged)))
+            records += _write(merged)
+            log.info(
+                "small chunks merged", partition=f"{source[0]}-{source[1]}", into=len(merged),
+                chunks=sum(len(one.replaced) for one in merged),
+            )  # fmt: skip
+    return pack(topic, records, now_ms())
+
+
+def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
+    """The first offsets of chunks, wholly below `stop`, that would fit into one with a neighbour."""
+    first, after = chunks.first_offset, chunks.next_offset
+    fits = (first[1:] == after[:-1]) & (after[1:] <= stop)
+    fits &= chunks.records[1:] + chunks.records[:-1] <= config.chunk_records
+    fits &= chunks.bytes[1:] + chunks.bytes[:-1] <= config.chunk_bytes
+    small = np.zeros(len(chunks), np.bool_)
+    small[1:] |= fits
+    small[:-1] |= fits
+    found: Ints = first[small]
+    return found
+
+
+async def _read_headers(
+    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[Source, int]]
+) -> dict[tuple[Source, int], Header]:
+    """The headers of some chunks as they hold now, by partition and first offset; none where the topic cannot be read."""
+    first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+    headers = dict[tuple[Source, int], Header]()
+    try:
+        async for _, key, value in read_records(client, topic, 0, first, index.position):
+            named = decode_key(key) if key is not None else None
+            if named is None or (place := (named[:2], named[2])) not in wanted:
+                continue
+            header, chunks = decode(value), index.of(place[0])
+            row = chunks.find(place[1])
+            if isinstance(header, Header) and row >= 0 and header.next_offset == chunks.next_offset[row]:
+                headers[place] = header
+    except SourceChanged as error:
+        log.warning("small chunks are not merged", reason=str(error))
+        return {}
+    return headers
+
+
+def _write(merged: list[Merged]) -> Iterator[Record]:
+    for one in merged:
+        yield Record(*encode(one.header))
+        for header in one.replaced[1:]:
+            yield Record(encode_key(header.topic, header.partition, header.first_offset), None)
