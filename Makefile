@@ -42,7 +42,7 @@ test: $(STAMP) ## lint, then every test but the long ones
 test-long: $(STAMP) ## every test, with many more rounds: fuzzing, kill -9
 	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@echo "pytest, long"
-	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
+	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 OVERLAY_COMINGS=40 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "ruff check"
