@@ -13,6 +13,7 @@ from overlay.consumer.acks import acks_topic
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.deliver.replies import Address
+from overlay.worker.acks.clerk import Clerk
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -50,6 +51,13 @@ def rows(records: Sequence[Seen]) -> list[tuple[int, int]]:
     """Stream sequence and deliveries, in order of the consumer sequence."""
     assert [record.token.consumer_sequence for record in records] == list(range(1, len(records) + 1))
     return [(record.token.sequence, record.token.deliveries) for record in records]
+
+
+def await_clerk(served: Served) -> Clerk:
+    """Who serves the machines of the only shard."""
+    found = wait_until(lambda: next((each.clerk for each in served.service.sessions), None), 30, "machines are served")
+    assert found is not None
+    return found
 
 
 def await_acked(served: Served, name: str) -> None:
@@ -235,9 +243,7 @@ def test_a_pull_is_answered_on_the_reply_topic(scene: Scene, new_topic: NewTopic
     scene.add_consumer("S", "c", deliver_subject="", ack_policy="explicit", max_batch=5)
     produce(scene.bootstrap, topic, ["a"] * 8)
     with serve(scene) as served, CommittedReader(scene.bootstrap, inbox) as reader:
-        (session,) = served.service.sessions
-        clerk, reply = session.clerk, str(Address(inbox, b"7"))
-        assert clerk is not None
+        reply, clerk = str(Address(inbox, b"7")), await_clerk(served)
         served._loop.call_soon_threadsafe(clerk.order, ("S", "c"), Pulled(PullRequest(batch=2), reply))
         first = await_records(reader, 2)
         assert rows(first) == [(1, 1), (2, 1)]
