@@ -98,6 +98,8 @@ class ShardState:
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     generation: int = -1
     acks: dict[tuple[str, Source], int] = field(default_factory=dict)
+    length: int = 0
+    """Records of the log that it was read from."""
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
     """Records of each consumer's machine in order, as far as they were read; whoever runs the machines takes them out."""
 
@@ -133,8 +135,9 @@ class ShardState:
 
         `starts`: the stream's partitions, and where to stand in those that the consumer has no position in yet.
         """
-        own = {source: self.mark_of(consumer, source) or Mark(first) for source, first in starts.items()}
-        return replace(self.consumers[consumer], own=own)
+        known = self.consumers[consumer]
+        now = {source: self.mark_of(consumer, source) or Mark(first) for source, first in starts.items()}
+        return replace(known, own={**known.own, **now})
 
     def checkpoint(self) -> Delta:
         """Everything, as one record."""

@@ -97,6 +97,8 @@ class Desk:
 
     def __init__(self, seats: Mapping[ConsumerId, Seat], printing: Printing, larder: Larder | None = None) -> None:
         self.seats = dict(seats)
+        self.tells_all = False
+        """Whether the next step is to say everything of all machines, moved or not."""
         self.larder = larder or Larder()
         self._printing = printing
         self._effects: dict[ConsumerId, list[Effect]] = {}
@@ -280,7 +282,8 @@ class Desk:
     def _remember(self, work: Work) -> None:
         """Put the machines' state beside the batches: what changed, or everything when the changes have grown beyond it."""
         seats = self.seats.values()
-        if sum(seat.logged for seat in seats) > max(LEAST_LOG, sum(seat.base for seat in seats)):
+        if self.tells_all or sum(seat.logged for seat in seats) > max(LEAST_LOG, sum(seat.base for seat in seats)):
+            self.tells_all = False
             work.records = {consumer: seat.take_checkpoint() for consumer, seat in self.seats.items()}
             work.is_checkpoint = True
         else:

@@ -146,7 +146,9 @@ class Decoder:
             data = buf[int(batch["at"]) + HEADER_SIZE : int(batch["end"])]
             after = self._arena.put(filled, codec, data) if data.size else filled
             if isinstance(after, Fault):
-                return self._arena.buf, count, after
+                # what does not fit beside others may fit alone
+                is_full = after is Fault.TOO_LARGE and count > 0
+                return self._arena.buf, count, Fault.NONE if is_full else after
             batches["data_at"][count], batches["data_end"][count] = filled, after
             filled, count = after, count + 1
         return self._arena.buf, count, Fault.NONE

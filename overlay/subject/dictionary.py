@@ -31,6 +31,8 @@ Codes = npt.NDArray[np.int32]
 REASONS = tuple(Unaddressed)
 """A record with code -1 - i could not be addressed for REASONS[i]."""
 
+LIMIT_BYTES = 64 << 20
+"""Of the fields that are stored in one generation."""
 _EMPTY = -1
 _STORED_ROW = 4  # bytes before each stored field: its size
 _GROUP = 8
@@ -93,7 +95,7 @@ class Dictionary:
 
         All codes of one call belong to one generation.
         """
-        if self._tuples >= self._limit:
+        if self._tuples >= self._limit or self._stored_at[self._tuples] >= LIMIT_BYTES:
             self.generation += 1
             self._clear()
         tuples = np.empty(at.shape[1], np.int32)

@@ -47,6 +47,8 @@ QUEUE_BYTES = 16 << 20
 QUEUE_ROUNDS = 2
 """Nor while so many wait: what comes meanwhile makes one large batch instead of many small ones with a request each."""
 CHECKPOINT_EVERY = 1_000
+TELL_ALL_EVERY = 10_000
+"""Records of the state after which machines that have nothing new to say have to say everything."""
 
 
 @dataclass(slots=True)
@@ -117,6 +119,13 @@ class Commits:
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
     _written: int = 0
+    since_all: int = 0
+    """Records of the state since the last one below which all was let go of."""
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether it is time for a round that tells everything of all machines: without it the state's log only grows."""
+        return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
     async def open(self, everything: Delta, opening: Sequence[Outgoing] = ()) -> None:
         """Write where everyone stands, and what ledgers begin with, before anything is delivered."""
@@ -125,6 +134,8 @@ class Commits:
 
     async def put(self, done: Round) -> None:
         """Take a round in, and wait while too much is waiting to be sent."""
+        if done.is_checkpoint:
+            self.since_all = 0
         self._queued += done.size
         self._queue.put_nowait(done)
         if done.plain is not None and not done.transactional:
@@ -285,6 +296,7 @@ class Commits:
             machines = [*machines, *self.state.list_machines()]
         offset, offsets = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches, machines)
         self._written += 1
+        self.since_all += 1
         if tells_all:
             await self._forget_below(offset)
         return offsets

@@ -379,7 +379,8 @@ def open_positions(roster: Roster, state: ShardState, indexed: Mapping[Place, Ma
         sources = roster.sources[consumer[0]].partitions
         marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
         if reader.has_machine and consumer[0] in roster.ledgers:
-            marks = _step_back(marks, state.consumers[consumer].own, roster.ledgers[consumer[0]])
+            own = {source: mark for source, mark in state.consumers[consumer].own.items() if source in marks}
+            marks = _step_back(marks, own, roster.ledgers[consumer[0]])
         # who keeps the ledger knows sequences before they are committed, and only transactions keep them to themselves
         careful = consumer[0] in roster.heads and reader.outlet is not None and not reader.outlet.transactional
         positions.enlist(consumer, state.consumers[consumer], marks, careful=careful)

@@ -154,6 +154,7 @@ class Shard:
                     self._note_outcome,
                     self._note_commit,
                     roster.output_partitions,
+                    since_all=state.length,
                 ),
                 plain=await self._open_plain(roster, closing),
             )

@@ -55,10 +55,20 @@ def list_sources(
             )
         found.extend((entry.topic, p) for p in wanted)
     identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
-    before = [source for source in _known_partitions(stream, state) if source in found]
+    known_partitions = _known_partitions(stream, state)
+    before = [source for source in known_partitions if source in found]
+    if known_partitions and not before and not is_extended:
+        raise SourceChanged(
+            f"the stream was read from {_name(known_partitions)} and is now to be read from {_name(found)}: its sequences are"
+            f" those of another log. Run `overlay stream reset {stream.name}` to start anew"
+        )
     if len(before) == 1 and len(found) > 1 and not is_extended:
         return Sources(tuple(before), identities, tuple(s for s in found if s not in before))
     return Sources(tuple(found), identities)
+
+
+def _name(sources: list[Source]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sources[:3]) + (", ..." if len(sources) > 3 else "")
 
 
 def _known_partitions(stream: StreamConfig, state: ShardState) -> list[Source]:

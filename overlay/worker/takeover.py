@@ -30,7 +30,13 @@ log = get_logger(__name__)
 
 READS = 5
 """How often a shard's state is read that is trimmed meanwhile."""
-STATE_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+STATE_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    # a checkpoint is one record, with some 40 bytes for each position
+    "max.message.bytes": str(16 << 20),
+}
 
 
 def state_topic(prefix: str) -> str:
@@ -94,6 +100,7 @@ async def take_over(
                 f"shard {shard} is not ours any more (its state is of generation {state.generation}); leaving it alone"
             )
         state.apply(Delta(generation=generation))
+        state.length = count
         log.info("shard taken over", shard=shard, generation=generation, state_records=count)
     except BaseException:
         await transactions.close()

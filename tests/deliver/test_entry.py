@@ -47,3 +47,10 @@ def test_sizes_are_not_guessed_too_low(given: list[Entry]) -> None:
     for outgoing in press_entries(given, NOW):
         mine = [entry for entry in given if (entry.topic, entry.partition) == (outgoing.topic, outgoing.partition)]
         assert outgoing.batch.size - 61 <= sum(entry.size for entry in mine)
+
+
+def test_what_is_large_is_compressed() -> None:
+    """A checkpoint is one record, and may be larger than its topic takes."""
+    (outgoing,) = press_entries([Entry("state", Record(None, b"[1, 2, 3]" * 200_000))], NOW)
+    assert len(outgoing.batch.build()) < 100_000
+    assert len(decode(outgoing).records[0].value or b"") == 1_800_000

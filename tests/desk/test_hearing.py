@@ -74,10 +74,10 @@ def expect(records: Sequence[Record]) -> tuple[dict[str, list[Row]], Counter[str
                 refused[Flaw.UNKNOWN] += 1
             continue
         found = parse_ack(token, record.value or b"")
+        if token.startswith(b"$JS.ACK.S.b."):
+            continue  # those of the stream's other consumers are not looked at, whatever else they may be
         if isinstance(found, Garbage):
-            # those of the stream's other consumers are not looked at
-            if not token.startswith(b"$JS.ACK.S.b."):
-                refused[found.flaw] += 1
+            refused[found.flaw] += 1
             continue
         stream, name = (found.stream, found.consumer) if isinstance(found, RangeAck) else named(found)
         if stream != "S" or name not in (*MINE, *OTHERS):

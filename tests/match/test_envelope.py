@@ -90,3 +90,16 @@ def test_an_unknown_column_is_refused() -> None:
     piece, codes, dictionary = scan([Record(0, 0, None, None, [])])
     with pytest.raises(ValueError, match="no such envelope column: colour"):
         envelope(piece, np.zeros(1, np.int64), codes, dictionary, "flights", 3, ["colour"], True)
+
+
+def test_large_fields_begin_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few they are: what is remembered of them is bounded by bytes as well."""
+    monkeypatch.setattr("overlay.subject.dictionary.LIMIT_BYTES", 5_000)
+    dictionary = Dictionary(RULE, "flights", 3, bool)
+    for at in range(20):
+        records = [Record(at, 1, b"", b"", [(b"origin", b"%d" % at + b"x" * 900)])]
+        for piece in Decoder(make_plan([ORIGIN])).decode(np.frombuffer(build(records, base_offset=at), np.uint8)):
+            assert isinstance(piece, Records)
+            for code in dictionary.encode(piece.buf, piece.at, piece.size):  # the last slice of a fetch has none
+                assert dictionary.subjects[code] == f"flights.{at}" + "x" * 900
+    assert dictionary.generation == 3 and len(dictionary.subjects) <= 6

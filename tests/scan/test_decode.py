@@ -156,3 +156,10 @@ def test_a_large_record() -> None:
         reading = read_scan(as_array(make.build([record], base_offset=3, codec=codec) + AFTER), _decoder(1000))
         assert reading.seen[0] == record
         assert len(reading.seen) == 2
+
+
+def test_batches_that_fit_only_alone() -> None:
+    """Whether a batch can be read does not depend on those beside it."""
+    records = [Record(at, 9, b"k", bytes(3 << 20), []) for at in range(3)]
+    buf = b"".join(make.build([record], base_offset=record.offset, codec=4) for record in records)
+    assert read_scan(as_array(buf), _decoder(8 << 20)).seen == records

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 
+from overlay.cli import overlay
 from overlay.config import load
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
@@ -309,3 +311,9 @@ def _find_ends(served: Served, topics: Iterable[str]) -> dict[str, int]:
             ends[f"{topic}-{partition}"] = client.get_watermark_offsets(TopicPartition(topic, partition), 30)[1]
     client.close()
     return ends
+
+
+def reset_stream(scene: Scene) -> None:
+    """Begin the stream S anew, as an operator does."""
+    done = CliRunner().invoke(overlay, ["stream", "reset", "S", "--config", str(scene.folder), "--yes"])
+    assert done.exit_code == 0, done.output

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.transaction import Transactions
@@ -20,6 +21,7 @@ from tests.worker.scenes import (
     CommittedReader,
     Scene,
     await_records,
+    await_state,
     check_output,
     expect,
     produce,
@@ -114,3 +116,28 @@ def test_what_can_be_read_is_counted_before_its_position_is_written(
         await_records(reader, 51)
     found = read_committed(scene.bootstrap, output)
     check_output(found, expect(read_committed(scene.bootstrap, topic), ()), stream="S", consumer="c")
+
+
+def test_a_machine_that_has_nothing_to_say_does_not_keep_the_log_of_states(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its neighbour's positions leave behind is let go of, and the machine is there after a restart."""
+    monkeypatch.setattr("overlay.worker.commits.TELL_ALL_EVERY", 5)
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "quiet", deliver_subject="", ack_policy="explicit")
+    scene.add_consumer("S", "busy")
+    reader = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": "low"})
+    state, lows = TopicPartition(scene.state_topic, 0), list[int]()
+
+    def is_trimmed() -> bool:
+        produce(scene.bootstrap, topic, ["a"])
+        low, _ = reader.get_watermark_offsets(state, 10)
+        lows.append(low)
+        return len(set(lows)) > 2
+
+    with serve(scene):
+        wait_until(is_trimmed, 60, "the log of states begins later than before, twice")
+    with serve(scene) as served:
+        await_state(served, "quiet", lambda found: found.get("acks", {}).get("num_pending", 0) > 0, "has messages")
+    reader.close()

@@ -223,3 +223,17 @@ def test_what_is_written_leads_back_to_where_everyone_stands(
         for consumer, position in now.items():
             mark = state.mark_of(consumer, SOURCE)
             assert mark is not None and mark.position == position
+
+
+def test_a_partition_that_its_stream_does_not_have_for_a_while() -> None:
+    """Whoever was behind there is so still when it is back, served meanwhile or not."""
+    here, gone, consumer, absent = ("a", 0), ("b", 0), ("S", "c"), ("S", "absent")
+    state = ShardState({("S", here): Mark(500), ("S", gone): Mark(1_000)}, {})
+    state.consumers |= {each: ConsumerState(7, {gone: Mark(100)}, {}, {gone: 200}) for each in (consumer, absent)}
+    positions = Positions()
+    positions.enlist(consumer, state.consumers[consumer], {here: Mark(500)})
+    state.apply(positions.everything())
+    state.consumers[absent] = state.pin(absent, {here: 0})
+    assert [state.mark_of(each, gone) for each in (consumer, absent)] == [Mark(100)] * 2
+    assert state.consumers[consumer].floor == {gone: 200}
+    assert state.mark_of(absent, here) == Mark(500)

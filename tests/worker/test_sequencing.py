@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay import open as open_client
-from overlay.cli import overlay
 from overlay.client.bounds import NoSequence
 from overlay.index.ledger import Ledger
 from overlay.index.rounds import Standing, allocate
@@ -44,6 +42,7 @@ from tests.worker.scenes import (
     expect,
     produce,
     read_committed,
+    reset_stream,
     serve,
 )
 from tests.worker.test_indexes import await_indexed
@@ -152,11 +151,6 @@ def make_again(bootstrap: str, topic: str, partitions: int) -> None:
     wait_until(make, DEADLINE_S, f"{topic} is there again")
 
 
-def reset(scene: Scene) -> None:
-    done = CliRunner().invoke(overlay, ["stream", "reset", "S", "--config", str(scene.folder), "--yes"])
-    assert done.exit_code == 0, done.output
-
-
 @pytest.mark.usefixtures("quiet_logs")
 def test_an_index_topic_deleted_under_us(scene: Scene, new_topic: NewTopicFixture) -> None:
     """Nobody knows the sequences any more: nothing is delivered until the operator gives them up."""
@@ -174,7 +168,7 @@ def test_an_index_topic_deleted_under_us(scene: Scene, new_topic: NewTopicFixtur
     with serve(scene, wait=False) as served:
         await_stop(served, "the ledger of stream S is not to be had")
         assert len(read_committed(scene.bootstrap, output)) == before
-        reset(scene)
+        reset_stream(scene)
         wanted = want(scene, [topic])
         with CommittedReader(scene.bootstrap, output) as reader:
             found = await_records(reader, before + len(wanted))[before:]
@@ -206,7 +200,7 @@ def test_the_last_round_cannot_be_read(scene: Scene, new_topic: NewTopicFixture)
     with serve(scene, wait=False) as served:
         await_stop(served, "cannot be read, and it may have given out sequences of stream S")
         delete_topic(scene.bootstrap, index)
-        reset(scene)
+        reset_stream(scene)
         wait_until(lambda: served.stream("S")["state"] == "running", DEADLINE_S, "the stream runs again")
 
 
@@ -223,7 +217,7 @@ def test_a_topic_created_again(scene: Scene, new_topic: NewTopicFixture) -> None
     delete_topic(scene.bootstrap, topic)
     make_again(scene.bootstrap, topic, 3)
     write(scene, topic, 4, seed=1)
-    reset(scene)
+    reset_stream(scene)
     with serve(scene):
         wanted = want(scene, [topic])
         with CommittedReader(scene.bootstrap, output) as reader:

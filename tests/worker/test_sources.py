@@ -28,6 +28,7 @@ from tests.worker.scenes import (
     expect,
     produce,
     read_committed,
+    reset_stream,
     serve,
 )
 
@@ -227,3 +228,21 @@ def test_marks_of_a_plain_run_hold(scene: Scene, new_topic: NewTopicFixture) -> 
             await_caught_up(served, "c0", "c1", "c2")
             assert served.report()["reasons"] == [], round_
     assert Mark(21).position == load_state(scene).cursors["S0", (topics[0], 0)].position
+
+
+def test_a_stream_of_one_partition_is_not_moved_to_another_log(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """Its sequences are offsets: those of the new log would be taken for what was delivered. A reset says that they are not."""
+    first, second = new_topic(), new_topic()
+    produce(scene.bootstrap, first, ["a"] * 20)
+    produce(scene.bootstrap, second, ["a"] * 10)
+    scene.add_stream("S", first)
+    output = scene.add_consumer("S", "c")
+    with serve(scene) as served:
+        await_caught_up(served, "c")
+        scene.add_stream("S", second)
+        served.reload(scene)
+        await_stopped(served, "S", "those of another log")
+    reset_stream(scene)
+    with serve(scene) as served:
+        await_caught_up(served, "c")
+    assert len(read_committed(scene.bootstrap, output)) == 30

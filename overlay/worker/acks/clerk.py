@@ -146,7 +146,8 @@ class Clerk:
         offers, self._offers = self._offers, []
         orders, self._orders = self._orders, []
         beyond, self._beyond = self._beyond, {}
-        if not (is_last or fetches or offers or beyond or orders or self._is_due()):
+        self.desk.tells_all = self.commits.wants_all
+        if not (is_last or fetches or offers or beyond or orders or self.desk.tells_all or self._is_due()):
             return False
         loop = asyncio.get_running_loop()
         heard = await loop.run_in_executor(thread, self._hear, fetches)

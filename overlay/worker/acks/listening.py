@@ -68,7 +68,7 @@ class Listening:
                 case Lost(position):
                     await self._go_on(place, lane, position)
                 case Denied(reason):
-                    raise SourceChanged(reason)
+                    raise SourceChanged(reason, place[0])
         self._settle()
         return taken
 

@@ -23,12 +23,15 @@ from overlay.source.mark import Mark, Source
 
 from ..roster import Roster
 from ..round.positions import Place
+from ..round.sequencing import RENEW_MS
 from . import ledgers
 from .merging import merge_small
 
 log = get_logger(__name__)
 
 _SEGMENT_BYTES = 64 << 20
+LEAST_RETENTION_MS = 24 * RENEW_MS
+"""Of an index topic, however short its sources keep their records: ledgers are renewed far more often."""
 
 
 def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
@@ -37,7 +40,7 @@ def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
     kept = [int(facts.config.get("retention.ms", -1)) for facts in sources]
     config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
     if kept and min(kept) >= 0:
-        config |= {"cleanup.policy": "compact,delete", "retention.ms": str(max(kept))}
+        config |= {"cleanup.policy": "compact,delete", "retention.ms": str(max(*kept, LEAST_RETENTION_MS))}
     return config
 
 

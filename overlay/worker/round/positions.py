@@ -28,6 +28,8 @@ class Positions:
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     holds: dict[ConsumerId, dict[Source, int]] = field(default_factory=dict)
     """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
+    left: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
+    """Where consumers stand in partitions that their stream does not have now: it may have them again."""
     parked: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
     """Where consumers stand who have left their tracks (parking.py)."""
     ordered: frozenset[str] = frozenset()
@@ -44,6 +46,7 @@ class Positions:
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
+        self.left[consumer] = {source: mark for source, mark in state.own.items() if source not in marks}
         convoy = self._find_convoy(consumer[0], state, marks, careful) if consumer[0] in self.ordered else 0
         for source, mark in marks.items():
             tracks = self.tracks.setdefault((consumer[0], source), [])
@@ -146,7 +149,7 @@ class Positions:
                 for track in tracks:
                     if consumer in track.members and track is not tail:
                         own[source] = track.mark
-        own |= self.parked.get(consumer, {})
+        own |= self.left.get(consumer, {}) | self.parked.get(consumer, {})
         return own | {source: Mark(offset) for source, offset in self.holds.get(consumer, {}).items()}
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
