@@ -1,4 +1,5 @@
-"""Reply topics as they stand: an answer to a topic that is not there would hold up the transaction that it is in."""
+"""Reply topics as they stand: an answer to a topic that is not there, or takes nothing, would hold up the transaction that it
+is in."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from overlay.admin import Admin
 
 from .entry import Entry
+from .outlets import find_fault
 
 FRESH_S = 30.0
 """How long it is believed that a topic is there, or is not."""
@@ -24,12 +26,16 @@ class Addressees:
     _known: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Those whose topic and partition are there, and those that would go nowhere. Raises SourceUnavailable."""
+        """Those whose topic takes records and has the partition, and those that would go nowhere. Raises SourceUnavailable."""
         given = list(entries)
         partitions = await self._count_partitions({entry.topic for entry in given})
         reachable = [entry for entry in given if entry.partition < partitions[entry.topic]]
         lost = [entry for entry in given if entry.partition >= partitions[entry.topic]]
         return reachable, lost
+
+    def avoid(self, topic: str, seconds: float) -> None:
+        """Answer nobody there for a while: it has refused."""
+        self._known[topic] = 0, time.monotonic() + seconds
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
         now = time.monotonic()
@@ -41,6 +47,7 @@ class Addressees:
             denied: dict[str, str] = {}
             found = await self.admin.find_topics(unknown, with_config=False, denied=denied)
             for topic in unknown:
-                count = found[topic].partitions if topic in found else 0
+                is_usable = topic in found and not find_fault(found[topic])
+                count = found[topic].partitions if is_usable else 0
                 self._known[topic] = count, now + FRESH_S
         return {topic: self._known[topic][0] for topic in topics}

@@ -19,6 +19,7 @@ from typing import Any
 from overlay.admin import Admin
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.connection import open_client
+from overlay.deliver.addressees import Addressees
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
@@ -64,6 +65,7 @@ class Shard:
     session: Session | None = None
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
+    addressees: Addressees = field(init=False)
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
     _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -71,6 +73,9 @@ class Shard:
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
+
+    def __post_init__(self) -> None:
+        self.addressees = Addressees(self.admin)
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -107,6 +112,9 @@ class Shard:
             if index_topic(self.loaded.service.topics.prefix, stream) == error.topic:
                 self._unindexed[stream] = (str(error), time.monotonic() + STALL_S)
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
+        self.addressees.avoid(
+            error.topic, STALL_S
+        )  # where it is nobody's output somebody has asked for an answer there
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
             writes = error.topic in (config.deliver_subject, find_letters(config))
@@ -167,6 +175,7 @@ class Shard:
                 state,
                 self.session.positions,
                 self.session.commits,
+                self.addressees,
             )
             await self._load_snapshots(self.session)
             self.trouble = ""

@@ -128,6 +128,20 @@ def test_a_consumer_that_was_away_is_given_again_what_it_had_not_acked(
         await_acked(served, "c")
 
 
+def test_an_answer_that_its_topic_refuses_holds_up_nobody(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """Who asks for it there gets none; acks are taken, and what comes later is delivered."""
+    topic, inbox = new_topic(), new_topic(max_message_bytes=100)
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "60s"})
+    produce(scene.bootstrap, topic, ["a"] * 10)
+    with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        say(scene, await_records(reader, 10), more=[("Overlay-Reply-Topic", inbox), ("Overlay-Correlation-Id", "7")])
+        await_acked(served, "c")
+        produce(scene.bootstrap, topic, ["a"] * 5)
+        assert len(rows(await_records(reader, 15))) == 15
+    assert not read_committed(scene.bootstrap, inbox)
+
+
 def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic, graves = new_topic(), f"{scene.prefix}-graves"
     scene.add_stream("S", topic)

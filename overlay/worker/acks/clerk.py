@@ -64,10 +64,11 @@ class Clerk:
     positions: Positions
     commits: Commits
     metrics: Metrics
+    addressees: Addressees
+    """Of the shard, beyond the session: a topic that has refused ended the one before."""
     on_progress: Callable[[], None] = lambda: None
     """Called when there may be room for more offers."""
     readers: Readers = field(init=False)
-    _addressees: Addressees = field(init=False)
     _written_to: set[str] = field(default_factory=set)
     """Reply topics that the producer knows."""
     _offers: list[Offer] = field(default_factory=list)
@@ -81,7 +82,6 @@ class Clerk:
     _ended: bool = False
 
     def __post_init__(self) -> None:
-        self._addressees = Addressees(self.commits.admin)
         self.readers = Readers(self.client, self.commits.admin, self.desk.seats, self.order)
 
     # what others do
@@ -223,7 +223,7 @@ class Clerk:
         for reply in wanted:
             address = parse_address(reply)
             by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
-        _, lost = await self._addressees.sort(by_place.values())
+        _, lost = await self.addressees.sort(by_place.values())
         if fresh := {entry.topic for entry in by_place.values() if entry not in lost} - self._written_to:
             await self.commits.transactions.look_up(fresh)
             self._written_to |= fresh

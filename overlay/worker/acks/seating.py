@@ -11,6 +11,7 @@ from overlay.admin import Admin
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.consumer.acks import acks_topic
+from overlay.deliver.addressees import Addressees
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.desk.desk import Desk
 from overlay.desk.hearing import Hearing
@@ -36,6 +37,7 @@ async def open_clerk(
     state: ShardState,
     positions: Positions,
     commits: Commits,
+    addressees: Addressees,
 ) -> Clerk | None:
     """The clerk for the roster's consumers that have a machine; None without any."""
     machines = roster.machines
@@ -69,6 +71,7 @@ async def open_clerk(
         positions,
         commits,
         metrics,
+        addressees,
     )
 
 
