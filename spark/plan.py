@@ -18,8 +18,10 @@ from overlay.client.reader import lay_course
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.source.index import Index
 from overlay.source.mark import Source
 from overlay.source.span import read_span
+from overlay.source.start import find_offsets_since
 
 from .kept import keep
 from .options import EARLIEST, LATEST, Ask, Bound
@@ -79,14 +81,12 @@ class Planner:
 
     def look(self) -> Bounds:
         """What the log has now."""
-        request = replace(self.ask.request, index=False, since=None)
+        request = replace(self.ask.request, index=False)
         return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
 
-    def find_since(self) -> dict[Source, int]:
-        """The first offset of each partition before which nothing is in the time that is asked for."""
-        request = replace(self.ask.request, index=False)
-        course = self._run(lambda line: lay_course(line, self._kept.indexes, request))[1]
-        return {each.source: min(each.start, each.stop) for each in course.stretches}
+    def find_since(self, since: int, log: Ends) -> dict[Source, int]:
+        """Where the service would begin a consumer: at each partition's first record at or after a time, else at its end."""
+        return self._run(lambda line: _find_since(line, Index(self.ask.request.stream), since, log))
 
     def weigh(self, ends: Ends) -> dict[Source, float]:
         """Bytes an offset of each partition, by the batches that come first."""
@@ -107,6 +107,10 @@ class Planner:
 
         self._kept.lines.run(work)
         return found[0]
+
+
+async def _find_since(line: Line, index: Index, since: int, log: Ends) -> dict[Source, int]:
+    return await find_offsets_since(await line.open(), line.admin, index, log, max(0, since))
 
 
 async def _weigh(line: Line, ends: Ends) -> dict[Source, float]:

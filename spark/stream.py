@@ -9,12 +9,16 @@ offsets: what a filter leaves, and gaps that compaction and transactions make, c
 those of the log, compressed, by the measure of the batches at each partition's position. A limit is shared out in
 proportion to what each partition has waiting, as Spark's Kafka source does.
 
+A time to begin at says where the first trigger begins and no more: records that come later pass whatever time they have, as
+they do in the service. To test them for it would lose some at each restart, when a time such as `3h` becomes another one.
+
 Spark pushes predicates into batch readings only. A stream's filter is given as options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -59,7 +63,8 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != Bound():
             raise BadQuestion("a stream has no end. Leave out endingOffsets and endingSequence, or use spark.read")
-        self._ask, self._schema = ask, schema
+        self._ask, self._schema = replace(ask, request=replace(ask.request, since=None)), schema
+        self._since = ask.request.since
         self._target: Spots | None = None
         """Where a query of Trigger.AvailableNow ends."""
 
@@ -67,9 +72,9 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the options say; the end of the log where they say nothing, as in Spark's Kafka source."""
         bounds = Planner(self._ask).look()
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
+        if self._since is not None:
+            return write_position(Planner(self._ask).find_since(self._since, log))
         starts = resolve(self._ask.starting, bounds, log, LATEST)
-        if self._ask.request.since is not None:
-            starts = Planner(self._ask).find_since()
         ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
         return write_position(
             {source: s for source, (s, _) in check_loss(bounds, ends, self._ask.fails_on_loss).items()}

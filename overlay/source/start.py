@@ -103,7 +103,7 @@ async def find_start(
             # the first record at or after it: a time between two milliseconds begins at the later one
             # and Kafka gives negative ones a meaning of their own
             since = max(0, -(-config.opt_start_time // 1_000_000))
-            return _start_at(await _find_since(client, admin, index, bounds, since), ledger)
+            return _start_at(await find_offsets_since(client, admin, index, bounds, since), ledger)
         case DeliverPolicy.LAST:
             return Start(await _find_last(client, config, index, bounds, ledger))
 
@@ -113,7 +113,7 @@ def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
     return Start(positions, floor={} if ledger is None else positions)
 
 
-async def _find_since(
+async def find_offsets_since(
     client: AIOKafkaClient,
     admin: Admin,
     index: Index,

@@ -136,6 +136,20 @@ def test_the_records_are_those_of_the_service(
         run(spark, folder, tmp_path / "checkpoint")
 
 
+def test_by_start_time_is_no_filter(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """It begins at the first record at or after the time; older ones behind it are delivered, as the service does."""
+    source = new_topic(retention_ms=-1)
+    for _ in range(2):
+        produce_source(bootstrap, source, range(30))
+    start = "deliver_policy: by_start_time\nopt_start_time: 2020-09-13T12:26:40.020Z\n"
+    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=start + ONCE_MORE)
+    run(spark, folder, tmp_path / "checkpoint")
+    found = [dict(headers)["n"] for _, _, headers in read_all(bootstrap, f"{source}-out")]
+    assert found == [b"%d" % n for n in (*range(20, 30), *range(30))]
+
+
 def test_only_one_pipeline_runs_a_consumer(
     spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
 ) -> None:

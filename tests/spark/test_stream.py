@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.client import BadQuestion
+from overlay.clock import now_ms
 from overlay.source.mark import Source
 from spark.form import make_schema
 from spark.options import read_options
@@ -26,6 +27,8 @@ from tests.source.test_start import delete_below
 from tests.support.kafka import NewTopicFixture
 
 pytestmark = pytest.mark.timeout(300)
+
+HOUR_MS = 3_600_000
 
 
 class Feed:
@@ -42,10 +45,12 @@ class Feed:
             "startingOffsets": "earliest",
         }
 
-    def produce(self, count: int) -> None:
+    def produce(self, count: int, age_ms: int = 0) -> None:
+        time = now_ms() - age_ms
         for number in range(self.sent, self.sent + count):
             headers: list[tuple[str, str | bytes | None]] = [("n", str(number))]
-            self._producer.produce(self.topic, b"%d" % number, partition=number % self._partitions, headers=headers)
+            to = number % self._partitions
+            self._producer.produce(self.topic, b"%d" % number, partition=to, headers=headers, timestamp=time)
         self._producer.flush(30)
         self.sent += count
 
@@ -131,6 +136,27 @@ def test_where_it_begins(feed: Feed) -> None:
     assert there.initialOffset() == {feed.topic: {"0": 7, "1": 50}}
     with pytest.raises(BadQuestion, match="a stream has no end"):
         feed.reader(endingOffsets="latest")
+
+
+def test_a_time_to_begin_at_is_no_filter(feed: Feed) -> None:
+    """Nor does it become another one when a query that has a checkpoint is started anew."""
+    del feed.options["startingOffsets"]
+    for age_ms in (3 * HOUR_MS, HOUR_MS, 3 * HOUR_MS):
+        feed.produce(100, age_ms)
+    reader, later = feed.reader(startingTime="2h"), feed.reader(startingTime="1ms")
+    start = reader.initialOffset()
+    assert start == {feed.topic: {"0": 50, "1": 50}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert sorted(take(reader, start, end)) == sorted(take(later, start, end)) == [n for n in feed.wanted if n >= 100]
+
+
+def test_a_time_that_no_record_has_yet(feed: Feed, bootstrap: str) -> None:
+    """Begins at the end, also where the log has lost its beginning and brokers cannot be asked."""
+    del feed.options["startingOffsets"]
+    feed.produce(50)
+    feed.produce(50, 3 * HOUR_MS)
+    delete_below(bootstrap, feed.topic, 30)
+    assert feed.reader(startingTime="2h").initialOffset() == {feed.topic: {"0": 50, "1": 0}}
 
 
 def test_what_retention_removed(feed: Feed, bootstrap: str) -> None:
