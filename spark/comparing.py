@@ -184,4 +184,4 @@ def match_text(pattern: LikePattern, text: Column) -> Column:
             has_room = F.octet_length(text) >= len(pattern.head) + len(pattern.tail)
             return F.startswith(text, head) & F.endswith(text, tail) & has_room
         case Shape.GENERAL:
-            return text.rlike(pattern.regex)
+            return text.rlike(pattern.java_regex)

@@ -92,6 +92,13 @@ class LikePattern:
         """The same question for RE2, of a value that is UTF-8."""
         return r"(?s)\A" + ".*".join(map(_write_regex, self.runs)) + r"\z"
 
+    @cached_property
+    def java_regex(self) -> str:
+        """The same question for Java's engine, which tries other places where it fails: a run keeps the first one it finds."""
+        first, *rest = map(_write_regex, self.runs)
+        last = f".*{rest.pop()}" if rest else ""
+        return rf"(?s)\A{first}" + "".join(f"(?>.*?{run})" for run in rest) + rf"{last}\z"
+
     def matches(self, value: bytes) -> bool | None:
         """Whether the whole value matches; None when it is not UTF-8."""
         try:

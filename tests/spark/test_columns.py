@@ -9,6 +9,7 @@ Spark's.
 from __future__ import annotations
 
 import os
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 
 from overlay.client.topic import describe_topic
 from overlay.errors import FilterSyntaxError
-from overlay.filter import compile_sql, rows
+from overlay.filter import compile_sql, like, rows
 from overlay.filter.arrow import evaluate
 from overlay.filter.bind import bind
 from overlay.filter.message import read_field, to_value
@@ -32,6 +33,7 @@ from overlay.filter.rewrite import rewrite
 from overlay.filter.rows import to_truth
 from overlay.filter.trees import map_children
 from spark.columns import FindField, find_in_envelope, to_column, write
+from spark.comparing import match_text
 from tests.filter import messages as samples
 from tests.filter import strategies as some
 from tests.filter import test_rows
@@ -203,6 +205,20 @@ def test_what_is_said_of_the_envelope_alone(spark: SparkSession) -> None:
     ]
     table = frame.select("row", *answers).toArrow().sort_by("row")
     assert {text: table[f"a{i}"].to_pylist() for i, text in enumerate(cases)} == cases
+
+
+def test_like_in_java(spark: SparkSession) -> None:
+    """Against the overlay's engine. The last texts keep a regular expression that goes back busy for hours."""
+    chance = random.Random(7)
+    patterns = ["".join(chance.choices("ab_%%.\\😀!", k=chance.randint(1, 9))).rstrip("!") for _ in range(300)]
+    asked = [like.compile(pattern, "!") for pattern in ("%a%a%a%a%b%c", "%_a%_a%_a%_a_b%", *patterns)]
+    texts = ["".join(chance.choices("ab.\\\n😀%_!", k=chance.randint(0, 9))) for _ in range(300)]
+    texts += ["a" * 2000, "a" * 2000 + "b"]
+    frame = spark.createDataFrame(pa.table({"row": range(len(texts)), "text": texts}))
+    answers = [match_text(pattern, F.col("text")).alias(f"a{i}") for i, pattern in enumerate(asked)]
+    table = frame.select("row", *answers).toArrow().sort_by("row")
+    for i, pattern in enumerate(asked):
+        assert table[f"a{i}"].to_pylist() == [pattern.matches(text.encode()) for text in texts], pattern
 
 
 def test_types_have_to_be_known() -> None:
