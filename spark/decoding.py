@@ -2,8 +2,9 @@
 
 Headers and keys are texts and follow the grammars of overlay/scan/columns.py; a text that does not spell its type is null.
 Fields of JSON values are read by Spark, all of them in one pass over the document, by Spark's rules: a long is a number
-written without a point, and a string takes what is no string as the text that stands there. Filters have been answered
-before, by the overlay's own rules; this is for those who work with what passed.
+written without a point, and a string takes what is no string as the text that stands there. Only times are read as in
+headers, by milliseconds or RFC 3339 with an offset: to Spark a number is seconds, and a text may go without an offset. Filters
+have been answered before, by the overlay's own rules; this is for those who work with what passed.
 
 The source's topic and partition are not in a delivery, and properties made of them are null.
 """
@@ -29,6 +30,8 @@ TYPES: Mapping[PropertyType, T.DataType] = {
     PropertyType.TIMESTAMP: T.TimestampType(),
     PropertyType.BINARY: T.BinaryType(),
 }
+_TEXTS = (PropertyType.BINARY, PropertyType.TIMESTAMP)
+"""What JSON has as a text or number, and what Spark would read by rules of its own: bytes as Base64."""
 PROPERTIES = Section.APPLICATION.value
 """The column, named as filters name the section."""
 _WHOLE = r"\A[+-]?[0-9]{1,38}\z"
@@ -55,7 +58,7 @@ def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
         if field.kind is FieldKind.VALUE:
             number = next(i for i, tree in enumerate(trees) if _has(tree, field.path, TYPES[kind]))
             column = _reach(F.col(f"_document_{number}"), field.path)
-            columns.append((column.cast("binary") if kind is PropertyType.BINARY else column).alias(name))
+            columns.append((cast_text(column.cast("binary"), kind) if kind in _TEXTS else column).alias(name))
         else:
             columns.append(_read(field, kind).alias(name))
     return deliveries.withColumns(documents).withColumn(PROPERTIES, F.struct(*columns)).drop(*documents)
@@ -102,8 +105,7 @@ def _shape(tree: Tree) -> T.StructType:
 
 
 def _written(kind: T.DataType) -> T.DataType:
-    # JSON has no bytes: a string's are meant, where Spark would read Base64
-    return T.StringType() if isinstance(kind, T.BinaryType) else kind
+    return T.StringType() if isinstance(kind, T.BinaryType | T.TimestampType) else kind
 
 
 def _reach(document: Column, path: tuple[str, ...]) -> Column:

@@ -20,12 +20,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark as package
+from overlay.client.topic import describe_topic
 from overlay.config.stream import PropertyType
 from overlay.consumer.acks import parse_token
 from overlay.errors import ConfigError
 from overlay.inspect.reading import TopicNotFound
 from overlay.scan.columns import gather
-from spark.decoding import TYPES, cast_text
+from spark.decoding import TYPES, cast_text, decode_properties
 from spark.envelope import COLUMNS, split_token
 from spark.interest import read_offsets
 from spark.output import NotForStreams, UnknownConsumer
@@ -142,6 +143,25 @@ def test_the_deliveries_of_a_consumer(spark: SparkSession, bootstrap: str, outpu
     assert (row.topic, row.partition, row.offset) == (output, 0, 0)
     assert row.application_properties == Row(n=8, d=1.5, k="k")
     assert rows[1].application_properties == Row(n=None, d=None, k=None)
+
+
+def test_times_in_json(spark: SparkSession) -> None:
+    stream = describe_topic("t", {"at": {"type": "timestamp", "from": "{value:e.at}"}})
+    ms = 1_600_000_000_007
+    cases = {
+        f"{ms}": ms,
+        f'"{datetime.fromtimestamp(ms / 1000, UTC).isoformat()}"': ms,
+        '"2020-09-13T14:26:40.007+02:00"': ms,
+        '"2020-09-13T12:26:40.007"': None,
+        '"yesterday"': None,
+        "{}": None,
+        "null": None,
+    }
+    rows = [(f'{{"e": {{"at": {text}}}}}'.encode(),) for text in cases]
+    decoded = decode_properties(spark.createDataFrame(rows, "value binary"), stream)
+    assert decoded.select("application_properties.at").schema["at"].dataType == TYPES[PropertyType.TIMESTAMP]
+    found = decoded.select(F.unix_millis("application_properties.at")).collect()
+    assert [row[0] for row in found] == list(cases.values())
 
 
 @given(st.data())
