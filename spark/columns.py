@@ -96,7 +96,7 @@ def find_in_envelope(stream: StreamConfig) -> FindField:
 
     def find(field: Field) -> Column:
         source, kind = find_sources([field], stream.properties)[field], PropertyType(field.type)
-        found = [cast_text(_find_bytes(each), kind) for each in source.fields]
+        found = [_read(_find_bytes(each), kind) for each in source.fields]
         there = [_find_bytes(each).isNotNull() for each in source.fields]
         if source.given is not None:
             found.append(_find_given(source.given, kind))
@@ -108,6 +108,12 @@ def find_in_envelope(stream: StreamConfig) -> FindField:
         return column
 
     return find
+
+
+def _read(bytes: Column, kind: PropertyType) -> Column:
+    found = cast_text(bytes, kind)
+    # a cast takes any bytes for a string
+    return F.try_validate_utf8(found) if kind is PropertyType.STRING else found
 
 
 def _find_bytes(field: RecordField) -> Column:

@@ -221,6 +221,26 @@ def test_like_in_java(spark: SparkSession) -> None:
         assert table[f"a{i}"].to_pylist() == [pattern.matches(text.encode()) for text in texts], pattern
 
 
+def make_headers(*rows: list[tuple[str, bytes | None]]) -> pa.Table:
+    kind = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+    return pa.table({"row": range(len(rows)), "headers": pa.array(rows, kind)})
+
+
+def test_bytes_that_are_no_text(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(make_headers([("a", b"\xff")], [("a", "ä".encode())], [("a", b"")]))
+    stream = describe_topic("t", {"raw": {"type": "binary", "from": "{header:a}"}})
+    cases: dict[str, list[bool | None]] = {
+        "a <> 'b'": [None, True, True],
+        "a LIKE '%'": [None, True, True],
+        "a IS NULL": [True, False, False],
+        "raw = 0xFF": [True, False, False],
+    }
+    filters = [compile_sql(text, stream.properties) for text in cases]
+    answers = [to_column(each, find_in_envelope(stream)).alias(f"a{i}") for i, each in enumerate(filters)]
+    table = frame.select("row", *answers).toArrow().sort_by("row")
+    assert {text: table[f"a{i}"].to_pylist() for i, text in enumerate(cases)} == cases
+
+
 def test_types_have_to_be_known() -> None:
     with pytest.raises(ValueError, match="compiled without the stream's properties"):
         to_column(compile_sql("a = 'b'"))
