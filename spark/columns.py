@@ -17,6 +17,7 @@ stream's properties, for the types.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce, singledispatchmethod
 from operator import and_, or_
 
@@ -72,7 +73,8 @@ from .values import (
 )
 
 FindField = Callable[[Field], Column]
-"""Where a field's values are: of Spark's type for the field's, null where there is none."""
+"""Where a field's values are: of Spark's type for the field's, null where there is none. Whether a property is there is asked
+of the field as binary."""
 
 _DOUBLES: dict[Arithmetic, Callable[[Column, Column], Column]] = {
     Arithmetic.ADD: lambda a, b: a + b,
@@ -280,4 +282,5 @@ class _Writer:
     @value.register
     def _(self, node: Present) -> Value:
         assert isinstance(node.operand, Field)
-        return Value(Kind.BOOLEAN, self._find(node.operand).isNotNull())
+        # as bytes everything can be read that is there
+        return Value(Kind.BOOLEAN, self._find(replace(node.operand, type="binary")).isNotNull())

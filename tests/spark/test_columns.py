@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from overlay.client.topic import describe_topic
 from overlay.errors import FilterSyntaxError
-from overlay.filter import compile_sql, like, rows
+from overlay.filter import compile_properties, compile_sql, like, rows
 from overlay.filter.arrow import evaluate
 from overlay.filter.bind import bind
 from overlay.filter.message import read_field, to_value
@@ -239,6 +239,14 @@ def test_bytes_that_are_no_text(spark: SparkSession) -> None:
     answers = [to_column(each, find_in_envelope(stream)).alias(f"a{i}") for i, each in enumerate(filters)]
     table = frame.select("row", *answers).toArrow().sort_by("row")
     assert {text: table[f"a{i}"].to_pylist() for i, text in enumerate(cases)} == cases
+
+
+def test_what_is_there_and_cannot_be_read(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(make_headers([("n", b"abc")], [("n", b"7")], [("n", None)], [("m", b"7")]))
+    stream = describe_topic("t", {"n": "long"})
+    filter = compile_properties({"application_properties": {"n": None}}, stream.properties)
+    table = frame.select("row", to_column(filter, find_in_envelope(stream)).alias("a")).toArrow().sort_by("row")
+    assert table["a"].to_pylist() == [True, True, False, False]
 
 
 def test_types_have_to_be_known() -> None:
