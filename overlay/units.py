@@ -87,8 +87,9 @@ def parse_time(text: str) -> int:
     if found is None:
         raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00")
     try:
-        moment = datetime.fromisoformat(found["seconds"].upper() + found["zone"].upper())
-    except ValueError as error:
+        # in UTC, as it is written: the zone may lead out of the years that there are
+        moment = datetime.fromisoformat(found["seconds"].upper() + found["zone"].upper()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"there is no such time: {error}") from None
     fraction = (found["fraction"] or "").ljust(9, "0")
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000 + int(fraction)

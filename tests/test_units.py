@@ -99,7 +99,11 @@ def test_times_keep_nanoseconds_and_turn_to_utc() -> None:
     assert format_time(parse_time("0001-01-01T00:00:00Z")) == "0001-01-01T00:00:00Z"
 
 
-@pytest.mark.parametrize("text", ["2026-01-31", "2026-01-31T12:00:00", "2026-02-30T12:00:00Z", "soon", ""])
+BEYOND = ["9999-12-31T23:59:59-01:00", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+01:00"]
+"""Times whose year in UTC has more than four digits, or is none."""
+
+
+@pytest.mark.parametrize("text", ["2026-01-31", "2026-01-31T12:00:00", "2026-02-30T12:00:00Z", "soon", "", *BEYOND])
 def test_bad_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text)

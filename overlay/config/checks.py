@@ -28,6 +28,7 @@ from overlay.subject import Pattern, intersects, is_subset, overlapping
 from overlay.units import INT64_MAX
 
 MAX_NAME = 255
+MAX_DIGITS = 100
 MAX_DESCRIPTION = 4096
 MAX_METADATA = 128 * 1024
 MIN_HEARTBEAT = 100_000_000
@@ -258,7 +259,8 @@ def _check_rest(config: ConsumerConfig) -> Iterator[Violation]:
 def _refuse_sampling(text: str) -> str:
     digits = text.removesuffix("%")
     if re.fullmatch(r"[+-]?\d+", digits, re.ASCII):
-        if abs(int(digits)) > INT64_MAX:
+        # Python reads no number of thousands of digits
+        if len(digits) > MAX_DIGITS or abs(int(digits)) > INT64_MAX:
             return f'strconv.Atoi: parsing "{digits}": value out of range'
         # Go's parser is content with a negative number, and the server prints its missing error.
         return "<nil>" if int(digits) < 0 else ""

@@ -31,6 +31,8 @@ from overlay.errors import ConfigError, Place
 from overlay.units import format_time, parse_time
 
 VERSION = 1
+DEEPEST = 50
+"""Levels of a value: configs have six at most, and they are walked by recursion."""
 
 ConsumerId = tuple[str, str]
 
@@ -164,13 +166,26 @@ def read_json(value: bytes) -> dict[str, Any]:
     """An object of our version. Raises Unreadable."""
     try:
         body = json.loads(value)
+        # an escape can write half of a surrogate pair, which nothing could hash, send or print
+        json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Unreadable("is not a JSON object")
+    if _measure(body) > DEEPEST:
+        raise Unreadable(f"is nested more than {DEEPEST} levels deep")
     if body.get("v", VERSION) != VERSION:
         raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}")
     return body
+
+
+def _measure(value: object) -> int:
+    """How many levels a value has. Without recursion, which is what the limit is there for."""
+    level, depth = [value], 0
+    while level:
+        nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level, depth = [item for items in nested for item in items], depth + 1
+    return depth
 
 
 def _freeze(value: object) -> object:

@@ -106,6 +106,7 @@ BAD: tuple[dict[str, object], ...] = (
     PULL | {"sample_freq": "1.5%"},
     PULL | {"sample_freq": "%"},
     PULL | {"sample_freq": "99999999999999999999"},
+    PULL | {"sample_freq": "9" * 5_000},
     PUSH | {"opt_start_time": "0001-01-01T00:00:00Z"},
     PUSH | {"ack_wait": -5},
     PUSH | {"flow_control": True},

@@ -103,6 +103,13 @@ def test_garbage_is_unreadable_and_nothing_else(value: bytes) -> None:
             continue
 
 
+def test_definitions_nested_too_deep_are_unreadable() -> None:
+    """A definition is read at every start: what breaks its reader breaks all workers, for ever."""
+    value = b'{"origin":"request","created":"2026-01-31T12:00:00Z","config":%s}' % (b'{"filter":[' * 300 + b"]}" * 300)
+    with pytest.raises(Unreadable, match="nested more than 50 levels deep"):
+        read_definition(("S", "c"), value)
+
+
 def test_what_a_newer_version_wrote_is_left_alone() -> None:
     record = write_definition(Definition(make_config(), NOW))
     newer = (record.value or b"").replace(b'"v":1', b'"v":2')

@@ -10,6 +10,9 @@ from overlay.control.requests import CONSUMER_NOT_FOUND, TIMEOUT, Op, parse_requ
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
 from tests.control.books import NOW, PREFIX, make_request
 
+NESTED = b'{"filter":[' * 300 + b"1" + b"]}" * 300
+"""Less deep than Python's reader of JSON goes."""
+
 
 def test_a_request() -> None:
     found = make_request("consumer.info", "id-1", stream="S", consumer="c", timeout="3s")
@@ -49,6 +52,9 @@ def test_a_nameless_consumer_gets_one_name_however_often_it_is_read() -> None:
         (b'{"op":"consumer.create"}', "stream: is missing"),
         (b'{"op":"consumer.info","stream":1,"consumer":"c"}', "are texts"),
         (b'{"op":"stream.list","timeout":"soon"}', "durations look like"),
+        (b'{"op":"consumer.info","stream":"\\ud800","consumer":"x"}', "surrogates not allowed"),
+        (b'{"op":"consumer.create","stream":"S","config":{"metadata":{"\\udfff":"x"}}}', "surrogates not allowed"),
+        (b'{"op":"consumer.create","stream":"S","config":' + NESTED + b"}", "nested more than 50 levels deep"),
     ],
 )
 def test_faults(body: bytes, fault: str) -> None:
