@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from overlay.deliver.entry import Entry
 from overlay.deliver.notices import encode_audit, encode_notices
 from overlay.deliver.record import Record
 from overlay.desk.seat import needs_machine
-from overlay.errors import Fenced, OverlayError, SourceUnavailable
+from overlay.errors import CredentialsRefused, Fenced, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.waits import is_set_within
 
@@ -49,6 +49,8 @@ SERVED_S = 8.0
 LOOK_S = 0.02
 REST_S = (0.5, 30.0)
 """After an error, before the next try; longer each time."""
+OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
+"""Errors that no request is to blame for."""
 
 
 class Host(rules.Host, Protocol):
@@ -123,7 +125,7 @@ class Registrar:
             try:
                 await self._turn()
                 failures = 0
-            except (Fenced, SourceUnavailable, KafkaError) as error:
+            except (OverlayError, KafkaError) as error:
                 log.warning("requests wait", reason=str(error))
                 await self._drop_journals()
                 await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
@@ -242,6 +244,10 @@ class Registrar:
             async with self._writing:
                 await self._open_journal(shard)
             return
+        async with self._answer_failure(request):
+            await self._decide(request)
+
+    async def _decide(self, request: Request) -> None:
         decision = decide(self.book, self.host, request, now_ns())
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
@@ -265,12 +271,13 @@ class Registrar:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SERVED_S):
                     await self._await_served(request.about, written)
-            if request.about in self.book.effective().consumers:
-                response = respond(request, describe(self.book, self.host, request.about, now_ns()))
-            else:
-                response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
-            await self._write(request.about, [], await self._answer(request, response))
-        except (Fenced, SourceUnavailable) as error:
+            async with self._answer_failure(request):
+                if request.about in self.book.effective().consumers:
+                    response = respond(request, describe(self.book, self.host, request.about, now_ns()))
+                else:
+                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
+                await self._write(request.about, [], await self._answer(request, response))
+        except OF_KAFKA as error:
             log.warning("a request is answered later", reason=str(error))
             await self._drop_journals()
 
@@ -279,6 +286,18 @@ class Registrar:
             if self._tail.seen >= written and self.host.report_consumer(id).get("state", "starting") != "starting":
                 return
             await asyncio.sleep(LOOK_S)
+
+    @contextlib.asynccontextmanager
+    async def _answer_failure(self, request: Request) -> AsyncIterator[None]:
+        """A request that we cannot handle is answered as such: left in the topic, it would end every worker in turn."""
+        try:
+            yield
+        except OF_KAFKA:
+            raise
+        except Exception:
+            log.exception("a request fails", request=request.id, subject=request.subject)
+            refusal = refuse(10012, "the log of the service says more", err="internal error")
+            await self._write(request.about, [], await self._answer(request, respond_refused(request, refusal)))
 
     async def _answer(self, request: Request, response: Body) -> list[Entry]:
         """The answer, the end of the request, and the audit of it."""

@@ -1,0 +1,138 @@
+"""Requests that go wrong, without Kafka: they are answered and settled, and those behind them are not held up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from overlay.admin import TopicFacts
+from overlay.clock import now_ns
+from overlay.config import Loaded
+from overlay.control import serve
+from overlay.control.book import Book
+from overlay.control.decide import Body, Decision, Host
+from overlay.control.requests import Request, respond
+from overlay.control.serve import Registrar
+from overlay.deliver.entry import Entry
+from tests.control.books import PREFIX, Worker, make_config, make_files
+
+
+@dataclass(slots=True)
+class Owner(Worker):
+    """A worker that owns everything and has nothing to tend."""
+
+    def find_shard(self, about: tuple[str, str]) -> int | None:
+        return 0
+
+    def tend(self) -> Collection[tuple[str, str]]:
+        return ()
+
+    async def take_up(self, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
+        pass
+
+
+class Questions:
+    """Kafka's admin side, where every topic is there and the control topic ends at 0."""
+
+    async def find_bounds(self, sources: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        return dict.fromkeys(sources, (0, 0))
+
+    async def find_topics(self, names: Iterable[str], **_: Any) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(name, "id", 1, {}) for name in names}
+
+
+@dataclass(slots=True)
+class Log:
+    """What is written, in place of a journal."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def __call__(self, *_: object) -> Log:
+        return self
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def commit(self, entries: Sequence[Entry]) -> int:
+        self.entries += entries
+        return -1
+
+    @property
+    def settled(self) -> list[str]:
+        """Requests that have ended."""
+        return [(entry.record.key or b"").decode() for entry in self.entries if entry.topic == f"{PREFIX}.control"]
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        return {
+            entry.topic: json.loads(entry.record.value or b"")
+            for entry in self.entries
+            if entry.topic not in (f"{PREFIX}.control", f"{PREFIX}.events")
+        }
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    found = Log()
+    monkeypatch.setattr(serve, "Journal", found)
+    return found
+
+
+@pytest.fixture
+def registrar(monkeypatch: pytest.MonkeyPatch) -> Registrar:
+    """With two requests that wait in the book, the first of which is a create."""
+    book = Book(make_files(make_config()))
+    found = Registrar({"bootstrap.servers": "localhost:1"}, Questions(), book, "test")  # type: ignore[arg-type]
+    found.host = Owner()
+
+    async def read(_: object) -> set[object]:
+        return set()
+
+    monkeypatch.setattr("overlay.control.tail.Tail.read", read)
+    for name, op in (("one", "consumer.create"), ("two", "stream.list")):
+        headers = {"Overlay-Reply-Topic": f"inbox-{name}".encode()}
+        body = json.dumps({"op": op, "stream": "S", "consumer": "c"}).encode()
+        book.take(f"request {name}".encode(), body, headers.get, now_ns() // 10**6)
+    return found
+
+
+async def take_turns(registrar: Registrar, log: Log) -> None:
+    """Settled requests leave the book, as they do when the log is read."""
+    registrar._unwritten = []
+    for _ in range(4):
+        await registrar._turn()
+        await asyncio.gather(*registrar._answering.values())
+        for key in log.settled:
+            registrar.book.requests.pop(key.removeprefix("request "), None)
+
+
+@pytest.mark.parametrize("at", ["decide", "describe"])
+async def test_a_request_that_cannot_be_handled_is_answered(
+    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Also where its answer comes later."""
+
+    def fail(*_: object) -> Body:
+        raise OverflowError("too much")
+
+    def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
+        if request.id == "one":
+            return Decision(fail()) if at == "decide" else Decision()
+        return Decision(respond(request, {"total": 0}))
+
+    monkeypatch.setattr(serve, "decide", decide)
+    monkeypatch.setattr(serve, "describe", fail)
+    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    await take_turns(registrar, log)
+    assert sorted(log.settled) == ["request one", "request two"]
+    error: Body = log.answers["inbox-one"]["error"]
+    assert (error["err_code"], error["description"]) == (10012, "internal error")
+    assert log.answers["inbox-two"]["total"] == 0
