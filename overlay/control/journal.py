@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from overlay.clock import now_ms
 from overlay.connection import Properties, for_aiokafka
-from overlay.deliver.entry import Entry
-from overlay.deliver.produce import FENCED
-from overlay.errors import Fenced, SourceUnavailable
+from overlay.deliver.entry import Entry, press_entries
+from overlay.deliver.transaction import Transactions
+from overlay.errors import SourceUnavailable
 
 from .records import ConsumerId, Subject, control_topic, make_key
 
 DEADLINE_S = 15.0
-TIMEOUT_MS = 15_000
 
 
 def journal_id(prefix: str, shard: int) -> str:
@@ -34,56 +33,33 @@ class Journal:
 
     def __init__(self, kafka: Properties, prefix: str, shard: int) -> None:
         self._topic = control_topic(prefix)
-        self._producer = AIOKafkaProducer(
-            **for_aiokafka(kafka),
-            acks="all",
-            transactional_id=journal_id(prefix, shard),
-            transaction_timeout_ms=TIMEOUT_MS,
-            request_timeout_ms=10_000,
-        )
+        self._transactions = Transactions(kafka, journal_id(prefix, shard), self._topic, 0)
+        self._known = {self._topic}
 
     async def start(self) -> None:
         """Connect, and fence whoever was here before. Raises SourceUnavailable."""
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await self._producer.start()
-        except (KafkaError, OSError, TimeoutError) as error:
-            await self.close()
-            raise SourceUnavailable(f"requests cannot be answered: {str(error) or type(error).__name__}") from error
+        await self._transactions.start(self._known)
 
     async def commit(self, entries: Sequence[Entry]) -> int:
         """Write all of it; the offset of the last record in the control topic, -1 for none.
 
-        Raises Fenced, SourceUnavailable; after either this object is of no more use.
+        Raises Fenced, SourceUnavailable, and DeliveryFailed with the topic that does not take what is for it; after each of
+        them this object is of no more use.
         """
-        last = -1
-        try:
-            async with asyncio.timeout(DEADLINE_S), self._producer.transaction():
-                sent = [await self._send(entry) for entry in entries]
-                # a commit succeeds even where a batch has failed, so each is asked (design 11.1)
-                for found in await asyncio.gather(*sent):
-                    if found.topic == self._topic:
-                        last = max(last, found.offset)
-        except FENCED as error:
-            raise Fenced(f"{self._topic}: somebody else answers requests now: {type(error).__name__}") from error
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise SourceUnavailable(
-                f"{self._topic}: nothing was written: {str(error) or type(error).__name__}"
-            ) from error
-        return last
-
-    async def _send(self, entry: Entry) -> asyncio.Future[Any]:
-        record = entry.record
-        headers = [(name, value) for name, value in record.headers if value is not None]
-        future: asyncio.Future[Any] = await self._producer.send(
-            entry.topic, record.value, key=record.key, partition=entry.partition, headers=headers
+        batches = press_entries(entries, now_ms())
+        if fresh := {entry.topic for entry in entries} - self._known:
+            await self._transactions.look_up(fresh)
+            self._known |= fresh
+        offsets = await self._transactions.write(batches)
+        ends = (
+            offset + each.batch.count
+            for each, offset in zip(batches, offsets, strict=True)
+            if each.topic == self._topic
         )
-        return future
+        return max(ends, default=0) - 1
 
     async def close(self) -> None:
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(2.0):
-                await self._producer.stop()
+        await self._transactions.close()
 
 
 async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:

@@ -30,7 +30,7 @@ from overlay.deliver.entry import Entry
 from overlay.deliver.notices import encode_audit, encode_notices
 from overlay.deliver.record import Record
 from overlay.desk.seat import needs_machine
-from overlay.errors import CredentialsRefused, Fenced, OverlayError, SourceUnavailable
+from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.waits import is_set_within
 
@@ -41,6 +41,7 @@ from .journal import Journal
 from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
+from .topics import list_topics
 
 log = get_logger(__name__)
 
@@ -319,12 +320,27 @@ class Registrar:
         shard = self.host.find_shard(about)
         if shard is None:
             return
-        written = [Entry(self._tail.topic, record) for record in records]
+        wanted = [*(Entry(self._tail.topic, record) for record in records), *entries]
         async with self._writing:
-            if shard not in self._journals:
+            while wanted:
                 await self._open_journal(shard)
-            last = await self._journals[shard].commit([*written, *entries])
-            self._hold = max(self._hold, last + 1)
+                try:
+                    last = await self._journals[shard].commit(wanted)
+                    self._hold = max(self._hold, last + 1)
+                    return
+                except DeliveryFailed as error:
+                    await self._journals.pop(shard).close()
+                    wanted = self._leave_out(error, wanted)
+
+    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
+        """What is written where a topic does not take its share: strangers name topics, and what they are answered may be
+        larger than these take."""
+        if not error.final and error.topic in list_topics(self.prefix):
+            raise SourceUnavailable(str(error)) from error
+        if error.topic == self._tail.topic:
+            raise error
+        log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
+        return [entry for entry in wanted if entry.topic != error.topic]
 
     async def _open_journal(self, shard: int) -> None:
         if shard in self._journals:

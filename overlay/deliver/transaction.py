@@ -127,6 +127,14 @@ class Transactions(_Sender):
                 await self._producer.commit_transaction()
             return offsets[len(batches)], offsets[: len(batches)]
 
+    async def write(self, batches: Sequence[Outgoing]) -> list[int]:
+        """A transaction of these batches and nothing else; the offset of each."""
+        async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
+            await self._producer.begin_transaction()
+            offsets = await self._send(batches)
+            await self._producer.commit_transaction()
+        return offsets
+
     async def _send(self, batches: Sequence[Outgoing]) -> list[int]:
         await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})
         return await self._produce.send(batches, DEADLINE_S)

@@ -19,6 +19,8 @@ from overlay.control.decide import Body, Decision, Host
 from overlay.control.requests import Request, respond
 from overlay.control.serve import Registrar
 from overlay.deliver.entry import Entry
+from overlay.deliver.record import Record
+from overlay.errors import DeliveryFailed
 from tests.control.books import PREFIX, Worker, make_config, make_files
 
 
@@ -48,8 +50,10 @@ class Questions:
 
 @dataclass(slots=True)
 class Log:
-    """What is written, in place of a journal."""
+    """What is written, in place of a journal. `refuses`: topics that take nothing."""
 
+    refuses: set[str] = field(default_factory=set)
+    largest: int = 1_000_000
     entries: list[Entry] = field(default_factory=list)
 
     def __call__(self, *_: object) -> Log:
@@ -62,13 +66,19 @@ class Log:
         pass
 
     async def commit(self, entries: Sequence[Entry]) -> int:
+        for topic in self.refuses.intersection(entry.topic for entry in entries):
+            raise DeliveryFailed(topic, 0, "too large", final=True)
+        for entry in entries:
+            if entry.size > self.largest:
+                raise DeliveryFailed(entry.topic, 0, "too large", final=True)
         self.entries += entries
         return -1
 
     @property
     def settled(self) -> list[str]:
         """Requests that have ended."""
-        return [(entry.record.key or b"").decode() for entry in self.entries if entry.topic == f"{PREFIX}.control"]
+        own = [entry.record for entry in self.entries if entry.topic == f"{PREFIX}.control"]
+        return [(record.key or b"").decode() for record in own if record.value is None]
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -135,4 +145,28 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     assert sorted(log.settled) == ["request one", "request two"]
     error: Body = log.answers["inbox-one"]["error"]
     assert (error["err_code"], error["description"]) == (10012, "internal error")
+    assert log.answers["inbox-two"]["total"] == 0
+
+
+@pytest.mark.parametrize("topic", ["inbox-one", f"{PREFIX}.events"])
+async def test_an_answer_that_its_topic_does_not_take_holds_up_nobody(
+    registrar: Registrar, log: Log, topic: str
+) -> None:
+    log.refuses = {topic}
+    await take_turns(registrar, log)
+    assert sorted(log.settled) == ["request one", "request two"]
+    assert log.answers.keys() == {"inbox-one", "inbox-two"} - {topic}
+
+
+async def test_a_definition_that_the_topic_does_not_take_is_refused(
+    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
+        large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
+        return Decision(respond(request, {"total": 0}), (large,))
+
+    monkeypatch.setattr(serve, "decide", decide)
+    log.largest = 1_000
+    await take_turns(registrar, log)
+    assert "error" in log.answers["inbox-one"]
     assert log.answers["inbox-two"]["total"] == 0
