@@ -27,6 +27,7 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import PAUSED
 from overlay.deliver.state import ConsumerId
 from overlay.desk.seat import needs_machine
+from overlay.errors import OverlayError
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
@@ -114,8 +115,9 @@ class Holding:
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve what is loaded from now on, and forget the state of consumers of ours that are not in it.
 
-        Raises Fenced and SourceUnavailable where a state could not be forgotten; the rest is done then all the same.
+        Raises the first OverlayError where states could not be forgotten; the rest is done then all the same.
         """
+        failures: list[OverlayError] = []
         async with self._changing:
             before, self.loaded = self.loaded, loaded
             self._drop_gauges(before.consumers.keys() - loaded.consumers.keys())
@@ -130,11 +132,21 @@ class Holding:
                             clerk.order(id, Deleted())
                     await self._stop([number])
                     try:
-                        for id in gone:
-                            change = functools.partial(forget_consumer, consumer=id)
-                            await amend(loaded.service, self.admin, change)
+                        failures += await self._forget(gone)
                     finally:
                         self._start(number)
+        if failures:
+            raise failures[0]
+
+    async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
+        """Forget the state of consumers; why it was not possible, for each that it was not."""
+        failures = []
+        for id in gone:
+            try:
+                await amend(self.loaded.service, self.admin, functools.partial(forget_consumer, consumer=id))
+            except OverlayError as error:
+                failures.append(error)
+        return failures
 
     def tend(self) -> list[ConsumerId]:
         """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""

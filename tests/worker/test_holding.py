@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from overlay.config import ConsumerConfig
-from overlay.worker.holding import LIGHT, is_light, shard_of
-from tests.control.books import make_config
+from overlay.deliver.state import StateUnreadable
+from overlay.metrics import Metrics
+from overlay.worker.holding import LIGHT, Holding, is_light, shard_of
+from overlay.worker.report import Rates
+from tests.control.books import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
 
@@ -45,3 +49,37 @@ def test_shards_share_what_there_is() -> None:
     found = {shard_of(("S", f"c{number}"), 4) for number in range(100)}
     assert found == {0, 1, 2, 3}
     assert shard_of(("S", "c"), 1) == 0
+
+
+class Idle:
+    """A shard that serves nothing."""
+
+    session = None
+
+    def __init__(self, loaded: object, number: int, mine: dict[tuple[str, str], ConsumerConfig], *_: object) -> None:
+        self.mine = mine
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+
+async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    async def amend(service: object, admin: object, change: object) -> list[int]:
+        tried.append(change)
+        raise StateUnreadable("torn")
+
+    monkeypatch.setattr("overlay.worker.holding.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.holding.amend", amend)
+    configs = [make_config(f"c{number}") for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        holding = Holding(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
+        await holding.take({0, 1, 2, 3})
+        changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
+        with pytest.raises(StateUnreadable, match="torn"):
+            await holding.take_up(changed, [config.id for config in configs[:2]])
+        served = {id: config for shard in holding.shards.values() for id, config in shard.mine.items()}
+        assert served == changed.consumers
+        assert len(tried) == 2
+        await holding.release()
