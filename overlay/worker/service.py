@@ -42,6 +42,8 @@ log = get_logger(__name__)
 SWITCH_S = 0.0002
 """How long a thread waits for the GIL before it asks for it. The event loop and the pipeline hand bytes to each other all
 the time; with Python's 5 ms each would stand still while the other has work for a moment."""
+LOOK_S = 0.5
+"""Between two looks at what the folder's files say, where no control topic tells."""
 PAUSE_S = 2.0
 """Longest pause between two tries to reach Kafka: how late a Kafka that is back may be noticed."""
 
@@ -120,8 +122,9 @@ class Service:
         self.cluster = await admin.find_cluster()
         count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         await check_writable(admin, state_topic(prefix))
-        self._registrar = await self._open_registrar(admin) if await self._ensure_control(admin) else None
         try:
+            if await self._ensure_control(admin):
+                await self._open_registrar(admin)
             await self._be_member(admin, count, stop)
         finally:
             self.holding, registrar, self._registrar = None, self._registrar, None
@@ -131,15 +134,26 @@ class Service:
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
         service, registrar = self.loaded.service, self._registrar
         prefix = service.topics.prefix
-        loaded = self.loaded if registrar is None else registrar.book.effective()
+        book = Book(self.loaded) if registrar is None else registrar.book
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
-            self.holding = Holding(loaded, count, admin, self.metrics, membership, group, self.rates)
+            self.holding = Holding(book.effective(), count, admin, self.metrics, membership, group, self.rates)
             self.trouble = ""
             if registrar is not None:
                 group.create_task(registrar.run(self.holding, stop), name="control")
+            else:
+                group.create_task(self._follow_files(book, self.holding, stop), name="files")
             await membership.run(stop, self.holding.take, self.holding.release)
+
+    async def _follow_files(self, book: Book, holding: Holding, stop: asyncio.Event) -> None:
+        """Serve what the files say, where there is no control topic to have a say in it."""
+        taken = book.files
+        while not await is_set_within(stop, LOOK_S):
+            if self.loaded is not taken:
+                taken = self.loaded
+                book.reload(taken)
+                await holding.take_up(book.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Whether there is a control topic; without one the folder's consumers are served all the same."""
@@ -149,19 +163,19 @@ class Service:
             log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
         return not refused
 
-    async def _open_registrar(self, admin: Admin) -> Registrar | None:
-        """The control topic, read to its end; None where Kafka does not let us. Raises SourceUnavailable."""
+    async def _open_registrar(self, admin: Admin) -> None:
+        """Read the control topic to its end, where Kafka lets us. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
-        registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name)
+        # known before it is open: it is told of what changes meanwhile
+        registrar = self._registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name)
         try:
             await registrar.open()
+        except SourceUnavailable:
+            raise
         except OverlayError as error:
-            await registrar.close()
-            if isinstance(error, SourceUnavailable):
-                raise
             log.error("there are no requests: the control topic is not read", reason=str(error))
-            return None
-        return registrar
+            self._registrar = None
+            await registrar.close()
 
     def report(self) -> dict[str, Any]:
         """What the HTTP endpoints and the CLI show."""
