@@ -16,10 +16,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
-from overlay.connection import Properties, for_confluent
+from overlay.connection import Properties, make_admin_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 DEADLINE_S = 15.0
@@ -102,8 +102,7 @@ class Admin:
     """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time."""
 
     def __init__(self, kafka: Properties) -> None:
-        settings = {**for_confluent(kafka), "topic.metadata.refresh.interval.ms": REFRESH_MS, "log_level": "0"}
-        self._client = AdminClient(settings)
+        self._client = make_admin_client(kafka, **{"topic.metadata.refresh.interval.ms": REFRESH_MS})
 
     async def find_cluster(self) -> str:
         """The id that Kafka gave the cluster when it was made."""

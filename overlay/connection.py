@@ -23,6 +23,7 @@ _REFUSALS = (
     RdKafkaError.SASL_AUTHENTICATION_FAILED,
     RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 DEADLINE_S = 10.0
 # by itself librdkafka comes to wait 10 s between two tries, so that a broker that is back would be found that much later
 _RECONNECT_MS = "500"
@@ -33,8 +34,25 @@ def for_confluent(kafka: Properties) -> dict[str, str]:
     return {"reconnect.backoff.max.ms": _RECONNECT_MS, **kafka}
 
 
+def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
+    """A client that says nothing by itself; `more`: beside its settings. Raises CredentialsRefused for settings that it cannot
+    use: a certificate that is not there, or is none."""
+    try:
+        return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
+    except KafkaException as error:
+        raise CredentialsRefused(
+            f"{_name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"
+        ) from error
+
+
+def _name_files(kafka: Properties) -> str:
+    """The files of the settings: neither client says which of them it could not read."""
+    return "".join(f"{name} {kafka[name]}: " for name in _FILES if name in kafka)
+
+
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:
-    """Keyword arguments for aiokafka's clients."""
+    """Keyword arguments for aiokafka's clients. Raises SourceUnavailable while certificates cannot be read: at the start they
+    could be (check_reachable), so somebody is about to replace them."""
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     arguments: dict[str, Any] = {
         "bootstrap_servers": [server.strip() for server in kafka["bootstrap.servers"].split(",")],
@@ -42,7 +60,10 @@ def for_aiokafka(kafka: Properties) -> dict[str, Any]:
         "security_protocol": protocol,
     }
     if protocol.endswith("SSL"):
-        arguments["ssl_context"] = make_ssl_context(kafka)
+        try:
+            arguments["ssl_context"] = make_ssl_context(kafka)
+        except OSError as error:  # what ssl raises is one as well
+            raise SourceUnavailable(f"{_name_files(kafka)}certificates cannot be read: {error}") from error
     if protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = kafka.get("sasl.mechanism", "PLAIN")
         arguments["sasl_plain_username"] = kafka["sasl.username"]
@@ -73,7 +94,7 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     This goes through librdkafka, whose errors tell a refused password from a closed port.
     """
     seen: list[RdKafkaError] = []
-    client = AdminClient({**for_confluent(kafka), "log_level": "0"}, error_cb=seen.append)
+    client = make_admin_client(kafka, error_cb=seen.append)
     address = kafka["bootstrap.servers"]
     until = time.monotonic() + deadline_s
     while True:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from overlay.connection import check_reachable, make_ssl_context
-from overlay.errors import SourceUnavailable
+from overlay.admin import Admin
+from overlay.connection import check_reachable, make_ssl_context, open_client
+from overlay.control.journal import Journal
+from overlay.errors import CredentialsRefused, SourceUnavailable
 
 AWAY_S = 3.0
 NOTICED_S = 1.5
@@ -45,3 +49,19 @@ def test_certificates_that_other_clients_take_are_taken() -> None:
     context = make_ssl_context({"bootstrap.servers": "broker:9093", "security.protocol": "SSL"})
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize("setting", ["ssl.ca.location", "ssl.certificate.location"])
+async def test_certificates_that_cannot_be_read(tmp_path: Path, setting: str) -> None:
+    """At the start that is the settings' fault. Later it passes: files are being replaced."""
+    missing, torn = tmp_path / "missing.pem", tmp_path / "torn.pem"
+    torn.write_text("-----BEGIN")
+    for file in (missing, torn):
+        kafka = {"bootstrap.servers": "localhost:1", "security.protocol": "SSL", setting: str(file)}
+        for start in (check_reachable, Admin):
+            with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
+                await asyncio.to_thread(start, kafka)
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            await open_client(kafka)
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            Journal(kafka, "overlay", 0)
