@@ -274,9 +274,8 @@ class Desk:
                     work.buried[consumer] += 1
         printed = self._printing.print(consumer, seat, effects, self.larder, now)
         work.batches += ((consumer, outgoing) for outgoing in printed.batches)
-        if printed.newest:
-            work.newest[consumer] = printed.newest
-            work.oldest[consumer] = printed.oldest
+        if printed.newest is not None and printed.oldest is not None:
+            work.newest[consumer], work.oldest[consumer] = printed.newest, printed.oldest
         return sum(outgoing.batch.size for outgoing in printed.batches)
 
     def _remember(self, work: Work) -> None:

@@ -34,11 +34,16 @@ REPLY_ROOM = 4_096
 
 @dataclass(slots=True)
 class Printed:
-    """Batches in order; the newest and the oldest source record among the deliveries, ms, 0 for none."""
+    """Batches in order; the newest and the oldest source record among the deliveries, ms, None for none."""
 
     batches: list[Outgoing] = field(default_factory=list)
-    newest: int = 0
-    oldest: int = 0
+    newest: int | None = None
+    oldest: int | None = None
+
+    def note(self, first: int, last: int) -> None:
+        """Records of these times are among the deliveries. A time may be 0 or below."""
+        self.oldest = first if self.oldest is None else min(self.oldest, first)
+        self.newest = last if self.newest is None else max(self.newest, last)
 
 
 class Printing:
@@ -97,8 +102,7 @@ class Printing:
             )
             self._press.add(outlet, piece, rows, piece.partition, numbers, time)
             times = piece.records.timestamp[rows]
-            printed.newest = max(printed.newest, int(times.max()))
-            printed.oldest = min(printed.oldest or int(times.min()), int(times.min()))
+            printed.note(int(times.min()), int(times.max()))
         if deliver.reply:
             partition = parse_address(deliver.reply).partition or 0
             printed.batches += (replace(outgoing, partition=partition) for _, outgoing in self._press.flush())

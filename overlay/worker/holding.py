@@ -275,8 +275,8 @@ class Holding:
         now = now_ms()
         for consumer, records in outcome.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)
-            age = max(0, now - outcome.oldest[consumer]) / 1000
-            self.metrics.delivery_latency_seconds.labels(*consumer).observe(age)
+            if (oldest := outcome.oldest.get(consumer)) is not None:
+                self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
         for consumer, records in outcome.buried.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         self.rates.note(outcome, now)

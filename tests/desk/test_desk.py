@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,15 @@ def test_num_pending_counts_down() -> None:
     office = Office(5, ack_wait=SECOND)
     office.offer()
     assert [token.pending for token in office.sent] == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("times", [(0, 0, 0), (-1, -1, -1), (0, 7, -1)])
+def test_the_times_of_deliveries_are_told_whatever_they_are(times: tuple[int, ...]) -> None:
+    office = Office(3)
+    office.log = [replace(record, timestamp=time) for record, time in zip(office.log, times, strict=True)]
+    office.offer()
+    [work] = [work for work in office.works if work.delivered]
+    assert (work.oldest, work.newest) == ({office.config.id: min(times)}, {office.config.id: max(times)})
 
 
 def test_max_ack_pending_holds_back_and_the_hold_says_from_where() -> None:
@@ -167,8 +177,6 @@ def letters(office: Office) -> list[Outgoing]:
 @pytest.fixture
 def graves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dead letters have a topic of their own name."""
-    from dataclasses import replace
-
     from tests.desk import scenes
 
     outlet = scenes.letters_outlet()

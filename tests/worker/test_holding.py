@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import Counter
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from overlay.deliver.state import StateUnreadable
 from overlay.metrics import Metrics
 from overlay.worker.holding import LIGHT, Holding, is_light, shard_of
 from overlay.worker.report import Rates
+from overlay.worker.round.pipeline import Outcome
 from tests.control.books import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
@@ -83,3 +85,12 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         assert served == changed.consumers
         assert len(tried) == 2
         await holding.release()
+
+
+def test_deliveries_of_no_known_time_are_counted() -> None:
+    """What was delivered may all be without an output: then nothing says how old it is."""
+    nothing = cast("Any", None)
+    holding = Holding(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
+    id = ("S", "c")
+    holding._note_commit(Outcome(delivered=Counter({id: 3})))
+    assert holding.rates.delivered[id] == 3
