@@ -106,13 +106,19 @@ class Beginning:
 
 
 def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet | None, letters: Outlet | None) -> Seat:
-    """Seat a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable."""
+    """Seat a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
+
+    A record goes into the transaction of its deliveries. So records that end below the last consumer sequence are of a machine
+    that was given up: the consumer was served without one since, and nothing of them holds any more.
+    """
     machine = Machine(config, now, start=beginning.start, replay_until=beginning.last)
     machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
     machine.window.floor = machine.window.delivered
     log, base, logged = Log(), 0, 0
-    for value in beginning.records:
-        record = decode(value)
+    records = [decode(value) for value in beginning.records]
+    if records and records[-1].head["delivered"].consumer < beginning.sequence:
+        records = []
+    for record, value in zip(records, beginning.records, strict=False):
         log.apply(record)
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
     log.restore(machine)
