@@ -10,7 +10,8 @@ A step has three parts, all of them run by the shell (worker/acks/clerk.py) one 
 
 The parts are apart so that a delivery never takes a consumer sequence without having its record, and so that nothing has
 to wait in the middle of a machine's move. A step is bounded by STEP_MESSAGES and STEP_BYTES for each consumer, and by
-ROUND_BYTES for all; who has more to give takes the next step at once.
+ROUND_BYTES for all; who has more to give takes the next step at once. What has been taken in is never put off: its dead
+letters, answers and advisories go out with the state and the place in the acks that they belong to.
 
 Between a consumer's machine and the log stands its hold: the first message that was offered and is not delivered. A restart
 reads from there on. A changed filter or deliver_subject comes with a restart too (worker/holding.py): what was offered under
@@ -179,9 +180,11 @@ class Desk:
 
     def _do(self, consumer: ConsumerId, event: Event, now: int) -> None:
         self._note(consumer, self.seats[consumer].machine.handle(event, now, 0))
-        self._active[consumer] = self._touched[consumer] = None
+        self._active[consumer] = None
 
     def _note(self, consumer: ConsumerId, effects: Iterable[Effect]) -> None:
+        """Keep what a machine wants done. Whatever it is, the machine has moved."""
+        self._touched[consumer] = None
         kept = self._effects.setdefault(consumer, [])
         kept.extend(effect for effect in effects if not isinstance(effect, ArmTimer))
 
@@ -217,27 +220,24 @@ class Desk:
             self.larder.lay_out(stream, piece)
         size = 0
         for consumer in list(self._active):
-            if size >= ROUND_BYTES:
-                break  # the others are still active
-            del self._active[consumer]
-            lost = gone.get(consumer[0])
-            if lost is not None and lost.size:
-                self._do(consumer, Removed(sequences=lost), now)
-                del self._active[consumer]
-            self._give(consumer, now)
+            if size < ROUND_BYTES:
+                self._give(consumer, gone.get(consumer[0]), now)
+            # also of those who are still active: the acks that it came from, and the machine's state, go with this step
             size += self._print(consumer, work, now)
         self.larder.clear()
         self._remember(work)
         return work
 
-    def _give(self, consumer: ConsumerId, now: int) -> None:
+    def _give(self, consumer: ConsumerId, lost: Ints | None, now: int) -> None:
         seat = self.seats[consumer]
+        if lost is not None and lost.size:
+            self._do(consumer, Removed(sequences=lost), now)
+        del self._active[consumer]
         turn, ready = self._find_ready(consumer)
         while ready and seat.buries_refused and self._refuse(consumer, seat, turn[:ready], now):
             turn, ready = self._find_ready(consumer)  # others have moved up
         if ready:
             self._note(consumer, seat.machine.deliver(now, ready))
-            self._touched[consumer] = None
         if seat.machine.armed_at <= now and turn.size:
             self._active[consumer] = None  # it has more to give
 
@@ -252,7 +252,6 @@ class Desk:
         refused = self._printing.find_refused(consumer, seat, self.larder, turn, now)
         if refused.size:
             self._note(consumer, refuse(seat.machine, np.sort(refused), now))
-            self._touched[consumer] = None
         return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:
