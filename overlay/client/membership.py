@@ -3,7 +3,8 @@
 What is committed decides when `ack_wait` begins (interfaces, "Interest"): a delivery counts as being in an application's hands
 once the group's committed offset has passed it. So with acks a message is passed when it is handed out, the one that is being
 worked on included: what was only fetched ahead does not wait for an ack yet, and when this member goes, the next one gets it.
-With `ack_policy: none` nothing comes again, so a message is passed when the application comes back for the next.
+With `ack_policy: none` or `flow_control` nothing comes again, so a message is passed when the application comes back for the
+next.
 
 Committing and polling go on while an application is busy, for this has a thread of its own; a member that is slow for minutes
 does not leave the group. While nobody takes messages, fetching is paused.
@@ -22,7 +23,6 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import Message as KafkaRecord
 
-from overlay.config.consumer import AckPolicy
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
@@ -210,7 +210,7 @@ class Member:
 
     def _find_moved(self) -> dict[int, int]:
         """How far messages have been handed out, in partitions of ours where that is further than was committed."""
-        self._passed |= self._shelf.find_positions(with_last=self._target.policy is not AckPolicy.NONE)
+        self._passed |= self._shelf.find_positions(with_last=self._target.policy.takes_acks)
         return {
             partition: offset
             for partition, offset in self._passed.items()

@@ -1,0 +1,111 @@
+"""A member of a group, whose Kafka client does what a test says: one thing at each poll."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message as KafkaRecord
+from confluent_kafka import TopicPartition
+
+from overlay.client import membership
+from overlay.client.acking import Head
+from overlay.client.membership import Member
+from overlay.client.shelf import Shelf
+from overlay.client.target import Target
+from overlay.config.consumer import AckPolicy
+
+Step = Callable[["Script"], KafkaRecord | None]
+
+
+class Script:
+    """Takes the place of the Kafka client: a poll takes the next step; after the last one the member is told to stop."""
+
+    def __init__(self, steps: Iterable[Step], stop: threading.Event) -> None:
+        self._steps, self._stop = iter(steps), stop
+        self.assigned: set[int] = set()
+        self.paused: set[int] = set()
+        self.committed: dict[int, int] = {}
+
+    def subscribe(self, topics: Sequence[str], **hear: Callable[..., None]) -> None:
+        self.hear = hear
+
+    def poll(self, timeout: float) -> KafkaRecord | None:
+        step = next(self._steps, None)
+        if step is None:
+            self._stop.set()
+            return None
+        return step(self)
+
+    def consume(self, most: int, timeout: float) -> list[KafkaRecord]:
+        return []
+
+    def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> None:
+        self.committed |= {place.partition: place.offset for place in offsets}
+
+    def assignment(self) -> list[TopicPartition]:
+        return place(*self.assigned)
+
+    def pause(self, places: Sequence[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: Sequence[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in places}
+
+    def close(self) -> None:
+        self.hear["on_revoke"](self, self.assignment())
+
+
+def place(*partitions: int) -> list[TopicPartition]:
+    return [TopicPartition("out", partition) for partition in partitions]
+
+
+def assign(*partitions: int) -> Step:
+    """As Kafka's client does it: who is assigned more hears of it first."""
+
+    def step(client: Script) -> None:
+        client.hear["on_assign"](client, place(*partitions))
+        client.assigned |= set(partitions)
+
+    return step
+
+
+def bring(partition: int, offset: int) -> Step:
+    return lambda client: KafkaRecord(topic="out", partition=partition, offset=offset, value=b"x")
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    shelf: Shelf,
+    *steps: Step,
+    policy: AckPolicy = AckPolicy.NONE,
+    on_silence: Callable[[bool], None] = lambda _: None,
+    **options: Any,
+) -> tuple[Script, Member]:
+    stop = threading.Event()
+    script = Script(steps, stop)
+    monkeypatch.setattr(membership, "Consumer", lambda settings: script)
+    target = Target(Head("S", "c"), "out", "c", policy, options.pop("heartbeat_s", 0.0))
+    member = Member({"bootstrap.servers": "nowhere:1"}, target, shelf, **options)
+    member.run(stop, on_silence)
+    return script, member
+
+
+@pytest.mark.parametrize(
+    ("policy", "committed"),
+    [(AckPolicy.EXPLICIT, {0: 6}), (AckPolicy.ALL, {0: 6}), (AckPolicy.FLOW_CONTROL, {0: 5}), (AckPolicy.NONE, {0: 5})],
+)
+def test_the_message_in_hand_is_passed_where_it_waits_for_its_ack(
+    monkeypatch: pytest.MonkeyPatch, policy: AckPolicy, committed: dict[int, int]
+) -> None:
+    shelf = Shelf(10)
+
+    def take(client: Script) -> None:
+        batch = shelf.take()
+        assert batch is not None
+        assert batch.pop() is not None
+
+    script, _ = run(monkeypatch, shelf, assign(0), bring(0, 5), take, policy=policy)
+    assert script.committed == committed
