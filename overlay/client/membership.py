@@ -118,8 +118,7 @@ class Member:
         if self._shelf.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
             self._tried = 0.0
             if self.is_paused:
-                consumer.resume(consumer.assignment())
-                self.is_paused = False
+                self._go_on(consumer)
                 self._heard = time.monotonic()
             return True
         now = time.monotonic()
@@ -131,6 +130,11 @@ class Member:
             # a member that does not poll is put out of the group
             self._take_in([record for record in [consumer.poll(0)] if record is not None])
         return False
+
+    def _go_on(self, consumer: Consumer) -> None:
+        if self.is_paused:
+            consumer.resume(consumer.assignment())
+            self.is_paused = False
 
     def _receive(self, consumer: Consumer) -> None:
         first = consumer.poll(POLL_S)
@@ -171,11 +175,11 @@ class Member:
             raise _judge(self._target, error)
         log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
 
-    def _take_over(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _take_over(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.update(place.partition for place in partitions)
         self._heard = time.monotonic()
-        # what is new is not paused
-        self.is_paused = False
+        # what is new is not paused, and all partitions are paused together or none is
+        self._go_on(consumer)
 
     def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if moved := self._forget(partitions):

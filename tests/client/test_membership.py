@@ -109,3 +109,20 @@ def test_the_message_in_hand_is_passed_where_it_waits_for_its_ack(
 
     script, _ = run(monkeypatch, shelf, assign(0), bring(0, 5), take, policy=policy)
     assert script.committed == committed
+
+
+def test_what_is_paused_goes_on_when_more_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes the one message that there is room for: the member pauses, and is given another partition then."""
+    monkeypatch.setattr(membership, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(membership, "POLL_S", 0.001)
+    shelf = Shelf(1)
+    was_paused: list[bool] = []
+
+    def assign_more(client: Script) -> None:
+        was_paused.append(client.paused == {0})
+        assign(1)(client)
+        shelf.take()
+
+    script, member = run(monkeypatch, shelf, assign(0), bring(0, 5), assign_more)
+    assert was_paused == [True]
+    assert (member.is_paused, script.paused) == (False, set())
