@@ -27,7 +27,7 @@ class OnSilence(StrEnum):
 
 
 class Intake:
-    """Receives from now on. `prefetch`: records that may wait to be taken from `shelf`."""
+    """Receives from now on. `prefetch`: records that may wait to be taken from `shelf`; `is_alone`: as Member's."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class Intake:
         *,
         prefetch: int,
         on_silence: OnSilence = OnSilence.FLAG,
+        is_alone: bool = False,
     ) -> None:
         self.shelf = Shelf(prefetch)
         self.acks = Sender(kafka, ack_topic, target.head, target.policy, answers, self.shelf.end)
-        self._work = _Work(Member(kafka, target, self.shelf), self.acks, self.shelf, on_silence)
+        self._work = _Work(Member(kafka, target, self.shelf, is_alone=is_alone), self.acks, self.shelf, on_silence)
         thread = threading.Thread(target=self._work.run, name="overlay-subscription", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._work, thread)
         thread.start()

@@ -57,10 +57,10 @@ class HeartbeatsMissed(OverlayError):
 
 
 class Member:
-    """Fills a shelf, in the thread that calls `run`, until it is told to stop."""
+    """Fills a shelf, in the thread that calls `run`, until it is told to stop. `is_alone`: nobody else is in its group."""
 
-    def __init__(self, kafka: Properties, target: Target, shelf: Shelf) -> None:
-        self._kafka, self._target, self._shelf = kafka, target, shelf
+    def __init__(self, kafka: Properties, target: Target, shelf: Shelf, *, is_alone: bool = False) -> None:
+        self._kafka, self._target, self._shelf, self._is_alone = kafka, target, shelf, is_alone
         self._kind = Kind(target.head)
         self._passed: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -165,9 +165,9 @@ class Member:
         return self._kind.find_token(headers) is not None or self._kind.is_status(headers)
 
     def _is_silent(self) -> bool:
-        # nobody hears anything before partitions are assigned
-        silent = is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
-        return silent and bool(self.assigned)
+        # nobody hears anything before partitions are assigned; of those that are alone nobody else has them since
+        hears = self._heard > 0 if self._is_alone else bool(self.assigned)
+        return hears and is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
 
     def _meet(self, error: RdKafkaError) -> None:
         """Raises what trying again does not help with; the Kafka client tries again by itself after everything else."""
@@ -177,7 +177,8 @@ class Member:
 
     def _take_over(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.update(place.partition for place in partitions)
-        self._heard = time.monotonic()
+        if partitions:
+            self._heard = time.monotonic()
         # what is new is not paused, and all partitions are paused together or none is
         self._go_on(consumer)
 

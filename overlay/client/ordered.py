@@ -224,6 +224,7 @@ class _Holdings:
                 self._answers,
                 prefetch=PREFETCH,
                 on_silence=OnSilence.RAISE,
+                is_alone=True,
             )
 
     def drop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -126,3 +127,30 @@ def test_what_is_paused_goes_on_when_more_is_assigned(monkeypatch: pytest.Monkey
     script, member = run(monkeypatch, shelf, assign(0), bring(0, 5), assign_more)
     assert was_paused == [True]
     assert (member.is_paused, script.paused) == (False, set())
+
+
+def lose(*partitions: int) -> Step:
+    """As after an outage: the group has given up the member meanwhile."""
+
+    def step(client: Script) -> None:
+        client.assigned -= set(partitions)
+        client.hear["on_lost"](client, place(*partitions))
+
+    return step
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_who_is_alone_hears_of_silence_without_partitions_as_well(
+    monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """The topic may be gone together with its consumer: nothing is assigned then for ever."""
+    monkeypatch.setattr(membership, "SLACK_S", 0.0)
+    said: list[bool] = []
+    steps = [assign(), wait, assign(0), lose(0), assign(), wait]
+    _, member = run(monkeypatch, Shelf(1), *steps, on_silence=said.append, heartbeat_s=0.02, is_alone=is_alone)
+    assert not member.assigned
+    assert said == ([True] if is_alone else [])
+
+
+def wait(client: Script) -> None:
+    time.sleep(0.05)
