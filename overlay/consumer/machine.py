@@ -213,6 +213,9 @@ class Machine:
             group = self.config.priority_groups[0]
             self.effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
+        if len(self.waiting):
+            # whoever waits uses it, however long, until the end of his request
+            self.active_at = now
         self.waiting.run_out(now)
         flow = self.pace.flow
         stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(self.window.room)) else ""

@@ -357,6 +357,18 @@ def test_inactive_consumers_go() -> None:
         assert len(driver.all(Remove)) == 1
 
 
+def test_a_pull_that_waits_is_use() -> None:
+    """Until its end: a threshold later, and not with the request, the consumer goes."""
+    driver = Driver(configure(pull=True, inactive_threshold=60 * SECOND))
+    driver.do(Pulled(PullRequest(1, expires=120 * SECOND), "r"))
+    driver.pass_time(120 * SECOND)
+    assert driver.statuses("r")[-1][0] == 408
+    driver.pass_time(59 * SECOND)
+    assert not driver.all(Remove)
+    driver.pass_time(SECOND)
+    assert len(driver.all(Remove)) == 1
+
+
 def test_updates() -> None:
     driver = Driver(configure(max_ack_pending=2, filter_subject="a.>"))
     driver.offer(5)
