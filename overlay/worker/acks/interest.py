@@ -21,6 +21,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin
 from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
+from overlay.consumer.table import ASLEEP
 from overlay.deliver.outbox import Outlet
 from overlay.deliver.state import ConsumerId
 from overlay.desk.footprints import Footprints
@@ -130,11 +131,12 @@ class Readers:
         groups = {consumer: reader_group(config) for consumer, config in watched.items()}
         members = await self.admin.count_members_of(set(groups.values()))
         for consumer, config in watched.items():
-            is_bound = members[groups[consumer]] > 0
-            if self._bound.get(consumer) != is_bound:
-                self._bound[consumer] = is_bound
-                if config.inactive_threshold and config.interest is Interest.GROUP:
-                    self.order(consumer, Bound() if is_bound else Unbound())
+            is_bound = self._bound[consumer] = members[groups[consumer]] > 0
+            is_asleep = self.seats[consumer].machine.state in ASLEEP
+            # a machine that runs may be given another inactive_threshold, or lose it
+            is_to_sleep = not is_bound and bool(config.inactive_threshold)
+            if config.interest is Interest.GROUP and is_to_sleep != is_asleep:
+                self.order(consumer, Unbound() if is_to_sleep else Bound())
 
 
 def _cut(groups: list[str]) -> Iterable[list[str]]:
