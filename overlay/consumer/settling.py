@@ -30,12 +30,13 @@ def ack(machine: Machine, event: events.Acked, now: int) -> None:
 
 
 def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
-    """Acks by consumer sequence."""
-    if any(last > machine.window.delivered.consumer for _, last in event.ranges):
+    """Acks by consumer sequence. Of a range that goes too far the rest counts, as the other acks of a record do."""
+    newest = machine.window.delivered.consumer
+    if any(last > newest for _, last in event.ranges):
         machine.effects.append(Refuse(Flaw.FUTURE))
-        return
-    if _hears(machine, event.reply, now):
-        _settle(machine, machine.window.ack_ranges(event.ranges), now)
+    known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)
+    if known and _hears(machine, event.reply, now):
+        _settle(machine, machine.window.ack_ranges(known), now)
 
 
 def nak(machine: Machine, event: events.Nakked, now: int) -> None:

@@ -223,7 +223,7 @@ class Window:
         else:
             self.pending.become(rows, Row.DELAYED)
             # a server moves the timestamp so that ack_wait ends after the delay; a longer backoff comes on top
-            self._set_deadline(rows, self._waits(rows) - self.config.ack_wait + now + delay)
+            self._arm(rows, min(max(now + delay - self.config.ack_wait, 0), NEVER))
         self._touch(np.array([sequence]))
         return True
 
@@ -319,9 +319,9 @@ class Window:
         waits: Ints = backoff[np.minimum(self.pending.view("deliveries")[rows] - 1, backoff.size - 1)]
         return waits
 
-    def _arm(self, rows: Ints, now: int) -> None:
+    def _arm(self, rows: Ints, start: int) -> None:
         waits = self._waits(rows)
-        self._set_deadline(rows, np.where(waits > NEVER - now, NEVER, waits + now))
+        self._set_deadline(rows, np.where(waits > NEVER - start, NEVER, waits + start))
 
     def _set_deadline(self, rows: Ints, deadline: Ints) -> None:
         self.pending.column["deadline"][rows] = deadline
