@@ -64,9 +64,7 @@ class Seat:
             return _one_by_one(said)
         if self.machine.config.ack_policy is AckPolicy.EXPLICIT:
             return (Acked(said.sequences, int(said.consumer_seqs[-1])),)
-        # acks of all below them: each is one of its own where they do not rise, else the last one says everything
-        highest = int(np.argmax(said.sequences))
-        return (Acked(said.sequences[highest : highest + 1], int(said.consumer_seqs[highest])),)
+        return _top_down(said)
 
     def take_delta(self) -> bytes:
         """What has changed since this was last asked."""
@@ -79,6 +77,15 @@ class Seat:
         record = take_checkpoint(self.machine)
         self.base, self.logged = len(record), 0
         return record
+
+
+def _top_down(said: Said) -> Iterable[Event]:
+    """Acks of all below them. The highest says everything, unless a redelivery has overtaken it: then it is not heard, and
+    the next one counts that is of a later delivery."""
+    order = np.lexsort((said.consumer_seqs, -said.sequences))
+    latest = np.maximum.accumulate(said.consumer_seqs[order])
+    for at in order[np.diff(latest, prepend=0) > 0].tolist():
+        yield Acked(said.sequences[at : at + 1], int(said.consumer_seqs[at]))
 
 
 def _one_by_one(said: Said) -> Iterable[Event]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Nakked, Paused, Read, Resumed, Termed, Ticked
+from overlay.consumer.window import Pair
 from overlay.deliver.outbox import Outgoing
 from overlay.desk import desk as desk_module
 from overlay.desk.hearing import Said
@@ -157,6 +158,20 @@ def test_an_ack_of_all() -> None:
     office.offer()
     office.ack(5, 2)
     assert office.seat.machine.window.pending.count == 1
+
+
+def test_an_ack_of_all_that_was_overtaken_takes_no_other_along() -> None:
+    """After a redelivery the ack of a delivery before it is not heard, however high its message; the one beside it is."""
+    office = Office(30, ack_policy="all", ack_wait=SECOND)
+    office.offer()
+    office.pass_time(2 * SECOND)
+    assert rows(office)[30:] == [(n, 2) for n in range(1, 31)]
+    window = office.seat.machine.window
+    for acks, left in (([(3, 33)], 27), ([(10, 10), (9, 39)], 21), ([(12, 42), (20, 20), (14, 44), (13, 43)], 16)):
+        columns = np.array(acks)
+        office.step(said=[Said(Verb.ACK, columns[:, 0], columns[:, 1], np.full(len(acks), 2))])
+        assert window.pending.count == left
+    assert window.floor == Pair(44, 14)
 
 
 def dead(office: Office) -> list[tuple[int, str]]:
