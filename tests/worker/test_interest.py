@@ -1,24 +1,33 @@
-"""Who sleeps for want of readers. The rest is tested with Kafka in test_acked.py."""
+"""Who sleeps for want of readers, and reader groups that we may not look at. The rest is tested with Kafka in test_acked.py."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from overlay.admin import Admin
 from overlay.consumer.events import Bound, Event, Unbound, Updated
+from overlay.consumer.table import ASLEEP
 from overlay.deliver.state import ConsumerId
 from overlay.desk.seat import Beginning, seat
 from overlay.worker.acks.interest import Readers
 from tests.consumer.driver import SECOND, START, configure
+from tests.control.books import make_config
 from tests.deliver.pressing import Settings
 
 
-class Admin:
+class Counts:
+    """An admin that sees as many readers in every group."""
+
     def __init__(self, members: int) -> None:
         self.members = members
 
-    async def count_members_of(self, groups: set[str]) -> dict[str, int]:
+    async def count_members_of(self, groups: set[str], denied: dict[str, str]) -> dict[str, int]:
         return dict.fromkeys(groups, self.members)
 
 
@@ -28,7 +37,7 @@ class Bench:
     def __init__(self, inactive_threshold: int, members: int) -> None:
         config = configure(interest="group", inactive_threshold=inactive_threshold)
         self.seat = seat(config, Beginning(), START, Settings().make_outlet(), None)
-        self.admin = Admin(members)
+        self.admin = Counts(members)
         nothing = cast("Any", None)
         self.readers = Readers(nothing, cast("Any", self.admin), {config.id: self.seat}, self.order)
         self.orders: list[Event] = []
@@ -74,3 +83,37 @@ async def test_readers_come_and_go() -> None:
     bench.admin.members = 0
     assert await bench.look() == [Unbound()]
     assert not bench.readers.is_bound(("S", "c"))
+
+
+MEMBERS: dict[str, int | None] = {"read": 1, "idle": 0, "hidden": None}
+"""Of each group; None where Kafka does not allow the question."""
+
+
+class Groups:
+    """The client's answers."""
+
+    def describe_consumer_groups(self, groups: Iterable[str], **_: object) -> dict[str, Future[Any]]:
+        found: dict[str, Future[Any]] = {group: Future() for group in groups}
+        for group, future in found.items():
+            if (count := MEMBERS[group]) is None:
+                future.set_exception(KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)))
+            else:
+                future.set_result(SimpleNamespace(members=[None] * count))
+        return found
+
+
+async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
+    """Otherwise its consumer would be removed under its readers, and those of all other groups with it."""
+    admin = Admin({"bootstrap.servers": "localhost:1"})
+    admin._client = Groups()
+    configs = [make_config(group, deliver_group=group, inactive_threshold="5s") for group in MEMBERS]
+    (asleep, *_) = ASLEEP
+    seats: Any = {
+        config.id: SimpleNamespace(machine=SimpleNamespace(config=config, state=asleep), outlet="o")
+        for config in configs
+    }
+    told: dict[str, Event] = {}
+    readers = Readers(cast("Any", None), admin, seats, lambda consumer, event: told.update({consumer[1]: event}))
+    await readers._count({config.id: config for config in configs})
+    assert told == {"read": Bound(), "hidden": Bound()}
+    assert readers.is_bound(("S", "hidden"))

@@ -63,6 +63,8 @@ class Readers:
     _bound: dict[ConsumerId, bool] = field(default_factory=dict)
     _denied: dict[str, str] = field(default_factory=dict)
     """Groups that we may not look at, and why, as it was told last."""
+    _unseen: set[str] = field(default_factory=set)
+    """Groups whose members we may not look at: they count as in use, since what has no readers may be removed."""
 
     async def open(self) -> None:
         """Wake those who need no reader, and find out where the outputs end."""
@@ -129,9 +131,16 @@ class Readers:
 
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
         groups = {consumer: reader_group(config) for consumer, config in watched.items()}
-        members = await self.admin.count_members_of(set(groups.values()))
+        denied: dict[str, str] = {}
+        members = await self.admin.count_members_of(set(groups.values()), denied=denied)
+        for group in denied.keys() - self._unseen:
+            log.warning(
+                "whether a group has readers cannot be seen; it counts as in use", group=group, reason=denied[group]
+            )
+        self._unseen = (self._unseen - members.keys()) | denied.keys()
         for consumer, config in watched.items():
-            is_bound = self._bound[consumer] = members[groups[consumer]] > 0
+            is_bound = groups[consumer] in denied or members[groups[consumer]] > 0
+            self._bound[consumer] = is_bound
             is_asleep = self.seats[consumer].machine.state in ASLEEP
             # a machine that runs may be given another inactive_threshold, or lose it
             is_to_sleep = not is_bound and bool(config.inactive_threshold)
