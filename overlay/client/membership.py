@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import Message as KafkaRecord
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
@@ -43,6 +44,9 @@ PATIENCE_S = 1.0
 """How long fetching goes on while nobody takes messages. Pausing throws away what the Kafka client has fetched ahead."""
 SLACK_S = 0.25
 """What a heartbeat may be late by."""
+CHANGE_S = 1.0
+"""How long it is tried to commit what is given up while the group changes."""
+_CHANGING = (RdKafkaError.ILLEGAL_GENERATION, RdKafkaError.REBALANCE_IN_PROGRESS)
 _REFUSALS = (
     RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
     RdKafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -54,6 +58,17 @@ _REFUSALS = (
 
 class HeartbeatsMissed(OverlayError):
     """Nothing has come for more than two of the consumer's idle_heartbeat. Nobody acts, or the operator does."""
+
+
+def _while_group_changes() -> Retrying:
+    """Once more when the group has just agreed on a new generation, which this member is about to hear of: the partitions that
+    it gives up are its own until then."""
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in _CHANGING),
+        stop=stop_after_delay(CHANGE_S),
+        wait=wait_fixed(0.02),
+        reraise=True,
+    )
 
 
 class Member:
@@ -185,7 +200,9 @@ class Member:
     def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if moved := self._forget(partitions):
             try:
-                consumer.commit(offsets=self._place(moved), asynchronous=False)
+                for attempt in _while_group_changes():
+                    with attempt:
+                        consumer.commit(offsets=self._place(moved), asynchronous=False)
             except KafkaException as error:
                 # whoever has them now hands out again what was handed out since the last commit
                 log.warning("positions not committed", group=self._target.group, reason=error.args[0].str())
