@@ -98,8 +98,6 @@ class Desk:
 
     def __init__(self, seats: Mapping[ConsumerId, Seat], printing: Printing, larder: Larder | None = None) -> None:
         self.seats = dict(seats)
-        self.tells_all = False
-        """Whether the next step is to say everything of all machines, moved or not."""
         self.larder = larder or Larder()
         self._printing = printing
         self._effects: dict[ConsumerId, list[Effect]] = {}
@@ -212,9 +210,12 @@ class Desk:
 
     # 3: what goes out
 
-    def give_out(self, recalled: Iterable[tuple[str, Piece]], gone: Mapping[str, Ints], now: int) -> Work:
+    def give_out(
+        self, recalled: Iterable[tuple[str, Piece]], gone: Mapping[str, Ints], now: int, tells_all: bool = False
+    ) -> Work:
         """Deliver what there are records for. `recalled`: pieces for what was wanted, with their stream; `gone`: by stream,
-        sequences that were wanted and that the log does not hold any more."""
+        sequences that were wanted and that the log does not hold any more. `tells_all`: everything of all machines is to be
+        remembered, moved or not."""
         work = Work()
         for stream, piece in recalled:
             self.larder.lay_out(stream, piece)
@@ -225,7 +226,7 @@ class Desk:
             # also of those who are still active: the acks that it came from, and the machine's state, go with this step
             size += self._print(consumer, work, now)
         self.larder.clear()
-        self._remember(work)
+        self._remember(work, tells_all)
         return work
 
     def _give(self, consumer: ConsumerId, lost: Ints | None, now: int) -> None:
@@ -277,11 +278,10 @@ class Desk:
             work.newest[consumer], work.oldest[consumer] = printed.newest, printed.oldest
         return sum(outgoing.batch.size for outgoing in printed.batches)
 
-    def _remember(self, work: Work) -> None:
+    def _remember(self, work: Work, tells_all: bool) -> None:
         """Put the machines' state beside the batches: what changed, or everything when the changes have grown beyond it."""
         seats = self.seats.values()
-        if self.tells_all or sum(seat.logged for seat in seats) > max(LEAST_LOG, sum(seat.base for seat in seats)):
-            self.tells_all = False
+        if tells_all or sum(seat.logged for seat in seats) > max(LEAST_LOG, sum(seat.base for seat in seats)):
             work.records = {consumer: seat.take_checkpoint() for consumer, seat in self.seats.items()}
             work.is_checkpoint = True
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,14 +21,13 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.deliver.outbox import Outgoing, refuse_oversized
-from overlay.deliver.state import ConsumerId, ShardState
+from overlay.deliver.state import ConsumerId
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, SourceChanged
-from overlay.index.ledger import Ledger
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Lane, Lost
-from overlay.source.mark import Mark, Source
+from overlay.source.mark import Mark
 
 from .acks.clerk import Clerk
 from .acks.parking import Parking
@@ -367,35 +366,3 @@ async def _run_all(*tasks: asyncio.Task[None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def open_positions(roster: Roster, state: ShardState, indexed: Mapping[Place, Mark]) -> Positions:
-    """Where the roster's consumers stand, and where indexing goes on. A partition in which a consumer has no position yet is
-    read from its start."""
-    positions = Positions(ordered=frozenset(roster.ledgers))
-    for stream, heads in roster.heads.items():
-        positions.enlist_ledger(stream, heads)
-    for consumer, reader in roster.readers.items():
-        sources = roster.sources[consumer[0]].partitions
-        marks = {source: state.mark_of(consumer, source) or Mark(roster.starts[source]) for source in sources}
-        if reader.has_machine and consumer[0] in roster.ledgers:
-            own = {source: mark for source, mark in state.consumers[consumer].own.items() if source in marks}
-            marks = _step_back(marks, own, roster.ledgers[consumer[0]])
-        # who keeps the ledger knows sequences before they are committed, and only transactions keep them to themselves
-        careful = consumer[0] in roster.heads and reader.outlet is not None and not reader.outlet.transactional
-        positions.enlist(consumer, state.consumers[consumer], marks, careful=careful)
-    for place, mark in indexed.items():
-        positions.enlist_index(place, mark)
-    return positions
-
-
-def _step_back(marks: Mapping[Source, Mark], own: Mapping[Source, Mark], ledger: Ledger) -> dict[Source, Mark]:
-    """Have a consumer with a machine stand at one sequence in all partitions: that of the first message it is held at.
-
-    Its hold says from where on something is missing in a partition of which something was offered. The others have been read
-    to their ends, but by a filter that may be another now. What a machine has done with it is not given again.
-    """
-    if not own:
-        return dict(marks)
-    places = ledger.positions_at(min(ledger.sequence_from(source, mark.position) for source, mark in own.items()))
-    return {s: Mark(at) if (at := places.get(s, mark.position)) < mark.position else mark for s, mark in marks.items()}

@@ -35,9 +35,10 @@ from .commits import Commits
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .membership import Membership
+from .places import open_positions
 from .roster import Roster, enlist, make_roster
 from .round.pipeline import Outcome
-from .session import Session, open_positions
+from .session import Session
 from .takeover import state_topic, take_over
 from .topics import find_letters
 from .watch import watch_topics

@@ -136,7 +136,7 @@ def test_killed_at_any_moment(scene: Scene, new_topic: NewTopicFixture) -> None:
         add_partitions(scene, topic, served)
         for _ in range(3):
             process = subprocess.Popen([sys.executable, "-m", "overlay", *command(scene)], stdout=subprocess.DEVNULL)
-            time.sleep(random.uniform(0.5, 4.0))
+            time.sleep(random.uniform(0.5, 4.0))  # a kill at any moment is what is tested; nothing is waited for
             process.kill()
             process.wait()
             write(scene, topic, 20)

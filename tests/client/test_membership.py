@@ -153,4 +153,4 @@ def test_who_is_alone_hears_of_silence_without_partitions_as_well(
 
 
 def wait(client: Script) -> None:
-    time.sleep(0.05)
+    time.sleep(0.05)  # longer than two heartbeats: this is the silence that is to be heard

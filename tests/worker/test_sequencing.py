@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -17,17 +15,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay import open as open_client
 from overlay.client.bounds import NoSequence
-from overlay.index.ledger import Ledger
 from overlay.index.rounds import Standing, allocate
 from overlay.index.runs import encode
-from overlay.scan.decode import NO_STOP
 from overlay.source.index import index_topic
 from overlay.source.mark import Mark
-from overlay.worker.round.pipeline import Task
-from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
-from tests.oracle.batches import Record
 from tests.source.test_start import delete_below
-from tests.support.batches import build
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
@@ -46,7 +38,6 @@ from tests.worker.scenes import (
     serve,
 )
 from tests.worker.test_indexes import await_indexed
-from tests.worker.test_pipeline import make_fetched
 
 PLACES = ("a.x", "a.y", "b.x", "b.y")
 
@@ -125,6 +116,28 @@ def test_where_consumers_start(scene: Scene, new_topic: NewTopicFixture) -> None
         assert wanted
         check_in_order(read_committed(scene.bootstrap, output[name]), wanted, ledger, name)
     check_in_order(read_committed(scene.bootstrap, first), want(scene, [topic]), ledger, "first")
+
+
+def test_who_begins_at_a_time_is_given_nothing_from_before(scene: Scene, new_topic: NewTopicFixture) -> None:
+    """A backlog gets its sequences one partition after the other, and a consumer with acks stands at one sequence in all."""
+    topic = new_topic(partitions=3)
+    write(scene, topic, 30)
+    time.sleep(0.01)  # the clock has moved on
+    since = datetime.now(UTC)
+    write(scene, topic, 30, seed=1)
+    add_stream(scene, topic)
+    begin = {
+        "deliver_policy": "by_start_time",
+        "opt_start_time": since.isoformat(),
+        "ack_policy": "explicit",
+        "ack_wait": "60s",
+    }
+    output = scene.add_consumer("S", "acked", "a.*", **begin, max_ack_pending=1_000)
+    wanted = [record for record in want(scene, [topic], "a.*") if record.timestamp >= since.timestamp() * 1_000]
+    for _ in range(2):  # and is given no more after a restart
+        with serve(scene) as served:
+            await_caught_up(served, "acked")
+    check_in_order(read_committed(scene.bootstrap, output), wanted, read_ledger(scene), "acked")
 
 
 def await_stop(served: Served, reason: str) -> None:
@@ -350,78 +363,3 @@ def find_ends(scene: Scene, topic: str) -> dict[int, int]:
         return {p: client.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in range(3)}
     finally:
         client.close()
-
-
-def test_marks_and_cuts_within_a_fetch() -> None:
-    """Between batches the mark is that of the one before; what is cut out holds what is read."""
-    batches = [build([Record(at + i, 5, b"k", b"v") for i in range(4)], base_offset=at) for at in (0, 4, 12)]
-    fetched = make_fetched(b"".join(batches), 0)
-    assert find_mark(fetched, fetched.next_offset) == fetched.mark
-    assert find_mark(fetched, 8).crc == int(fetched.batches[1]["crc"]) and find_mark(fetched, 8).position == 8
-    assert find_mark(fetched, 10) == Mark(10)
-    assert cut(fetched, 4, 8).tobytes() == batches[1]
-    assert cut(fetched, 5, 13).tobytes() == batches[1] + batches[2]
-    assert cut(fetched, 8, 12).size == 0
-    assert cut(fetched, 0, 99) is fetched.data
-    aborted = make_fetched(b"".join(batches), 0, [(7, 4)])
-    assert cut(aborted, 4, 8) is aborted.data
-
-
-def test_standings_are_renewed() -> None:
-    """Partitions that have nothing new are named now and then, so that retention does not take what is known of them."""
-    ledger = Ledger()
-    sequencing = Sequencing({"S": ledger}, {"S": "i"})
-    first = make_fetched(build([Record(0, 5, b"k", b"v")], base_offset=0), 0)
-    later = make_fetched(build([Record(1, 5, b"k", b"v")], base_offset=1), 1)
-    both = [Task("S", (topic, 0), first, 0, NO_STOP, (), sequenced=True) for topic in "tu"]
-    rounds, given_out = sequencing.give_out(both, 0)
-    assert len(rounds) == 1 and given_out == {"S": 3}
-    again = [Task("S", ("t", 0), later, 1, NO_STOP, (), sequenced=True)]
-    assert sequencing.give_out([replace(again[0], sequenced=False)], 1) == ([], {})
-    rounds, given_out = sequencing.give_out(again, RENEW_MS + 1)
-    assert len(rounds) == 2 and given_out == {"S": 5}  # the renewal takes a sequence
-    assert ledger.end_of(("u", 0)) == 1 and ledger.sequence_of(("t", 0), np.arange(3)).tolist() == [1, 4, 0]
-
-
-def test_ledgers_of_idle_streams_are_renewed() -> None:
-    """Nothing comes for longer than the index topic keeps its records: what is known stays known."""
-    ledger = Ledger()
-    sequencing = Sequencing({"S": ledger, "ELSEWHERE": Ledger()}, {"S": "i"})
-    first = make_fetched(build([Record(0, 5, b"k", b"v")], base_offset=0), 0)
-    sequencing.give_out([Task("S", ("t", 0), first, 0, NO_STOP, (), sequenced=True)], 0)
-    assert sequencing.give_out([], RENEW_MS - 1) == ([], {})
-    rounds, given_out = sequencing.give_out([], RENEW_MS)
-    assert (len(rounds), given_out, ledger.end_of(("t", 0))) == (1, {}, 1)
-    assert sequencing.give_out([], RENEW_MS + 1) == ([], {})
-
-
-def test_who_begins_at_a_time_is_given_nothing_from_before(scene: Scene, new_topic: NewTopicFixture) -> None:
-    """A backlog gets its sequences one partition after the other, and a consumer with acks stands at one sequence in all."""
-    topic = new_topic(partitions=3)
-    write(scene, topic, 30)
-    time.sleep(0.01)  # the clock has moved on
-    since = datetime.now(UTC)
-    write(scene, topic, 30, seed=1)
-    add_stream(scene, topic)
-    begin = {
-        "deliver_policy": "by_start_time",
-        "opt_start_time": since.isoformat(),
-        "ack_policy": "explicit",
-        "ack_wait": "60s",
-    }
-    output = scene.add_consumer("S", "acked", "a.*", **begin, max_ack_pending=1_000)
-    wanted = [record for record in want(scene, [topic], "a.*") if record.timestamp >= since.timestamp() * 1_000]
-    for _ in range(2):  # and is given no more after a restart
-        with serve(scene) as served:
-            await_caught_up(served, "acked")
-    check_in_order(read_committed(scene.bootstrap, output), wanted, read_ledger(scene), "acked")
-
-
-def test_rounds_of_a_busy_stream_linger() -> None:
-    """At 1,000 records a second they are 5 ms apart; slower streams and longer rounds wait for nothing."""
-    linger = Linger()
-    assert linger.find_pause("S", 100, 10.0) == 0
-    assert linger.find_pause("S", 102, 10.001) == pytest.approx(LINGER_S - 0.001)
-    assert linger.find_pause("T", 50_000, 10.001) == 0
-    assert linger.find_pause("S", 103, 10.003) == 0
-    assert linger.find_pause("S", 9_000, 10.011) == 0

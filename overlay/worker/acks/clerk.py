@@ -146,8 +146,8 @@ class Clerk:
         offers, self._offers = self._offers, []
         orders, self._orders = self._orders, []
         beyond, self._beyond = self._beyond, {}
-        self.desk.tells_all = self.commits.wants_all
-        if not (is_last or fetches or offers or beyond or orders or self.desk.tells_all or self._is_due()):
+        tells_all = self.commits.wants_all
+        if not (is_last or fetches or offers or beyond or orders or tells_all or self._is_due()):
             return False
         loop = asyncio.get_running_loop()
         heard = await loop.run_in_executor(thread, self._hear, fetches)
@@ -155,7 +155,8 @@ class Clerk:
         up_to = dict(self.listening.up_to)
         await loop.run_in_executor(thread, self.desk.take_in, offers, said, up_to, now_ns(), beyond)
         recalled = await self.recall.read(await loop.run_in_executor(thread, self.desk.find_wanted))
-        work = await loop.run_in_executor(thread, self.desk.give_out, recalled.pieces, recalled.gone, now_ns())
+        given = recalled.pieces, recalled.gone, now_ns(), tells_all
+        work = await loop.run_in_executor(thread, self.desk.give_out, *given)
         refuse_oversized(work.batches)
         self._count(heard, work)
         acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}

@@ -41,6 +41,8 @@ class Parking:
     def come_back(self) -> list[tuple[Place, Track]]:
         """Have those go on who have room again; the tracks they are on, new ones and others."""
         waiting = self.positions.parked.keys() - self.clerk.find_held(FULL // 4)
+        if not waiting:
+            return []
         for consumer in waiting:
             outlet = self.readers[consumer].outlet
             ordered = consumer[0] in self.positions.ordered
