@@ -1,0 +1,39 @@
+"""`python -m tests.chaos.flights`: one storm, and whether it broke a promise."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from .storm import Storm
+
+
+def main() -> int:
+    """Run one storm, print what it found, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.flights", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--seconds", type=float, default=240.0, help="how long the faults last (default: 240)")
+    parser.add_argument("--delivery", choices=("exactly_once", "at_least_once"), default="exactly_once")
+    parser.add_argument("--rate", type=float, default=1_200.0, help="records a second (default: 1200)")
+    parser.add_argument("--busy", type=int, default=3, help="loops that keep cores taken (default: 3)")
+    parser.add_argument("--arrivals", type=int, default=4, help="consumers that come meanwhile (default: 4)")
+    parser.add_argument("--folder", type=Path, help="where config and logs go (default: a temporary folder)")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="overlay-storm-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"storm: seed {options.seed}, {options.delivery}, {options.seconds:.0f} s, logs in {folder}", flush=True)  # noqa: T201
+    storm = Storm(folder, options.seed, options.seconds, options.delivery, options.rate, options.busy, options.arrivals)
+    found = storm.run()
+    print(json.dumps(found.figures), flush=True)  # noqa: T201
+    for fault in found.faults:
+        print(f"BROKEN: {fault}", flush=True)  # noqa: T201
+    print(f"storm: {'broke a promise' if found.faults else 'passed'} (seed {options.seed})", flush=True)  # noqa: T201
+    return 1 if found.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Programs that take messages through the client library and ack most of them.
+
+An application ignores some messages, naks some, says that it is still at work on some, and leaves
+its group now and then. It notes what it took and when it first acked, before it acks: so the notes
+hold at least everything that was acked, and a message that the service counts as settled though no
+note has it was settled without an ack.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from overlay.client.answers import AckTimeout
+from overlay.client.door import Client
+from overlay.client.message import Message
+from overlay.client.subscribe import Subscription
+from overlay.errors import OverlayError
+
+from .plan import STREAM, Consumer
+
+STAY_S = (10.0, 40.0)
+EVERY = 10
+"""Of how many messages one is acked where an ack stands for all before it."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the applications of one consumer did, by stream sequence. Times: seconds since 1970."""
+
+    taken: dict[int, float] = field(default_factory=dict)
+    """When a message was first taken."""
+    acked: dict[int, float] = field(default_factory=dict)
+    """When a message was first acked."""
+    nakked: set[int] = field(default_factory=set)
+    confirmed: dict[int, float] = field(default_factory=dict)
+    """When `ack_sync` returned."""
+    troubles: list[str] = field(default_factory=list)
+
+
+class Application:
+    """One member of a consumer's group, in a thread of its own. `is_diligent`: ack everything from now on."""
+
+    def __init__(self, open_client: Callable[[], Client], consumer: Consumer, notes: Notes, rng: random.Random):
+        self._open_client, self._consumer, self._notes, self._rng = open_client, consumer, notes, rng
+        self.is_diligent = False
+        self.error: BaseException | None = None
+        self._subscription: Subscription | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"application-{consumer.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the group and wait for the thread."""
+        self._stop.set()
+        if (subscription := self._subscription) is not None:
+            subscription.close()
+        self._thread.join(60)
+        if self._thread.is_alive():
+            raise AssertionError(f"an application of {self._consumer.name} did not end")
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            with self._open_client() as client:
+                while not self._stop.is_set():
+                    try:
+                        self._take(client)
+                    except OverlayError as error:
+                        # a service or a broker that is away; the next subscription goes on
+                        self._notes.troubles.append(f"{self._consumer.name}: {type(error).__name__}: {error}")
+                        self._stop.wait(0.5)
+        except BaseException as error:  # noqa: BLE001 - raised again by `stop`
+            self.error = error
+
+    def _take(self, client: Client) -> None:
+        """Take messages until it is time to leave the group."""
+        until = time.monotonic() + self._rng.uniform(*STAY_S)
+        with client.subscribe(self._consumer.name, stream=STREAM) as messages:
+            self._subscription = messages
+            for message in messages:
+                self._settle(message)
+                if self._stop.is_set() or (time.monotonic() > until and not self.is_diligent):
+                    break
+        self._subscription = None
+
+    def _settle(self, message: Message) -> None:
+        sequence, deliveries = message.metadata.sequence, message.metadata.num_delivered
+        self._notes.taken.setdefault(sequence, time.time())
+        if self._consumer.acks_all:
+            if sequence % EVERY == 0 or self.is_diligent or deliveries > 2:
+                self._ack(message, sequence)
+            return
+        dice = self._rng.random() if not self.is_diligent and deliveries < 3 else 1.0
+        if dice < 0.04:
+            return
+        if dice < 0.08:
+            self._notes.nakked.add(sequence)
+            message.nak(self._rng.choice([None, 0.2, 1.5]))
+        elif dice < 0.083:
+            self._notes.acked.setdefault(sequence, time.time())
+            try:
+                message.ack_sync(timeout=3)
+            except AckTimeout:
+                return
+            self._notes.confirmed.setdefault(sequence, time.time())
+        else:
+            if dice < 0.1:
+                message.in_progress()
+            self._ack(message, sequence)
+
+    def _ack(self, message: Message, sequence: int) -> None:
+        self._notes.acked.setdefault(sequence, time.time())
+        message.ack()
