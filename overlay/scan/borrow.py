@@ -6,10 +6,10 @@ every record these cost more than the reading. A borrowed array is the same arra
 
 Only a parameter of the kernel may be borrowed, before it is bound to anything else: the kernel's caller holds a reference
 until the kernel returns, and that reference keeps the memory. An array that the kernel itself has made has no such holder.
-Numba gives up the kernel's reference after the last use of the owning name, and a borrowed array does not count as a use, so the
-memory would be freed while the kernel still reads and writes it. Arrays to work in are therefore made by the caller and passed
-in. For the same reason a kernel with `inline="always"` borrows nothing: its parameters become variables of its caller.
-A borrowed array must not outlive the kernel, so it is not returned. tests/scan/test_borrow.py checks the sources for these rules.
+Numba gives up the kernel's reference after the last use of the owning name, and a borrowed array does not count as a use. So
+the memory would be freed while the kernel still reads and writes it. Arrays to work in are therefore made by the caller and
+passed in. For the same reason a kernel with `inline="always"` borrows nothing: its parameters become variables of its caller.
+A borrowed array must not outlive the kernel, so it is not returned. tests/scan/test_borrow.py checks the sources for all this.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ def find_faults(source: str) -> list[str]:
     tree = ast.parse(source)
     faults = [f"line {node.lineno}: {name} is for borrow.py alone" for node, name in _find_ownerless(tree)]
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    uses = [node for node in ast.walk(tree) if _is_borrow(node)]
+    uses = list(_find_uses(tree))
     faults += [f"line {use.lineno}: borrow may only be called" for use in uses if id(use) not in called]
-    faults += [f"line {node.lineno}: borrow is imported by another name" for node in ast.walk(tree) if _renames(node)]
+    faults += [f"line {alias.lineno}: borrow is imported by another name" for alias in _find_renames(tree)]
     kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
     inside = {id(node) for function in kernels for node in ast.walk(function)}
     faults += [f"line {use.lineno}: borrow is called outside a kernel" for use in uses if id(use) not in inside]
@@ -48,8 +48,13 @@ def _is_borrow(node: ast.AST) -> bool:
     )
 
 
-def _renames(node: ast.AST) -> bool:
-    return isinstance(node, ast.alias) and node.name == "borrow" and node.asname not in (None, "borrow")
+def _find_uses(tree: ast.AST) -> Iterator[ast.expr]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.expr) and _is_borrow(node))
+
+
+def _find_renames(tree: ast.AST) -> Iterator[ast.alias]:
+    aliases = (node for node in ast.walk(tree) if isinstance(node, ast.alias))
+    return (alias for alias in aliases if alias.name == "borrow" and alias.asname not in (None, "borrow"))
 
 
 def _is_kernel(function: ast.FunctionDef) -> bool:
@@ -116,7 +121,9 @@ def test_the_check_sees_the_kernels_that_borrow() -> None:
     """The check's own eye: the extraction borrows, so taking its parameters away is seen."""
     source = (ROOTS[0] / "scan" / "json.py").read_text(encoding="utf-8")
     assert find_faults(source) == []
-    assert find_faults(source.replace("text, nodes, met, frames, templates, low, high):", "text, nodes, low, high):", 1))
+    assert find_faults(
+        source.replace("text, nodes, met, frames, templates, low, high):", "text, nodes, low, high):", 1)
+    )
 
 
 @pytest.mark.parametrize(
