@@ -291,3 +291,4 @@ def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-u
 
 _BEGINS = np.zeros(256, np.bool_)  # what a value that is no object may begin with
 _BEGINS[list(b'["-0123456789tfn')] = True
+_BEGINS.setflags(write=False)
