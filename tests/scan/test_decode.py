@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -136,6 +137,14 @@ def test_a_transaction_listed_twice_ends_once() -> None:
 def test_old_formats_are_refused_with_their_offset(magic: int) -> None:
     buf = SOUND + make.old_message(900, b"old", magic=magic)
     assert [(one.fault, one.base_offset) for one in _faults(buf)] == [(Fault.OLD_FORMAT, 900)]
+
+
+@pytest.mark.parametrize(
+    "section", [b"\x00\x01", b"\x00NAPPY", make.XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"]
+)
+def test_snappy_that_says_it_is_empty_and_is_not(section: bytes) -> None:
+    assert [one.fault for one in _faults(make.build(base_offset=10, codec=2, section=section))] == [Fault.DECOMPRESS]
+    assert not _faults(make.build(base_offset=10, codec=2, section=b"\x00"))
 
 
 def test_a_small_batch_that_inflates_without_end() -> None:
