@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlay.scan import Decoder, Fault, Malformed, Records
-from overlay.scan.codec import Arena
+from overlay.scan.codec import XERIAL, Arena
 from tests.oracle.batches import Record
 from tests.scan.compare import PLAN, as_array, read_oracle, read_scan
 from tests.scan.test_oracle import MALFORMED, RECORDS, SOUND
@@ -140,7 +140,7 @@ def test_old_formats_are_refused_with_their_offset(magic: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "section", [b"\x00\x01", b"\x00NAPPY", make.XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"]
+    "section", [b"\x00\x01", b"\x00NAPPY", XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"]
 )
 def test_snappy_that_says_it_is_empty_and_is_not(section: bytes) -> None:
     assert [one.fault for one in _faults(make.build(base_offset=10, codec=2, section=section))] == [Fault.DECOMPRESS]
