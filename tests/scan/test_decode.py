@@ -139,9 +139,7 @@ def test_old_formats_are_refused_with_their_offset(magic: int) -> None:
     assert [(one.fault, one.base_offset) for one in _faults(buf)] == [(Fault.OLD_FORMAT, 900)]
 
 
-@pytest.mark.parametrize(
-    "section", [b"\x00\x01", b"\x00NAPPY", XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"]
-)
+@pytest.mark.parametrize("section", [b"\x00\x01", b"\x00NAPPY", XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"])
 def test_snappy_that_says_it_is_empty_and_is_not(section: bytes) -> None:
     assert [one.fault for one in _faults(make.build(base_offset=10, codec=2, section=section))] == [Fault.DECOMPRESS]
     assert not _faults(make.build(base_offset=10, codec=2, section=b"\x00"))

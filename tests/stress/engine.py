@@ -20,8 +20,12 @@ Answer = Mapping[str, str]
 Work = Callable[[], Answer]
 
 SWITCH_S = 20e-6
+REOPEN = 50
+"""Rounds after which a thread makes the objects that it works with anew."""
 MOST_FAULTS = 20
 """Each thread stops at its first fault; with this many in all, the run stops."""
+
+_counting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Digest:
 def run(jobs: Sequence[Job], neighbours: Sequence[Job], seconds: float, threads: int) -> Report:
     """Do each job in `threads` threads and each neighbour in one, for `seconds` or until too much has gone wrong.
 
-    A job's right answer is what it gives twice before the threads start. That also compiles its kernels.
+    The right answer of a job is the one that it gives three times before the threads start. That also compiles its kernels.
     """
     expected = {job.name: _ask_alone(job) for job in (*jobs, *neighbours)}
     report, over = Report(), threading.Event()
@@ -71,7 +75,7 @@ def run(jobs: Sequence[Job], neighbours: Sequence[Job], seconds: float, threads:
     sys.setswitchinterval(SWITCH_S)
     try:
         workers = [
-            threading.Thread(target=_repeat, args=(job, expected[job.name], report, over), name=job.name)
+            threading.Thread(target=_repeat, args=(job, expected[job.name], report, over))
             for job in (*(job for job in jobs for _ in range(threads)), *neighbours)
         ]
         for worker in workers:
@@ -96,19 +100,22 @@ def _ask_alone(job: Job) -> Answer:
 
 
 def _repeat(job: Job, expected: Answer, report: Report, over: threading.Event) -> None:
+    """Do a job again and again, at least once. Every so often, its objects are made anew."""
+    done = 0
     try:
-        work, done = job.open(), 0
-        while not over.is_set():
-            if done % 50 == 49:
+        while not (over.is_set() and done):
+            if done % REOPEN == 0:
                 work = job.open()
             answer = work()
-            done += 1
             if answer != expected:
                 report.faults.append(f"{job.name}: round {done} gives other {_compare(expected, answer)}")
                 return
-            report.done[threading.current_thread().name] += 1
+            done += 1
     except BaseException:  # noqa: BLE001 - whatever ends the work early is a fault
         report.faults.append(f"{job.name}: {traceback.format_exc()}")
+    finally:
+        with _counting:
+            report.done[job.name] += done
 
 
 def _compare(one: Answer, other: Answer) -> str:

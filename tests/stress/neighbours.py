@@ -1,4 +1,4 @@
-"""Threads that allocate arrays of the shapes that kernels work with, and look whether others write into them.
+"""Threads that allocate arrays of the shapes that kernels work with, and check that no other thread writes into them.
 
 Arrays are made by numpy and, in a kernel, by numba: each has an allocator of its own before malloc.
 """
