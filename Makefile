@@ -18,11 +18,15 @@ ARGS   ?=
 SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NAME   ?=
 
+# kernels that check every index, in a cache of their own
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.kernels-checked
+KERNEL_TESTS := $(addprefix tests/,consumer deliver desk index match scan stress subject)
+
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels test test-long lint format bench lock clean
+.PHONY: help venv demo kernels test test-long test-bounds lint format bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## set up .venv with the locked versions; at once when nothing has changed
 
@@ -39,10 +43,18 @@ test: $(STAMP) ## lint, then every test but the long ones
 	@echo "pytest"
 	@$(RUN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
-test-long: $(STAMP) ## every test, with many more rounds: fuzzing, kill -9
+test-long: $(STAMP) ## every test, with many more rounds: fuzzing, kill -9, kernels that check every index
 	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@echo "pytest, long"
-	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 OVERLAY_COMINGS=40 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
+	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 OVERLAY_COMINGS=40 OVERLAY_STRESS_S=600 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
+	@$(if $(strip $(ARGS)),,$(MAKE) --no-print-directory test-bounds)
+
+test-bounds: $(STAMP) ## the tests of kernels, and chaos, with kernels that check every index
+	@echo "compiling kernels with bounds checks"
+	@$(CHECKED) $(RUN)/python -m overlay.worker.warmup
+	@echo "pytest, kernels with bounds checks"
+	@$(CHECKED) $(RUN)/python -m pytest -m "not kafka" --timeout 3000 $(or $(ARGS),$(KERNEL_TESTS))
+	@$(if $(strip $(ARGS)),,$(CHECKED) $(RUN)/python -m pytest --timeout 3000 tests/chaos)
 
 lint: $(STAMP) ## ruff and mypy
 	@echo "ruff check"
@@ -71,7 +83,7 @@ lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer vers
 	@echo "$(LOCK) and $(SLIM) are up to date"
 
 clean: ## remove .venv, caches and builds
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) .kernels-checked .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An install that was broken off leaves $(BROKEN) behind: half a package can look like a whole one to pip, so the next

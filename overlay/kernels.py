@@ -8,8 +8,9 @@ And it asks only whether the file of the function has changed: one that was comp
 constant inside goes on running the old one.
 
 Here a file of machine code is named by its content, and what the index says can be missing but never wrong. And a function
-is compiled again when the sources of anything that it calls have changed, or a constant that it names. Names with an
-underscore are numba's, whose minor version is pinned; tests/test_kernels.py holds what is assumed of them.
+is compiled again when the sources of anything that it calls have changed, or a constant that it names, or whether bounds are
+checked (NUMBA_BOUNDSCHECK). Names with an underscore are numba's, whose minor version is pinned; tests/test_kernels.py holds
+what is assumed of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def kernel(function: Callable[..., Any], /) -> Any: ...
 @overload
 def kernel(*, inline: str = ..., forceinline: bool = ...) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(function: Any = None, /, **options: Any) -> Any:
-    """Compile a function at its first call, for the types it is called with; it runs without the GIL and checks no bounds.
+    """Compile a function at its first call, for the types it is called with; it runs without the GIL.
+
+    It checks no bounds, unless the environment says NUMBA_BOUNDSCHECK=1, which `make test-long` uses.
 
     `inline="always"` puts it into its callers before types are known, `forceinline=True` after: see numba.njit.
     """
@@ -58,7 +61,10 @@ class Cache(FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         numbas = self._cache_file
         self._cache_file = Files(
-            self._cache_path, self._impl.filename_base, (numbas._source_stamp, find_stamp(function))
+            self._cache_path,
+            self._impl.filename_base,
+            # numba's own stamp knows nothing of NUMBA_BOUNDSCHECK: code with bounds checks and code without would mix
+            (numbas._source_stamp, find_stamp(function), bool(nb.config.BOUNDSCHECK)),
         )
 
 

@@ -8,6 +8,7 @@ the next one makes up for it.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _followed: WeakKeyDictionary[SparkSession, set[tuple[str, str]]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 def follow_progress(spark: SparkSession, kafka: Properties, topic: str, group: str) -> None:
     """Commit, for the group, how far the session's queries have come in a topic. Once for each topic and group."""
-    known = _followed.setdefault(spark, set())
-    if (topic, group) not in known:
+    with _lock:
+        known = _followed.setdefault(spark, set())
+        is_new = (topic, group) not in known
         known.add((topic, group))
+    if is_new:
         spark.streams.addListener(Interest(kafka, topic, group))
 
 

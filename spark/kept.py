@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
@@ -29,17 +30,23 @@ class Kept:
 
 
 _kept: OrderedDict[bytes, Kept] = OrderedDict()
+_lock = threading.Lock()
 
 
 def keep(ask: Ask) -> Kept:
     """What there is of the ask's stream in this process; new where there is nothing yet."""
     key = pickle.dumps((sorted(ask.kafka.items()), ask.prefix, ask.request.stream))
-    if key not in _kept:
-        _kept[key] = Kept(Lines(ask.kafka), Indexes(ask.prefix))
-    _kept.move_to_end(key)
-    while len(_kept) > MOST:
-        _kept.popitem(last=False)[1].lines.close()
-    return _kept[key]
+    old: list[Kept] = []
+    with _lock:
+        kept = _kept.get(key)
+        if kept is None:
+            kept = _kept[key] = Kept(Lines(ask.kafka), Indexes(ask.prefix))
+        _kept.move_to_end(key)
+        while len(_kept) > MOST:
+            old.append(_kept.popitem(last=False)[1])
+    for each in old:
+        each.lines.close()
+    return kept
 
 
 @cache

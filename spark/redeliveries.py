@@ -33,6 +33,7 @@ Bits = npt.NDArray[np.uint8]
 
 _BYTES = BLOCK // 8
 _MASKS = (0x80 >> np.arange(8)).astype(np.uint8)
+_MASKS.setflags(write=False)
 
 
 class Seen:

@@ -66,19 +66,52 @@ MODULES = {
 }
 
 
+def run_module(folder: Path, name: str = "top", **environment: str) -> str:
+    """Run a module of a folder in a process of its own, with the folder's own cache, and return what it prints."""
+    inherited = {key: value for key, value in os.environ.items() if key not in ("NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR")}
+    path = os.pathsep.join((str(folder), os.getcwd()))
+    command = [sys.executable, "-B", "-m", name]
+    done = subprocess.run(
+        command,
+        env={**inherited, "PYTHONPATH": path, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
 def test_a_function_is_compiled_again_when_what_it_calls_has_changed(tmp_path: Path) -> None:
     for name, text in MODULES.items():
         (tmp_path / name).write_text(textwrap.dedent(text))
 
     def run() -> str:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.getcwd()))}
-        command = [sys.executable, "-B", "-m", "top"]
-        return subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=60
-        ).stdout.strip()
+        return run_module(tmp_path)
 
     assert [run(), run()] == ["11 0", "11 1"]
     (tmp_path / "low.py").write_text(MODULES["low.py"].replace("x + 1", "x + 200"))
     assert [run(), run()] == ["210 0", "210 1"]
     (tmp_path / "constant.py").write_text("ADDED = 3000\n")
     assert [run(), run()] == ["3200 0", "3200 1"]
+
+
+BEYOND = """
+    import numpy as np
+    from overlay.kernels import kernel
+    @kernel
+    def read(array, at):
+        return array[np.uintp(at)]
+    try:
+        found = read(np.arange(8)[:3], 5)
+    except IndexError:
+        found = "refused"
+    print(found, sum(read.stats.cache_hits.values()))
+"""
+
+
+def test_code_with_bounds_checks_and_code_without_do_not_mix(tmp_path: Path) -> None:
+    """Both in one cache, where each takes the other's place."""
+    (tmp_path / "beyond.py").write_text(textwrap.dedent(BEYOND))
+    found = [run_module(tmp_path, "beyond", NUMBA_BOUNDSCHECK=checks) for checks in ("0", "0", "1", "1", "0", "1")]
+    assert found == ["5 0", "5 1", "refused 0", "refused 1", "5 0", "refused 0"]

@@ -49,6 +49,7 @@ Words = npt.NDArray[np.uint64]
 TYPES = ("string", "binary", "long", "double", "boolean", "timestamp")
 _STRING, _BINARY, _LONG, _DOUBLE, _BOOLEAN, _TIMESTAMP = range(6)
 _ORDERS = np.array([KEYS, KEYS, INTEGERS, DOUBLES, INTEGERS, INTEGERS])
+_ORDERS.setflags(write=False)
 
 SHORT = 31
 """Bytes of the longest value that has a line: a timestamp of RFC 3339 is shorter."""
@@ -63,6 +64,7 @@ _BLOCK = 256
 
 _ODD, _OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+_MASKS.setflags(write=False)
 
 # of a property, and of the words of a chunk, behind its bounds
 _SLOT, _TYPE, _IS_JSON, _LEAST, _HAS_TERMS, _HAS_ZONE = range(6)

@@ -98,7 +98,10 @@ def _raw_snappy(raw: bytes, out: Any) -> int:
     size = int(cramjam.snappy.decompress_raw_len(raw))
     if size > out.size:
         raise _Full(f"{size} bytes do not fit")
-    return int(cramjam.snappy.decompress_raw_into(raw, out[:size])) if size else 0
+    if not size:
+        # nothing to write, and cramjam takes no empty output; what follows the size must be sound all the same
+        return len(cramjam.snappy.decompress_raw(raw))
+    return int(cramjam.snappy.decompress_raw_into(raw, out[:size]))
 
 
 _DECOMPRESS: dict[int, Callable[[Any, Any], int]] = {

@@ -200,9 +200,10 @@ class Decoder:
     def _grow(self, rows: int) -> None:
         if rows <= self._rows:
             return
-        self._rows = rows
         self._offset, self._timestamp, self._body, self._end = (np.empty(rows, np.int64) for _ in range(4))
         self._at, self._size = (np.empty((self.plan.width, rows), np.int64) for _ in range(2))
+        # last: the kernels check no bounds, so a decoder that ran out of memory here counts no rows that it lacks
+        self._rows = rows
 
 
 def _malformed(batch: np.void, fault: Fault) -> Malformed:

@@ -52,16 +52,17 @@ _OTHER = -9
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low: int, high: int) -> None:
     """For the records low:high write where each path's text lies; `at` and `size` are [fields, records]."""
-    _extract(buf, at, size, value_slot, paths.text, paths.nodes, low, high)
+    # made here, since a kernel may borrow only what its caller holds (borrow.py), and anew, since two threads may extract
+    last_met = np.full(paths.nodes.shape[0], -1, np.int64)
+    frames = np.zeros((4, paths.nodes.shape[0]), np.int64)
+    _extract(buf, at, size, value_slot, paths.text, paths.nodes, last_met, frames, make_templates(), low, high)
 
 
 @kernel
-def _extract(buf, at, size, value_slot, text, nodes, low, high):  # type: ignore[no-untyped-def]
-    last_met = np.full(nodes.shape[0], -1, np.int64)  # the last record in which each node's key was met
-    frames = np.zeros((4, nodes.shape[0]), np.int64)
-    templates = make_templates()
+def _extract(buf, at, size, value_slot, text, nodes, met, frames, templates, low, high):  # type: ignore[no-untyped-def]
+    """`met`: -1 for each node; later the last record in which the node's key was met. `frames`: see _search."""
     buf, at, size, text, nodes, met, frames, templates = (
-        borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(last_met), borrow(frames),
+        borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),
         borrow(templates),
     )  # fmt: skip
     for row in range(low, high):
@@ -290,3 +291,4 @@ def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-u
 
 _BEGINS = np.zeros(256, np.bool_)  # what a value that is no object may begin with
 _BEGINS[list(b'["-0123456789tfn')] = True
+_BEGINS.setflags(write=False)

@@ -23,6 +23,7 @@ from .rounding import round_decimal
 from .states import BAD, GOOD, HARD
 
 _POWERS = np.array([float(10**i) for i in range(23)])
+_POWERS.setflags(write=False)
 _EXACT = 1 << 53
 _DIGITS = 19  # as many as always fit a uint64
 _FAR = 1 << 40  # an exponent beyond which digits no longer matter

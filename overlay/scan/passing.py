@@ -16,6 +16,8 @@ IS_BLANK = np.zeros(256, np.bool_)
 IS_BLANK[list(b" \n\r\t")] = True
 _IN_SCALAR = np.zeros(256, np.bool_)
 _IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
+IS_BLANK.setflags(write=False)
+_IN_SCALAR.setflags(write=False)
 
 
 @kernel(forceinline=True)

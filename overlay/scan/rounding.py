@@ -34,6 +34,7 @@ def _tabulate() -> npt.NDArray[np.uint64]:
 
 
 _FIVES = _tabulate()
+_FIVES.setflags(write=False)
 
 
 @kernel

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from overlay.kernels import kernel
 
@@ -29,9 +30,8 @@ CHILD: Final = 3  # what the key means
 _COLUMNS: Final = 4
 
 
-@kernel
-def make_templates():  # type: ignore[no-untyped-def]
-    """No templates yet; they are good for one buffer and one tree of paths."""
+def make_templates() -> npt.NDArray[np.int64]:
+    """Return an array without templates, [TURNS, columns]. It serves one buffer, one tree of paths and one thread."""
     return np.zeros((TURNS, _COLUMNS), np.int64)
 
 

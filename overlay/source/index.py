@@ -35,8 +35,6 @@ from .span import read_span
 
 log = get_logger(__name__)
 
-_DECODER = Decoder(make_plan())
-
 
 def index_topic(prefix: str, stream: str) -> str:
     """The name of a stream's index topic; it has one partition."""
@@ -44,12 +42,17 @@ def index_topic(prefix: str, stream: str) -> str:
 
 
 class Index:
-    """What is known of a stream's chunks, and of its sequences where it has a ledger."""
+    """What is known of a stream's chunks, and of its sequences where it has a ledger.
+
+    Not for two threads at once, except that `ledger` may be asked from any thread. Each index reads with a decoder of its own,
+    so two indexes may be read in two threads.
+    """
 
     def __init__(self, stream: StreamConfig, *, with_chunks: bool = True) -> None:
         """Without chunks it knows of sequences alone."""
         self.stream, self._with_chunks = stream, with_chunks
         self.scope = find_scope(stream)
+        self._decoder = Decoder(make_plan())
         self.chunks: dict[Source, Chunks] = {}
         self.ledger = Ledger(lock=threading.Lock())
         self.position = 0
@@ -106,7 +109,7 @@ class Index:
     def take(self, topic: str, fetched: Fetched, end: int = NO_STOP) -> None:
         """Take in what has been fetched of the index topic, up to `end`."""
         self.bytes += fetched.data.size
-        for piece in _DECODER.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
+        for piece in self._decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
                 self._pass_over(topic, piece.base_offset, piece.fault.text)
                 self._doubted = self.ledger.next_sequence, piece.base_offset

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overlay.scan import Decoder, Fault, Malformed
-from overlay.scan.codec import Arena
+from overlay.scan import Decoder, Fault, Malformed, Records
+from overlay.scan.codec import XERIAL, Arena
 from tests.oracle.batches import Record
 from tests.scan.compare import PLAN, as_array, read_oracle, read_scan
 from tests.scan.test_oracle import MALFORMED, RECORDS, SOUND
@@ -136,6 +139,12 @@ def test_old_formats_are_refused_with_their_offset(magic: int) -> None:
     assert [(one.fault, one.base_offset) for one in _faults(buf)] == [(Fault.OLD_FORMAT, 900)]
 
 
+@pytest.mark.parametrize("section", [b"\x00\x01", b"\x00NAPPY", XERIAL + struct.pack(">iii", 1, 1, 2) + b"\x00\x01"])
+def test_snappy_that_says_it_is_empty_and_is_not(section: bytes) -> None:
+    assert [one.fault for one in _faults(make.build(base_offset=10, codec=2, section=section))] == [Fault.DECOMPRESS]
+    assert not _faults(make.build(base_offset=10, codec=2, section=b"\x00"))
+
+
 def test_a_small_batch_that_inflates_without_end() -> None:
     bomb = make.build(RECORDS, base_offset=10, codec=4, payload=b"\x00" * (8 << 20))
     assert [one.fault for one in _faults(bomb)] == [Fault.TOO_LARGE]
@@ -163,3 +172,17 @@ def test_batches_that_fit_only_alone() -> None:
     records = [Record(at, 9, b"k", bytes(3 << 20), []) for at in range(3)]
     buf = b"".join(make.build([record], base_offset=record.offset, codec=4) for record in records)
     assert read_scan(as_array(buf), _decoder(8 << 20)).seen == records
+
+
+def test_a_decoder_that_ran_out_of_memory_decodes_on() -> None:
+    """Its arrays must be as large as it takes them to be: the walk checks no bounds."""
+    records = [Record(i, 0, None, b"", []) for i in range(5000)]
+    buf, decoder = as_array(make.build(records)), _decoder()
+    plan, decoder.plan = decoder.plan, replace(decoder.plan, width=1 << 45)
+    with pytest.raises((MemoryError, ValueError)):
+        list(decoder.decode(buf))
+    decoder.plan = plan
+    piece = next(decoder.decode(buf))
+    assert isinstance(piece, Records)
+    assert piece.offset.tolist() == list(range(5000))
+    assert piece.size.shape == (plan.width, 5000)

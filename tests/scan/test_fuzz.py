@@ -2,17 +2,15 @@
 
 The bytes under test lie in the middle of a larger array whose rest is poison: 0xFF, in which every varint is without
 end, or 0x01, in which every byte is a null or a -1. A kernel that reads a byte outside decides by the poison sooner or
-later, and the two runs differ. OVERLAY_FUZZ sets how many damaged buffers are tried.
+later, and the two runs differ. OVERLAY_FUZZ sets how many damaged buffers are tried. `make test-bounds` runs these tests with
+kernels that check each index.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,6 @@ from tests.support import batches as make
 from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
 
 ROUNDS = int(os.environ.get("OVERLAY_FUZZ", "3000"))
-BOUNDS_S = 400
-"""Most of it is compiling, as nothing of the ordinary kernels' cache can be used."""
 CANARY = 4096
 LIMIT = 1 << 20
 
@@ -187,23 +183,3 @@ def test_every_position(damage: Callable[[bytes, int], bytes]) -> None:
     payload = b"".join(make.encode_record(record, 5, 1_700_000_000_000) for record in _records(5, 5))
     for at in range(len(payload)):
         _check(make.build(base_offset=5, payload=damage(payload, at), count=5, last_offset_delta=8), [])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(BOUNDS_S + 10)
-def test_with_bounds_checked_kernels(tmp_path: Path) -> None:
-    """The same tests with kernels compiled to check each index: a read or write past any array is an IndexError."""
-    environment = {
-        **os.environ,
-        "NUMBA_BOUNDSCHECK": "1",
-        "NUMBA_CACHE_DIR": str(tmp_path),
-        "OVERLAY_FUZZ": str(min(ROUNDS, 1500)),
-    }
-    names = [f"tests/scan/test_{name}.py" for name in ("fuzz", "decode", "json", "columns", "values")]
-    names += [f"tests/match/test_{name}.py" for name in ("envelope", "audience", "masks", "reading")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not bounds_checked", *names]
-    root = Path(__file__).parents[2]
-    run = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=BOUNDS_S
-    )
-    assert run.returncode == 0, run.stdout[-5000:]
