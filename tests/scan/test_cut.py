@@ -70,9 +70,12 @@ def test_a_scalar_needs_a_byte_behind_it(key: str, value: Any, blank: str) -> No
 
 
 @pytest.mark.parametrize(
-    "text", [b"9", b"93", b"936.", b"936.25", b"-", b"-0", b"1e", b"1e+", b"1E5", b"t", b"tru", b"true", b"nul", b"null"]
+    "text",
+    [b"9", b"93", b"936.", b"936.25", b"-", b"-0", b"1e", b"1e+", b"1E5", b"t", b"tru", b"true", b"nul", b"null"],
 )
-@pytest.mark.parametrize("before", [b'{"a":', b'{"a": ', b'{"x":{"a":1},"a":', b'{"a":{"b":', b'{"c":0,"a":{"x":[],"b":'])
+@pytest.mark.parametrize(
+    "before", [b'{"a":', b'{"a": ', b'{"x":{"a":1},"a":', b'{"a":{"b":', b'{"c":0,"a":{"x":[],"b":']
+)
 def test_a_document_that_ends_in_a_number_or_a_word(before: bytes, text: bytes) -> None:
     """Also where an earlier document of the same shape has left its templates."""
     whole = before + text + b"}}"
@@ -91,8 +94,6 @@ def test_a_value_that_is_no_object_has_no_fields(value: bytes) -> None:
 def test_what_stands_behind_the_document_is_not_read() -> None:
     garbage = [b" garbage", b"}", b"{", b'{"a":2}', b"\x00", b'"']
     assert find([b'{"a":1}' + each for each in garbage], plan_for("a", "b")) == [[b"1", MISSING]] * len(garbage)
-
-
 
 
 def test_a_filter_sees_no_part_of_a_number() -> None:

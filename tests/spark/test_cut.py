@@ -54,7 +54,7 @@ def decode(spark: SparkSession, values: list[bytes]) -> list[tuple[Any, ...]]:
 
 
 def test_spark_takes_no_cut_document_for_a_whole_one(spark: SparkSession) -> None:
-    """Spark decodes a document as a whole and the scan as far as it must: where Spark has a value, the scan has the same one."""
+    """Spark decodes a document as a whole, the scan as far as it must: where Spark has a value, the scan has the same."""
     values = [document[:size] for document in DOCUMENTS for size in range(1, len(document) + 1)]
     for value, decoded, scanned in zip(values, decode(spark, values), scan(values), strict=True):
         for path, found, expected in zip(PATHS, decoded, scanned, strict=True):

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark as package
+from overlay.client import BadQuestion
 from overlay.client.topic import describe_topic
 from overlay.config.stream import PropertyType
 from overlay.consumer.acks import parse_token
@@ -162,6 +163,17 @@ def test_times_in_json(spark: SparkSession) -> None:
     assert decoded.select("application_properties.at").schema["at"].dataType == TYPES[PropertyType.TIMESTAMP]
     found = decoded.select(F.unix_millis("application_properties.at")).collect()
     assert [row[0] for row in found] == list(cases.values())
+
+
+@pytest.mark.parametrize("read", [read_consumer, read_stream_consumer])
+def test_an_option_that_spark_would_ignore_is_refused(read: Any, tmp_path: Path) -> None:
+    """Before the folder, Kafka or Spark are looked at."""
+    for name, meant in (("startingOffset", "startingOffsets"), ("MaxOffsetPerTrigger", "maxOffsetsPerTrigger")):
+        with pytest.raises(BadQuestion, match=f"no option '{name}'. Did you mean {meant}[?]"):
+            read(None, tmp_path / "nowhere", "c", options={name: "1"})
+    for name in ("startingoffsets", "kafka.fetch.max.bytes"):
+        with pytest.raises(ConfigError):
+            read(None, tmp_path / "nowhere", "c", options={name: "1"})
 
 
 @given(st.data())
