@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyspark.sql
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ from spark.output import NotForStreams, UnknownConsumer
 from spark.redeliveries import BLOCK, Seen
 from spark.source import read_consumer, read_stream_consumer
 from tests.spark.deliveries import Delivery, deliver, write_folder
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 # an example is a job of Spark: few of them, each of many texts, and no search for a smaller one
 once = settings(
@@ -126,7 +126,7 @@ def test_the_deliveries_of_a_consumer(spark: SparkSession, bootstrap: str, outpu
     )
     deliver(bootstrap, output, [first, Delivery(9, None), Delivery(5, consumer="other")])
     deliver(bootstrap, output, [Delivery(10)], commit=False)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     # a status record, a record of someone else, and one that looks like a status and is a delivery
     producer.produce(output, None, headers=[("Nats-Status", b"100"), ("Nats-Reply-To", b"$JS.FC.S.c.x")])
     producer.produce(output, b"{}", headers=[])
