@@ -153,7 +153,8 @@ def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
         return tuple(SCHEMA.names)
     if isinstance(wanted, str):
         raise BadQuestion(f"columns is the text {wanted!r}. Give a list of names, such as [{wanted!r}]")
-    for name in (wanted := _list_texts("columns", wanted)):
+    wanted = _list_texts("columns", wanted)
+    for name in wanted:
         if name not in SCHEMA.names:
             raise BadQuestion(
                 f"there is no column {name!r}.{suggest(name, SCHEMA.names)} Columns are {', '.join(SCHEMA.names)}"
