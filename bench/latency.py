@@ -123,7 +123,9 @@ def measure_delays(follower: Follower, dataset: Dataset, count: int) -> list[flo
 
 def _send(dataset: Dataset, topic: str, count: int) -> None:
     """A record each millisecond; one that is late does not move those after it."""
-    producer = Producer({"bootstrap.servers": dataset.bootstrap, "linger.ms": 0, "log_level": 3})
+    # a record that is sent again may not be counted twice
+    settings = {"linger.ms": 0, "enable.idempotence": True, "log_level": 3}
+    producer = Producer({"bootstrap.servers": dataset.bootstrap, **settings})
     rows = flights.records(dataset.table, count / dataset.table.num_rows)
     began = time.perf_counter_ns()
     for number, (_, value, headers) in enumerate(rows):

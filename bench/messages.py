@@ -31,7 +31,7 @@ class Messages:
 
     def publish(self, records: int, progress: Callable[[int], None]) -> MessageTopic:
         topic = make_topic(self.bootstrap, "messages")
-        producer = open_producer(self.bootstrap, transactional=False)
+        producer = open_producer(self.bootstrap, transactional=False, idempotent=True)
         for number, value in enumerate(list_values(records), start=1):
             while True:
                 try:

@@ -16,13 +16,24 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from overlay.client import BadQuestion
+from overlay.config.relations import suggest
+
 from .connection import for_spark
 from .decoding import decode_properties
 from .envelope import read_envelope
 from .interest import follow_progress
+from .options import KAFKA
 from .output import Config, Output, find_output
 from .redeliveries import drop_redeliveries
 
+OPTIONS = (
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "minPartitions",
+    "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+)  # fmt: skip
+"""Those of Spark's Kafka source that are the caller's; the topic, headers and isolation are ours."""
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 REMEMBER = 1 << 26
 
@@ -40,9 +51,10 @@ def read_consumer(
 
     `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source record's. `decode` adds
     `application_properties`, a struct of what the stream's file declares (decoding.py). `options`: more of Spark's Kafka
-    source, such as `startingOffsets` or `minPartitions`. Raises UnknownConsumer, ConfigError, TopicNotFound,
+    source, such as `startingOffsets` or `minPartitions`. Raises BadQuestion, UnknownConsumer, ConfigError, TopicNotFound,
     SourceUnavailable, CredentialsRefused.
     """
+    check_options(options)
     output = find_output(config, name, stream)
     output.check_topics()
     raw = spark.read.format("kafka").options(**_choose_options(output, options)).load()
@@ -69,6 +81,7 @@ def read_stream_consumer(
     end for the consumer's reader group, by which the service knows that somebody reads (interest). Errors as `read_consumer`;
     NotForStreams.
     """
+    check_options(options)
     output = find_output(config, name, stream)
     output.check_streaming()
     output.check_topics()
@@ -79,6 +92,17 @@ def read_stream_consumer(
     if commit:
         follow_progress(spark, output.kafka, output.topic, output.group)
     return decode_properties(deliveries, output.stream) if decode else deliveries
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Raise BadQuestion for an option that Spark's Kafka source does not have: Spark would ignore it."""
+    known = {name.lower() for name in OPTIONS}
+    for name in options:
+        if name.lower() not in known and not name.lower().startswith(KAFKA):
+            raise BadQuestion(
+                f"options: there is no option {name!r}.{suggest(name, OPTIONS)} Options are {', '.join(OPTIONS)}, and Kafka's"
+                f" own after {KAFKA!r}"
+            )
 
 
 def _choose_options(output: Output, options: Mapping[str, str]) -> dict[str, str]:

@@ -60,8 +60,11 @@ class ConfluentPush:
         """Nothing is kept between runs."""
 
 
-def open_producer(bootstrap: str, *, transactional: bool, linger_ms: int = 5) -> Producer:
-    """A producer with room for much; a transactional one is initialised."""
+def open_producer(bootstrap: str, *, transactional: bool, linger_ms: int = 5, idempotent: bool = False) -> Producer:
+    """A producer with room for much; a transactional one is initialised.
+
+    `idempotent`: for data whose order and count are checked. A peer that is measured keeps librdkafka's default.
+    """
     settings: dict[str, object] = {
         "bootstrap.servers": bootstrap,
         "compression.type": "lz4",
@@ -69,6 +72,7 @@ def open_producer(bootstrap: str, *, transactional: bool, linger_ms: int = 5) ->
         "queue.buffering.max.kbytes": 1 << 20,
         "batch.num.messages": 100_000,
         "linger.ms": linger_ms,
+        "enable.idempotence": transactional or idempotent,
         "log_level": 3,
     }
     if not transactional:

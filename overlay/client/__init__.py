@@ -5,6 +5,7 @@ one, and consumers made and changed by request (docs/client.md).
 """
 
 from .answers import AckTimeout
+from .arguments import UnknownArgument
 from .columns import SCHEMA
 from .control import ConsumerInfo, Control, FiltersDiffer
 from .door import Client, UnknownStream, open_client
@@ -49,6 +50,7 @@ __all__ = [
     "Reading",
     "Refused",
     "Subscription",
+    "UnknownArgument",
     "UnknownConsumer",
     "UnknownStream",
     "open_client",

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from confluent_kafka import Message
 
@@ -32,6 +32,7 @@ from overlay.deliver.assemble import SUBJECT, TOKEN
 from overlay.errors import OverlayError
 from overlay.units import format_time
 
+from .arguments import CONSUMER_FIELDS, check_names
 from .inbox import Inbox, NoAnswer
 from .refusals import read_error
 
@@ -92,6 +93,19 @@ class Pulled:
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+class PullFields(TypedDict, total=False):
+    """Further fields of a pull request, as JetStream has them; durations are nanoseconds."""
+
+    no_wait: bool
+    max_bytes: int
+    idle_heartbeat: int
+    group: str
+    min_pending: int
+    min_ack_pending: int
+    id: str
+    priority: int
+
+
 class Control:
     """Asks the service. May be shared by threads, which then wait for each other.
 
@@ -117,7 +131,8 @@ class Control:
     ) -> ConsumerInfo:
         """Create a consumer, or update it where it is there already. Fields are those of consumer files.
 
-        Returns once it is served. Raises Refused, and FiltersDiffer when it came back with other filters.
+        Returns once it is served. Raises Refused, and FiltersDiffer when it came back with other filters. A keyword that
+        is no field raises UnknownArgument; a mapping goes to the service as it is, which may know more fields.
         """
         return self._define(Op.CREATE, "", stream, config, fields)
 
@@ -164,14 +179,17 @@ class Control:
 
     # messages
 
-    def next(self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Any) -> list[Pulled]:
+    def next(
+        self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
+    ) -> list[Pulled]:
         """Pull up to `batch` messages; returns when they have come, or after `expires` seconds, or at once with no_wait=True.
 
-        `more`: further fields of JetStream's pull request, such as max_bytes. Raises Refused and PullRefused where the
-        consumer takes no such request.
+        `more`: further fields of JetStream's pull request, such as max_bytes. Raises UnknownArgument for other names,
+        Refused and PullRefused where the consumer takes no such request.
         """
-        body = {"stream": stream, "consumer": name, "batch": batch, **more}
-        if not body.get("no_wait"):
+        check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
+        body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
+        if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
         found: list[Pulled] = []
         with self._lock:
@@ -229,6 +247,7 @@ class Control:
         config: ConsumerConfig | Mapping[str, Any] | None,
         fields: Mapping[str, Any],
     ) -> ConsumerInfo:
+        check_names(action or "create", fields, CONSUMER_FIELDS)
         given = write_config(config) if isinstance(config, ConsumerConfig) else dict(config or {})
         wanted = {**given, **fields}
         found = read_info(self._ask(op, stream=stream, config=wanted, action=action))

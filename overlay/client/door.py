@@ -20,12 +20,14 @@ from overlay.deliver.replies import reply_topic
 from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
 
 from .answers import Answers
+from .arguments import CONSUMER_FIELDS, check_names
 from .columns import choose_schema
 from .control import Control
 from .inbox import NoAnswer
 from .indexes import Indexes
 from .intake import OnSilence
 from .line import Lines
+from .order import FORBIDDEN
 from .ordered import OrderedConsumer
 from .question import BadQuestion, Question, Request, make_request
 from .reader import Progress, read_alone, read_batches
@@ -87,8 +89,9 @@ class Client:
         Of a topic the subject is the topic's name and headers are string properties; `declare` gives others:
         {"dep_delay": "double", "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
-        Raises BadQuestion, UnknownStream, SubjectError, FilterSyntaxError and ConfigError at once; what Kafka has to say
-        comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch.
+        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError, FilterSyntaxError and ConfigError at
+        once; what Kafka has to say comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound,
+        SourceChanged, CorruptBatch.
         """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
@@ -122,6 +125,10 @@ class Client:
         """
         if prefetch < 1:
             raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
+        if where is not None and not callable(where):
+            raise BadQuestion(
+                f"where is {where!r}, and has to be a function of a message. An expression is the consumer's"
+            )
         try:
             reaction = OnSilence(on_silence)
         except ValueError:
@@ -141,8 +148,9 @@ class Client:
         """A stream's messages in order and without a hole, for one reader (ADR-17): `for message in client.ordered("S")`.
 
         `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy, opt_start_seq, idle_heartbeat.
-        A service has to run. Raises BadOrder, Refused, NoAnswer, SourceUnavailable.
+        A service has to run. Raises UnknownArgument, BadOrder, Refused, NoAnswer, SourceUnavailable.
         """
+        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS))
         return OrderedConsumer(
             self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
         )

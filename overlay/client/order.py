@@ -33,6 +33,10 @@ MISSED = 2
 """Heartbeats."""
 
 
+FORBIDDEN = ("durable_name", "deliver_subject", "deliver_group", "num_replicas", "name", "bind")
+"""What an ordered consumer may not be given (ADR-17)."""
+
+
 class BadOrder(BadQuestion):
     """A config that an ordered consumer cannot have (ADR-17, "Consumer Configuration Checks"). The caller acts."""
 
@@ -131,7 +135,7 @@ def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of an ordered consumer, from what its user gave; by the names of consumer files. Raises BadOrder."""
-    for name in ("durable_name", "deliver_subject", "deliver_group", "num_replicas", "name", "bind"):
+    for name in FORBIDDEN:
         if config.get(name):
             raise BadOrder(f"an ordered consumer has no {name}. Leave it out{_WHY.get(name, '')}")
     for name in ("interest", "output", "delivery", "dead_letter", "backoff", "direct", "sourcing"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from overlay.config.consumer import FilterConfig
@@ -14,6 +16,7 @@ from overlay.errors import OverlayError
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 
+from .arguments import check_names
 from .columns import SCHEMA
 from .moment import Moment, parse_moment
 
@@ -79,10 +82,17 @@ class Request:
     last_per_subject: bool = False
 
 
+ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
+"""The arguments of `Client.read`."""
+
+
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
-    """Check a question. `now`: ms since 1970. Raises BadQuestion, SubjectError or FilterSyntaxError."""
-    subjects = question.get("subjects", ())
-    texts = (subjects,) if isinstance(subjects, str) else tuple(subjects)
+    """Check a question. An argument that is None counts as left out. `now`: ms since 1970.
+
+    Raises BadQuestion, UnknownArgument, SubjectError or FilterSyntaxError.
+    """
+    check_names("read", question, ARGUMENTS)
+    texts = _list_texts("subjects", question.get("subjects"))
     request = Request(
         stream,
         is_named,
@@ -94,10 +104,14 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
         _check_count("from_seq", question.get("from_seq"), 1),
         _check_count("last", question.get("last"), 0),
         _check_count("limit", question.get("limit"), 0),
-        bool(question.get("follow", False)),
-        bool(question.get("index", True)),
-        read_values(stream, question.get("values", ()), bool(question.get("match_unfiltered", False))),
-        bool(question.get("last_per_subject", False)),
+        _check_flag("follow", question.get("follow"), False),
+        _check_flag("index", question.get("index"), True),
+        read_values(
+            stream,
+            _list_texts("values", question.get("values")),
+            _check_flag("match_unfiltered", question.get("match_unfiltered"), False),
+        ),
+        _check_flag("last_per_subject", question.get("last_per_subject"), False),
     )
     if request.follow and request.until is not None:
         raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")
@@ -114,6 +128,8 @@ def _compile(stream: StreamConfig, question: Question) -> Filter | None:
         raise BadQuestion("sql and properties exclude each other. Leave one of them out")
     if sql is None and properties is None:
         return None
+    if sql is not None and not isinstance(sql, str):
+        raise BadQuestion(f"sql is {sql!r}, and has to be a text. A mapping goes into properties")
     from overlay.filter import compile_properties, compile_sql  # loads a grammar
 
     if sql is not None:
@@ -137,6 +153,7 @@ def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
         return tuple(SCHEMA.names)
     if isinstance(wanted, str):
         raise BadQuestion(f"columns is the text {wanted!r}. Give a list of names, such as [{wanted!r}]")
+    wanted = _list_texts("columns", wanted)
     for name in wanted:
         if name not in SCHEMA.names:
             raise BadQuestion(
@@ -146,13 +163,43 @@ def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, str | datetime | timedelta):
+        raise BadQuestion(f"{name} is {moment!r}, and has to be a text, a datetime or a timedelta")
     try:
-        return None if moment is None else parse_moment(moment, now)
+        return parse_moment(moment, now)
     except ValueError as error:
         raise BadQuestion(f"{name}: {error}") from None
 
 
 def _check_count(name: str, count: int | None, least: int) -> int | None:
-    if count is not None and count < least:
+    if count is None:
+        return None
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise BadQuestion(f"{name} is {count!r}, and has to be a whole number")
+    if count < least:
         raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
-    return count
+    return operator.index(count)
+
+
+def _check_flag(name: str, flag: bool | None, default: bool) -> bool:
+    if flag is None:
+        return default
+    if not isinstance(flag, bool):
+        raise BadQuestion(f"{name} is {flag!r}, and has to be True or False")
+    return flag
+
+
+def _list_texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """One text or several; none for None. Raises BadQuestion for anything else."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Mapping | bytes | bytearray) or not isinstance(given, Iterable):
+        raise BadQuestion(f"{name} is {given!r}, and has to be a list of texts")
+    texts = tuple(given)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise BadQuestion(f"{name} holds {wrong[0]!r}, and has to hold texts only")
+    return texts

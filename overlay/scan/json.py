@@ -5,7 +5,9 @@ strings with their quotes, objects and arrays whole. Each path is answered as if
 further than it must be: what stands behind the field is not looked at, so a document is malformed for a path only as
 far as it had to be read for it. Of keys that stand twice in an object the first counts. A text that ends too early or
 has another character where the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or
-leads through something that is no object, gives MISSING. In a value that says it is something else than JSON
+leads through something that is no object, gives MISSING. A number, `true`, `false` or `null` inside an
+object that ends with the record's value is MALFORMED, for it may have been cut. So a document that was cut answers each path
+as the whole document does, or with MALFORMED. In a value that says it is something else than JSON
 (values.py) every path is UNDECODED.
 
 How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes

@@ -1,6 +1,9 @@
-"""Ways over a JSON value, for the search that does not want it (json.py): where it ends, and no more.
+"""Ways over a JSON value inside a document, for the search that does not want it (json.py): where it ends, and no more.
 
-Brackets are counted and strings are known; whether what stands between them is JSON is nobody's question here.
+Brackets are counted and strings are known; whether the text between them is JSON is not checked here. A string has a quote
+at its end, an object and an array a bracket. A number, `true`, `false` and `null` have no such mark: each extends to the next
+blank, comma or closing bracket (so 1_000 is one text, which spells no number). One that reaches the end of the record's
+value is MALFORMED, because a cut may have taken its last characters.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from .words import find_quote, skip_digits
 
 IS_BLANK = np.zeros(256, np.bool_)
 IS_BLANK[list(b" \n\r\t")] = True
-_IN_SCALAR = np.zeros(256, np.bool_)
-_IN_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
-IS_BLANK.setflags(write=False)
-_IN_SCALAR.setflags(write=False)
+_BEGINS_SCALAR = np.zeros(256, np.bool_)
+_BEGINS_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
+_ENDS_SCALAR = np.zeros(256, np.bool_)
+_ENDS_SCALAR[list(b" \n\r\t,}]")] = True
+for _table in (IS_BLANK, _BEGINS_SCALAR, _ENDS_SCALAR):
+    _table.setflags(write=False)
 
 
 @kernel(forceinline=True)
@@ -73,10 +78,10 @@ def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
-    """A number, true, false or null: its characters up to a separator. At least one is needed."""
+    """Position after a number, true, false or null, or MALFORMED if there is none or if no byte follows it."""
     first = pos
-    if pos < end:
+    if pos < end and _BEGINS_SCALAR[buf[np.uintp(pos)]]:
         pos = skip_digits(buf, pos + np.int64(buf[np.uintp(pos)] == 0x2D), end)  # -
-    while pos < end and _IN_SCALAR[buf[np.uintp(pos)]]:
-        pos += 1
-    return pos if pos > first else np.int64(MALFORMED)
+        while pos < end and not _ENDS_SCALAR[buf[np.uintp(pos)]]:
+            pos += 1
+    return pos if first < pos < end else np.int64(MALFORMED)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from overlay.consumer.acks import acks_topic
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Headers, Scene, Seen, produce, read_committed
@@ -55,7 +55,7 @@ class Acker:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._producer = Producer({"bootstrap.servers": self.scene.bootstrap, "linger.ms": 5, "log_level": 0})
+        self._producer = SureProducer(self.scene.bootstrap, {"linger.ms": 5, "log_level": 0})
         self._watermarks = Consumer({"bootstrap.servers": self.scene.bootstrap, "group.id": "watermarks"})
         self._done = 0
         self._answered = 0

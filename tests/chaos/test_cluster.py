@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.cluster import Cluster
-from tests.support.kafka import make_topic
+from tests.support.kafka import SureProducer, make_topic
 from tests.worker.scenes import (
     CommittedReader,
     Scene,
@@ -41,9 +40,7 @@ class Flow:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Flow:
-        # losing a broker must cost the test's own records neither their order nor a copy
-        settings = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0}
-        self._producer = Producer(settings)
+        self._producer = SureProducer(self.bootstrap, {"log_level": 0})
         self._thread = threading.Thread(target=self._run, name="flow")
         self._thread.start()
         return self

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 
 from tests.oracle.push import place
 from tests.support.index import check_chunks, read_index
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.service import READY_S, RunningService, StartService
 from tests.support.waiting import wait_until
@@ -59,9 +59,10 @@ class Traffic:
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
-        common = {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0}
-        self._plain = [Producer({**common, "compression.type": codec}) for codec in CODECS]
-        self._transactional = Producer({**common, "transactional.id": f"traffic-{self.topics[0]}"})
+        common = {"linger.ms": 5, "log_level": 0}
+        self._plain = [SureProducer(self.bootstrap, {**common, "compression.type": codec}) for codec in CODECS]
+        name = f"traffic-{self.topics[0]}"
+        self._transactional = Producer({"bootstrap.servers": self.bootstrap, **common, "transactional.id": name})
         self._thread = threading.Thread(target=self._run, name="traffic")
         self._thread.start()
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from overlay.cli.consumer_message import describe_pulled
 from overlay.client.control import Pulled
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, await_records, read_committed
@@ -99,7 +98,7 @@ def test_a_letter_without_its_value_is_left_out(trips: Trips) -> None:
     letters = trips.output("letters")
     make_topic(trips.bootstrap, letters)
     trips.add_consumer("rome", dead_letter=letters, on_undeliverable="dead_letter")
-    producer = Producer({"bootstrap.servers": trips.bootstrap})
+    producer = SureProducer(trips.bootstrap)
     ours = {"Overlay-Stream": "TRIPS", "Overlay-Consumer": "rome", "Overlay-Source-Partition": "0"}
     for number, more in enumerate(({"Nats-Msg-Size": "4000000"}, {}, {"Nats-Msg-Size": "4000000"})):
         headers = {**ours, "Overlay-Source-Offset": str(number), **more, "n": str(number)}

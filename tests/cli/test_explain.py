@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 from .trips import Trips
 
@@ -23,7 +22,7 @@ def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
     trips.add_consumer("rome")
     trips.add_consumer("late", to="*", filter="{sql: \"n >= 350 AND carrier = 'AA'\"}")
     for run in range(10):
-        producer = Producer({"bootstrap.servers": trips.bootstrap})
+        producer = SureProducer(trips.bootstrap)
         for number in range(run * 100, run * 100 + 100):
             to, carrier = ("rome" if run in (3, 4) else "oslo"), ("AA" if number % 10 == 0 else "UA")
             headers = [("to", to), ("n", str(number)), ("carrier", carrier)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from overlay.admin import Admin
 from overlay.config import load
@@ -17,7 +17,7 @@ from overlay.errors import OverlayError
 from overlay.source.index import index_topic
 from overlay.worker.build import Build
 from overlay.worker.session import Session
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Served, read_committed
 
@@ -38,7 +38,7 @@ def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
 def produce(trips: Trips, bursts: int, size: int = 25, partition: int = 0, padding: int = 0) -> None:
     """Small batches, since chunks never divide one."""
     for _ in range(bursts):
-        producer = Producer({"bootstrap.servers": trips.bootstrap})
+        producer = SureProducer(trips.bootstrap)
         for number in range(size):
             to = b"rome" if number % 2 == 0 else b"oslo"
             producer.produce(trips.topic, os.urandom(padding), partition=partition, headers=[("to", to)])
@@ -207,7 +207,7 @@ def test_what_cannot_be_indexed(trips: Trips) -> None:
 def test_foreign_records_and_an_older_config(trips: Trips) -> None:
     produce(trips, 4)
     trips.run("index", "build", "TRIPS")
-    producer = Producer({"bootstrap.servers": trips.bootstrap})
+    producer = SureProducer(trips.bootstrap)
     producer.produce(index_topic(load(trips.folder).service.topics.prefix, "TRIPS"), b"who", b"knows")
     assert producer.flush(30) == 0
     file = trips.folder / "streams" / "trips.yaml"

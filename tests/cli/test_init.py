@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from overlay.cli.init import init, read_settings
 from overlay.config import load
 from overlay.errors import ConfigError, OverlayError
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 
 
 def run(*arguments: str) -> Result:
@@ -30,7 +29,7 @@ def refuse(*arguments: str) -> str:
 @pytest.fixture
 def orders(bootstrap: str, new_topic: NewTopicFixture) -> str:
     topic = new_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(200):
         value = json.dumps({"amount": number / 4, "customer": f"c{number}"})
         headers = [("type", b"new" if number % 3 else b"paid"), ('odd "{name}" ü', b"x")]

@@ -17,12 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
 
 from overlay.cli import overlay
 from overlay.client import open_client
 from tests.client.indexing import seal, write_index
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 
@@ -35,7 +34,7 @@ VALUES = [b'{"n": %d}' % n if n % 4 else b"\xff%d" % n for n in range(COUNT)]
 def topic(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     name = f"read-{tmp_path_factory.getbasetemp().name}"
     make_topic(bootstrap, name, 1, {"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for n, value in enumerate(VALUES):
         headers = [("to", ("rome", "oslo")[n % 2]), ("delay", str(n))] if n else []
         producer.produce(name, value, f"k{n}", timestamp=BASE + n, headers=headers)
@@ -260,7 +259,7 @@ def test_a_closed_pipe(bootstrap: str, new_topic: NewTopicFixture, form: str) ->
         assert process.stdout and process.stderr
         assert process.stdout.read(10)
         process.stdout.close()
-        producer = Producer({"bootstrap.servers": bootstrap})
+        producer = SureProducer(bootstrap)
 
         def has_ended() -> bool:
             producer.produce(topic, b"more")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from overlay.cli import overlay
-from tests.support.kafka import make_topic
+from tests.support.kafka import SureProducer, make_topic
 from tests.support.service import RunningService, write_service_file
 from tests.support.waiting import wait_until
 
@@ -54,7 +54,7 @@ class Trips:
         )
 
     def produce(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = SureProducer(self.bootstrap)
         for number in range(count):
             to = b"rome" if number % 2 == 0 else b"oslo"
             producer.produce(self.topic, str(number).encode(), headers=[("to", to)])

@@ -22,7 +22,7 @@ from overlay.consumer.acks import Ack, RangeAck, Token, Verb, parse_ack
 from overlay.consumer.effects import Status
 from overlay.consumer.pulls import StatusText
 from overlay.deliver.answers import encode_statuses
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Seen
 
@@ -49,7 +49,7 @@ class Output:
     _producer: Producer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        self._producer = SureProducer(self.bootstrap, {"linger.ms": 5})
 
     @property
     def kafka(self) -> dict[str, str]:

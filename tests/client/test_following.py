@@ -10,13 +10,13 @@ from confluent_kafka import Producer
 
 import overlay
 from overlay.client import Client
-from tests.support.kafka import NewTopicFixture, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, produce_values
 
 
 @pytest.fixture
 def following(bootstrap: str, new_topic: NewTopicFixture) -> Iterator[tuple[Client, str, Producer]]:
     topic = new_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(20):
         producer.produce(topic, str(number), partition=number % 2)
     assert producer.flush(30) == 0

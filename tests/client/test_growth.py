@@ -6,13 +6,12 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import overlay
 from overlay.client import Reading
 from overlay.errors import SourceChanged
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 
 
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:
@@ -44,7 +43,7 @@ def test_added_partitions_are_read_from_their_start(
 ) -> None:
     """And from then on there are no sequences: several partitions have no order."""
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     produce_values(bootstrap, topic, [b"%d" % n for n in range(3)])
     question: dict[str, Any] = {} if last is None else {"last": last}
     with overlay.open(bootstrap=bootstrap).read(topic=topic, follow=True, **question) as reading:

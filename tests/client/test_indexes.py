@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 import overlay
 from overlay.client import Client, Reading
 from tests.source.test_start import delete_below
-from tests.support.kafka import make_topic
+from tests.support.kafka import SureProducer, make_topic
 from tests.support.service import write_service_file
 
 from .indexing import index_stream
@@ -256,7 +256,7 @@ def test_following_catches_up_through_the_index(logs: Logs) -> None:
         while len(found) < count:
             found += read_offsets([next(reading)])
         unread = reading.progress.unread
-        producer = Producer({"bootstrap.servers": logs.bootstrap})
+        producer = SureProducer(logs.bootstrap)
         producer.produce(logs.topic, b"new", partition=0, headers=[("to", "kiel")], timestamp=BASE)
         assert producer.flush(30) == 0
         assert len(read_offsets(reading)) == 1

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from overlay.client import Client
 from overlay.source.index import index_topic
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 from tests.support.waiting import wait_until
 
 from .indexing import add_headers, index_stream, seal, write_index
@@ -30,7 +29,7 @@ class Small:
     topic: str
 
     def write(self, bursts: int = 30, first: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
+        producer = SureProducer(self.bootstrap, {"linger.ms": 0})
         for burst in range(first, first + bursts):
             for _ in range(10):
                 producer.produce(self.topic, b"%d" % burst, headers=[("to", PLACES[burst % len(PLACES)])])

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 
 import overlay
 from overlay.client import Client, Reading
@@ -19,7 +18,7 @@ from overlay.client.reading import ROOM
 from overlay.client.sieve import PART_BYTES
 from overlay.inspect.reading import TopicNotFound
 from overlay.source.feed import PARTITION_BYTES
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 
@@ -30,7 +29,7 @@ COUNT, SIZE = 60_000, 1_000
 def large(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """60 MB that do not compress away, in small batches."""
     topic = make_topic(bootstrap, f"large-{tmp_path_factory.getbasetemp().name}")
-    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": COUNT, "linger.ms": 20})
+    producer = SureProducer(bootstrap, {"queue.buffering.max.messages": COUNT, "linger.ms": 20})
     for _ in range(COUNT):
         producer.produce(topic, b"x" * SIZE)
     assert producer.flush(60) == 0

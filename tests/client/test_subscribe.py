@@ -21,7 +21,7 @@ from overlay.consumer.acks import Verb
 from overlay.consumer.pulls import StatusText, idle, name_last
 from overlay.errors import SourceUnavailable
 from tests.client.deliveries import DEADLINE_S, Output, list_subscribing, make_output, read_numbers
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_thread_of_a_subscription_is_left")
@@ -288,7 +288,7 @@ def test_an_ack_is_answered(output: Output) -> None:
 def answer_next(output: Output, count: int) -> None:
     acks = output.await_acks(lambda acks: len(acks.records) == count, f"{count} acks")
     record = acks.records[-1] if acks.acked[-1] == 1 else acks.records[acks.acked.index(1)]
-    producer = Producer(output.kafka)
+    producer = SureProducer(output.bootstrap)
     assert record.header(b"Overlay-Reply-Topic") == output.reply_topic.encode()
     producer.produce(output.reply_topic, b"", record.header(b"Overlay-Correlation-Id"))
     producer.produce(output.reply_topic, b"", b"somebody else's")
@@ -305,7 +305,7 @@ async def test_many_acks_wait_for_answers_together(output: Output) -> None:
                 break
         waiting = [asyncio.create_task(message.ack_sync(DEADLINE_S)) for message in taken]
         acks = await asyncio.to_thread(output.await_acks, lambda acks: len(acks.records) == 20, "all ask")
-        producer = Producer(output.kafka)
+        producer = SureProducer(output.bootstrap)
         for record in reversed(acks.records):
             producer.produce(output.reply_topic, b"", record.header(b"Overlay-Correlation-Id"))
         producer.flush(DEADLINE_S)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 import overlay
 from overlay.client import BadQuestion, Client
 from tests.oracle.filter_values import fill, find_header, wants_value
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import write_service_file
 from tests.worker.scenes import Seen, read_committed
 
@@ -38,7 +37,7 @@ def client(
     monkeypatch.setattr("overlay.index.plan.FETCH_S", 0.0)
     topic = new_topic()
     for run in range(24):
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        producer = SureProducer(bootstrap, {"linger.ms": 5})
         for number in range(RUN):
             headers = [("to", "ab"[number % 2]), ("tier", "gold" if number % 3 else "")]
             if (region := REGIONS[run % len(REGIONS)]) is not None:

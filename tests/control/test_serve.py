@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from overlay.client.control import ConsumerInfo, Control
 from overlay.client.inbox import NoAnswer
@@ -23,7 +22,7 @@ from overlay.client.refusals import (
     StreamNotFound,
 )
 from overlay.errors import SourceUnavailable
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -225,7 +224,7 @@ def test_requests_that_make_no_sense(stage: tuple[Scene, str], served: Served, c
     assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
 
     # what is no request at all is answered, or passed over, and stops nobody
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     topic = f"{scene.prefix}.control"
     for key, value in (
         (b"request 1", b"{"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from overlay.scan.codec import Codec
 from overlay.subject import Pattern
 from tests.deliver.pressing import NOW, RULE, Settings, make_buffer
 from tests.oracle.batches import Record
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 LIMIT = 20_000
 HOUR = 3_600_000
@@ -121,7 +121,7 @@ async def test_a_broker_judges_likewise(
 
 def _takes(bootstrap: str, topic: str, record: Record) -> bool:
     failed = []
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 10_000_000})
+    producer = SureProducer(bootstrap, {"message.max.bytes": 10_000_000})
     producer.produce(
         topic, record.value, record.key, timestamp=record.timestamp,
         on_delivery=lambda error, _: failed.append(error) if error else None,

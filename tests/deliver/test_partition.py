@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from confluent_kafka import Producer
 
 from overlay.config.consumer import PartitionBy
 from overlay.deliver.partition import place
@@ -14,7 +13,7 @@ from overlay.subject import Pattern
 from tests.deliver.pressing import RULE
 from tests.oracle.batches import Record
 from tests.support.batches import build
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import read_committed
 
 PARTITIONS = 7
@@ -44,7 +43,7 @@ def place_all(keys: list[bytes | None], origins: list[str]) -> list[int]:
 
 def test_keys_go_where_librdkafka_puts_them(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic, keys = new_topic(partitions=PARTITIONS), make_keys()
-    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+    producer = SureProducer(bootstrap, {"partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(topic, b"v", key)
     assert producer.flush(30) == 0
@@ -58,7 +57,7 @@ def test_without_a_key_the_subject_is_placed_as_a_key(bootstrap: str, new_topic:
     """Java's partitioner spreads them at random; ours keeps together what belongs together."""
     origins = [f"o{number}" for number in range(40)]
     topic = new_topic(partitions=PARTITIONS)
-    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+    producer = SureProducer(bootstrap, {"partitioner": "murmur2_random"})
     for origin in origins:
         producer.produce(topic, b"v", f"t.{origin}")
     assert producer.flush(30) == 0

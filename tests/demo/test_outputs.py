@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from overlay.demo.home import DemoError
 from overlay.demo.outputs import read_output
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 
 def produce_deliveries(bootstrap: str, topic: str, sequences: range, *, commit: bool) -> None:
@@ -41,7 +41,7 @@ def test_an_empty_topic(bootstrap: str, new_topic: NewTopicFixture) -> None:
 
 def test_a_record_that_is_no_delivery(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     producer.produce(topic, b"{}", headers=[("Nats-Subject", b"a")])
     assert producer.flush(30) == 0
     with pytest.raises(DemoError, match=rf"{topic}-0@0: not a delivery of the overlay"):

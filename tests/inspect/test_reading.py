@@ -7,12 +7,12 @@ from confluent_kafka import Producer
 
 from overlay.errors import SourceUnavailable
 from overlay.inspect.reading import TopicNotFound, check_topics, look_around, read_sample
-from tests.support.kafka import NewTopicFixture, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, produce_values
 
 
 def test_both_ends_of_every_partition_are_read(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=3)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(300):
         producer.produce(topic, str(number), key="k", headers=[("h", b"1"), ("n", None)], partition=number % 3)
     assert producer.flush(30) == 0

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from confluent_kafka import Producer
-
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import RunningService, StartService, write_service_file
 from tests.support.waiting import wait_until
 
@@ -35,7 +33,7 @@ def _write_config(folder: Path, bootstrap: str, topic: str) -> None:
 
 def _produce_trips(bootstrap: str, topic: str) -> None:
     """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject). `seats` is no number."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     places: list[list[tuple[str, str | bytes | None]]] = [[("to", b"rome")], [("to", b"oslo")], []]
     for number in range(RECORDS):
         producer.produce(topic, json.dumps({"number": number, "seats": "many"}).encode(), headers=places[number % 3])

@@ -135,6 +135,10 @@ def test_broken_documents_stay_within_themselves(values: list[bytes]) -> None:
         (b'{"x":"}","y":["{",{}],"origin":[1,[2]],"z":0}', b"[1,[2]]"),
         (b'{"originate":1,"origi":2}', MISSING),
         (b'{"origin":null}', b"null"),
+        (b'{"origin":1_000}', b"1_000"),
+        (b'{"origin":12:30 }', b"12:30"),
+        (b'{"origin":9\x00}', b"9\x00"),
+        (b'{"x":[1_000],"origin":9}', b"9"),
     ],
 )
 def test_one_field(value: bytes | None, origin: Text) -> None:
@@ -249,7 +253,8 @@ def test_a_path_of_many_steps() -> None:
         (b'{"a":{"b":1,"b":2},"a":5,"c":3}', b'{"b":1,"b":2}', b"1", b"3"),
         (b'{"a":5,"a":{"b":1},"c":3}', b"5", MISSING, b"3"),
         (b'{"a":{"b":1}', b'{"b":1}', b"1", MALFORMED),
-        (b'{"a":{"b":1', MALFORMED, b"1", MALFORMED),
+        (b'{"a":{"b":1', MALFORMED, MALFORMED, MALFORMED),
+        (b'{"a":{"b":1 ', MALFORMED, b"1", MALFORMED),
         (b'{"a":{"x":1}}', b'{"x":1}', MISSING, MISSING),
         (b'{"a":{}x', b"{}", MISSING, MALFORMED),
         (b'{"a":', MALFORMED, MALFORMED, MALFORMED),

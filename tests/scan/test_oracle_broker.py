@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Place
 from overlay.scan import Decoder
 from tests.oracle.batches import ABORT, COMMIT, Header, Record, marker, parse, read_committed
 from tests.scan.compare import PLAN, as_array, pick_fields, read_scan
-from tests.support.kafka import DEADLINE_S, NewTopicFixture
+from tests.support.kafka import DEADLINE_S, NewTopicFixture, SureProducer
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 HEADERS: list[list[Header]] = [
@@ -114,7 +114,7 @@ def send(producer: Producer, topic: str, number: int) -> None:
 def produce(bootstrap: str, topic: str, codec: str, count: int = 300) -> None:
     # a long linger: a batch of one record would be sent as it is, since compressing makes it no smaller
     settings: dict[str, object] = {"compression.type": codec, "linger.ms": 10_000, "batch.num.messages": 40}
-    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    producer = SureProducer(bootstrap, {**settings})
     for number in range(count):
         send(producer, topic, number)
     assert producer.flush(DEADLINE_S) == 0

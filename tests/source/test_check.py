@@ -16,7 +16,7 @@ from overlay.source.check import Glimpse, check_mark, glimpse, glimpse_all, void
 from overlay.source.mark import Mark
 from tests.index.partitions import Record, load, seal, stream
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def client(bootstrap: str) -> AsyncIterator[AIOKafkaClient]:
 async def topic(client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture) -> str:
     """Six batches of five records, cut by hand: producers that cut their own do so when they please."""
     name = new_topic()
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
         for _ in range(6):
             batch = producer.create_batch()
             for _ in range(5):
@@ -60,7 +60,7 @@ async def test_glimpses_at_once(client: AIOKafkaClient, bootstrap: str, topic: s
     """Those beside come with the others, and bring bounds whatever they hold."""
     full, empty = (topic, 0), (new_topic(), 0)
     other = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     producer.produce(other, b"x" * 1_000)
     assert producer.flush(30) == 0
     for name in (empty[0], other):

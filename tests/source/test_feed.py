@@ -20,7 +20,7 @@ from overlay.source.span import LOOK_BACK, find_records_end, read_records, read_
 from overlay.source.wire import fetch
 from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 from tests.worker.scenes import DEADLINE_S
 
 
@@ -60,7 +60,7 @@ async def test_lanes_of_one_and_of_several_partitions(
 ) -> None:
     """Two lanes of one partition at different places, one of another; small fetches, so that they take many turns."""
     topic = new_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    producer = SureProducer(bootstrap, {"batch.num.messages": 20})
     for number in range(2_000):
         producer.produce(topic, b"x" * 100, partition=number % 2)
     assert producer.flush(30) == 0
@@ -79,7 +79,7 @@ async def test_small_parts_of_a_partition_are_asked_for_at_once(
 ) -> None:
     """As many requests as are allowed are under way, and none brings more than its lane wants."""
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    producer = SureProducer(bootstrap, {"batch.num.messages": 20})
     for _ in range(2_000):
         producer.produce(topic, b"x" * 100)
     assert producer.flush(30) == 0
@@ -260,7 +260,7 @@ async def test_a_batch_larger_than_a_fetch(client: AIOKafkaClient, bootstrap: st
     """In one of two partitions; brokers hand such a batch out whole only when it comes first."""
     topic = new_topic(partitions=2, max_message_bytes=4_000_000)
     noise = np.random.default_rng(1)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 4_000_000})
+    producer = SureProducer(bootstrap, {"message.max.bytes": 4_000_000})
     for number in range(8):
         producer.produce(topic, noise.bytes(1_000_000 if number % 3 == 0 else 10), partition=number % 2)
         producer.flush(30)
@@ -279,7 +279,7 @@ async def test_every_lane_gets_its_turn(
     monkeypatch.setattr("overlay.source.feed.RESPONSE_BYTES", 40_000)
     topic = new_topic(partitions=6)
     noise = np.random.default_rng(1)
-    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+    producer = SureProducer(bootstrap, {"batch.num.messages": 20})
     for number in range(6 * 400):
         producer.produce(topic, noise.bytes(1_000), partition=number % 6)
     assert producer.flush(30) == 0
@@ -323,7 +323,7 @@ async def test_an_error_in_one_partition_is_not_the_others(
     """While it lasts the neighbours are read, from the same answers; when it has passed, nothing was lost or passed over."""
     topic = new_topic(partitions=3)
     values = [b"%d" % number for number in range(50)]
-    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 10})
+    producer = SureProducer(bootstrap, {"batch.num.messages": 10})
     for partition in range(3):
         for value in values:
             producer.produce(topic, value, partition=partition)

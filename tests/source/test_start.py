@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition
 
@@ -23,7 +22,7 @@ from overlay.source.span import read_span
 from overlay.source.start import find_lasts, find_start
 from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     CommittedReader,
     Scene,
@@ -45,7 +44,7 @@ FILTERS = ("t.a", "t.b", "t.d")
 def produce_at(bootstrap: str, topic: str, count: int, seed: int) -> None:
     """Records of random subjects whose times go up and down, in small batches."""
     rng = random.Random(seed)
-    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 50})
+    producer = SureProducer(bootstrap, {"batch.num.messages": 50})
     for number in range(count):
         to = rng.choice(PLACES)
         time = BASE + seed * 1_000_000 + 10 * number + rng.randrange(-300, 300)
@@ -120,7 +119,7 @@ async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: 
     """Brokers say that there is no record since then, though later ones are there."""
     topic = new_topic(retention_ms=-1)
     for run in range(24):  # a batch each
-        producer = Producer({"bootstrap.servers": bootstrap})
+        producer = SureProducer(bootstrap)
         for number in range(10):
             producer.produce(topic, b"x", timestamp=BASE + 100 * run + number, headers=[("to", "a")])
         assert producer.flush(30) == 0
@@ -178,8 +177,8 @@ async def test_last_messages_take_little_reading(
     it was indexed, then it has."""
     topic = new_topic(retention_ms=-1)
     # a long linger: every batch is full, so that chunks begin where batches do
-    settings = {"bootstrap.servers": bootstrap, "batch.num.messages": 50, "linger.ms": 10_000}
-    rng, producer = random.Random(3), Producer(settings)
+    rng = random.Random(3)
+    producer = SureProducer(bootstrap, {"batch.num.messages": 50, "linger.ms": 10_000})
     for number in range(6_000):
         to = "rare" if 1_000 <= number < 1_100 else "old" if number < 900 else ("a", "b")[number // 500 % 2]
         producer.produce(topic, rng.randbytes(1_000), timestamp=BASE + number, headers=[("to", to)])
@@ -238,7 +237,7 @@ def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:
 def test_last_over_several_partitions(scene: Scene, new_topic: NewTopicFixture) -> None:
     """The matching record with the latest time, then what comes after in any partition."""
     topic = new_topic(partitions=3)
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     for number, (partition, to) in enumerate([(0, "a"), (1, "a"), (2, "b"), (1, "b"), (0, "b")]):
         producer.produce(topic, str(number), partition=partition, timestamp=BASE + number, headers=[("to", to)])
     assert producer.flush(30) == 0

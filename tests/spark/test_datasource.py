@@ -38,7 +38,7 @@ from tests.client.logs import (
     passes,
     read_properties,
 )
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.ledger import read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene, Seen, await_caught_up, produce, read_committed, serve
@@ -213,7 +213,7 @@ def test_a_consumer_says_what_passes(spark: SparkSession, log: Log) -> None:
 
 def test_sequences_of_one_partition(spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(100):
         producer.produce(topic, b"%d" % number)
     producer.flush(30)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from overlay.config import ConsumerConfig, load
@@ -26,7 +26,7 @@ from spark.pipeline import NotForSpark, Pipeline, check_consumer, explain, start
 from spark.sequences import Sequences, mark_rows, number_rows
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService, find_free_port, running_service, write_service_file
 from tests.support.waiting import wait_until
 
@@ -46,7 +46,7 @@ ONCE_MORE = "delivery: at_least_once\n"
 
 
 def produce_source(bootstrap: str, topic: str, numbers: range, partitions: int = 1) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for n in numbers:
         headers: list[tuple[str, bytes | None]] = [
             ("subject", f"a.{n % 5}.{'x' if n % 2 else 'y'}".encode()),

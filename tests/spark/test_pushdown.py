@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F
@@ -19,7 +18,7 @@ from overlay.scan.decode import NO_STOP
 from spark.plan import Window
 from spark.pushdown import push, to_literal
 from tests.client.logs import KEPT
-from tests.support.kafka import make_topic
+from tests.support.kafka import SureProducer, make_topic
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -151,7 +150,7 @@ def test_values_of_other_types_are_left_alone() -> None:
 @pytest.fixture(scope="module")
 def topic(bootstrap: str) -> str:
     name = make_topic(bootstrap, f"pushdown-{uuid.uuid4().hex[:8]}", 1, KEPT)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(500):
         place = ("oslo", "rome", "bonn")[number % 3]
         headers: list[tuple[str, str | bytes | None]] = [("to", place), ("n", str(number))]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyspark.sql
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark as package
+from overlay.client import BadQuestion
 from overlay.client.topic import describe_topic
 from overlay.config.stream import PropertyType
 from overlay.consumer.acks import parse_token
@@ -33,7 +34,7 @@ from spark.output import NotForStreams, UnknownConsumer
 from spark.redeliveries import BLOCK, Seen
 from spark.source import read_consumer, read_stream_consumer
 from tests.spark.deliveries import Delivery, deliver, write_folder
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 # an example is a job of Spark: few of them, each of many texts, and no search for a smaller one
 once = settings(
@@ -125,7 +126,7 @@ def test_the_deliveries_of_a_consumer(spark: SparkSession, bootstrap: str, outpu
     )
     deliver(bootstrap, output, [first, Delivery(9, None), Delivery(5, consumer="other")])
     deliver(bootstrap, output, [Delivery(10)], commit=False)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     # a status record, a record of someone else, and one that looks like a status and is a delivery
     producer.produce(output, None, headers=[("Nats-Status", b"100"), ("Nats-Reply-To", b"$JS.FC.S.c.x")])
     producer.produce(output, b"{}", headers=[])
@@ -162,6 +163,17 @@ def test_times_in_json(spark: SparkSession) -> None:
     assert decoded.select("application_properties.at").schema["at"].dataType == TYPES[PropertyType.TIMESTAMP]
     found = decoded.select(F.unix_millis("application_properties.at")).collect()
     assert [row[0] for row in found] == list(cases.values())
+
+
+@pytest.mark.parametrize("read", [read_consumer, read_stream_consumer])
+def test_an_option_that_spark_would_ignore_is_refused(read: Any, tmp_path: Path) -> None:
+    """Before the folder, Kafka or Spark are looked at."""
+    for name, meant in (("startingOffset", "startingOffsets"), ("MaxOffsetPerTrigger", "maxOffsetsPerTrigger")):
+        with pytest.raises(BadQuestion, match=f"no option '{name}'. Did you mean {meant}[?]"):
+            read(None, tmp_path / "nowhere", "c", options={name: "1"})
+    for name in ("startingoffsets", "kafka.fetch.max.bytes"):
+        with pytest.raises(ConfigError):
+            read(None, tmp_path / "nowhere", "c", options={name: "1"})
 
 
 @given(st.data())

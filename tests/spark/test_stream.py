@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
@@ -24,7 +23,7 @@ from spark.partitions import LEAST_BYTES
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, read_position, share_out, write_position
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,7 +35,7 @@ class Feed:
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.topic, self.sent, self._partitions = topic, 0, partitions
-        self._producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
+        self._producer = SureProducer(bootstrap, {"batch.num.messages": 20})
         self.options = {
             "bootstrap": bootstrap,
             "definition": f"{{name: S, topics: [{topic}], properties: {{n: long}}}}",

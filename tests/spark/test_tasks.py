@@ -6,7 +6,6 @@ import random
 import uuid
 
 import pytest
-from confluent_kafka import Producer
 
 from spark.form import make_schema
 from spark.options import Ask, read_definition, read_options
@@ -14,14 +13,14 @@ from spark.plan import DataLoss, Planner
 from spark.scan import read
 from tests.client.indexing import seal, write_index
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def test_what_retention_removed(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(50):
         producer.produce(topic, b"%d" % number)
     producer.flush(30)
@@ -50,7 +49,7 @@ def test_the_index_says_what_is_read(
     monkeypatch.setattr("overlay.index.plan.BRIDGE", 0)
     monkeypatch.setattr("overlay.index.plan.FETCH_S", 0.0)
     topic, prefix = new_topic(partitions=2), f"o-{uuid.uuid4().hex[:8]}"
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(2000):
         headers: list[tuple[str, str | bytes | None]] = [("run", str(number // 100))]
         producer.produce(topic, b"%d" % number, partition=number // 1000, headers=headers)
@@ -76,7 +75,7 @@ def test_the_index_says_what_is_read(
 def test_a_task_gives_its_rows_in_the_same_order_each_time(bootstrap: str, new_topic: NewTopicFixture) -> None:
     """Partitions of many fetches each: a pipeline numbers rows by their order, and may have to read a batch again."""
     topic, rng = new_topic(partitions=3), random.Random(5)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.num.messages": 10})
+    producer = SureProducer(bootstrap, {"linger.ms": 0, "batch.num.messages": 10})
     for number in range(180):
         producer.produce(topic, rng.randbytes(100_000), partition=number % 3)
         producer.poll(0)
@@ -94,7 +93,7 @@ def test_a_task_gives_its_rows_in_the_same_order_each_time(bootstrap: str, new_t
 def test_records_that_vanish_under_a_task(bootstrap: str, new_topic: NewTopicFixture) -> None:
     """Between planning and reading retention may pass: that ends the task unless it is allowed."""
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(50):
         producer.produce(topic, b"%d" % number)
     producer.flush(30)

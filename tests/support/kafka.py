@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -46,13 +46,38 @@ def name_topics(bootstrap: str, prefix: str) -> Callable[..., str]:
     return make
 
 
+class SureProducer(Producer):  # type: ignore[misc]
+    """A producer for tests that rely on the order and the number of what they write.
+
+    It is idempotent: without that a batch that is sent again may land behind the next one, or twice. `flush` raises
+    AssertionError if records are not acknowledged, or were refused and have no `on_delivery` of their own.
+    """
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, object] | None = None) -> None:
+        refused: list[str] = []
+
+        def note(error: KafkaError | None, record: Message) -> None:
+            if error is not None:
+                refused.append(f"{record.topic()}: {error.str()}")
+
+        sure = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "on_delivery": note}
+        super().__init__({**sure, **(settings or {})})
+        self._refused = refused
+
+    def flush(self, timeout: float = DEADLINE_S) -> int:
+        """Wait until all is acknowledged; returns 0."""
+        left: int = super().flush(timeout)
+        if left or self._refused:
+            raise AssertionError(
+                f"{left} records were not acknowledged, {len(self._refused)} refused: {self._refused[:3]}"
+            )
+        return left
+
+
 def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], **settings: object) -> None:
     """Write values to a topic and wait until all are acknowledged."""
-    failures: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **settings})
+    producer = SureProducer(bootstrap, {"linger.ms": 5, **settings})
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+        producer.produce(topic, value)
         producer.poll(0)
-    left = producer.flush(DEADLINE_S)
-    if left or failures:
-        raise AssertionError(f"{topic}: {left} records were not acknowledged, {len(failures)} refused: {failures[:3]}")
+    producer.flush()

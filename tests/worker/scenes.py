@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.cli import overlay
@@ -26,6 +26,7 @@ from overlay.config import load
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
+from tests.support.kafka import SureProducer
 from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 
@@ -225,7 +226,7 @@ def produce(bootstrap: str, topic: str, to: Iterable[str | None], **settings: An
     """One record for each subject rest in `to` (None: no such header), value = running number, key = number % 7."""
     partition = settings.pop("partition", -1)
     kafka = settings.pop("kafka", {})
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **kafka, **settings})
+    producer = SureProducer(bootstrap, {"linger.ms": 2, **kafka, **settings})
     for number, place in enumerate(to):
         headers: Headers = [] if place is None else [("to", place)]
         producer.produce(topic, str(number), str(number % 7), partition, headers=headers)

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from overlay.consumer.acks import acks_topic
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.deliver.replies import Address
 from overlay.worker.acks.clerk import Clerk
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     CommittedReader,
@@ -35,7 +35,7 @@ from tests.worker.scenes import (
 
 def say(scene: Scene, records: Iterable[Seen], body: bytes = b"+ACK", more: Headers | None = None) -> None:
     """Say something of deliveries, as any Kafka producer can."""
-    producer = Producer({"bootstrap.servers": scene.bootstrap, "linger.ms": 2})
+    producer = SureProducer(scene.bootstrap, {"linger.ms": 2})
     for record in records:
         headers: Headers = [("Nats-Reply-To", record.header(b"Nats-Reply-To")), *(more or ())]
         producer.produce(acks_topic(scene.prefix, "S"), body, headers=headers)

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from confluent_kafka import Producer
-
 import overlay
 from overlay.consumer.acks import acks_topic
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -30,7 +28,7 @@ LARGE = bytes(100_000)
 
 def fill(scene: Scene, topic: str, values: Sequence[bytes], gap_ms: int = 0) -> None:
     """Records for t.a, their times apart."""
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     first = int(time.time() * 1000) - 60_000
     for number, value in enumerate(values):
         producer.produce(topic, value, headers=[("to", "a")], timestamp=first + number * gap_ms)
@@ -44,7 +42,7 @@ def split(records: Sequence[Seen]) -> tuple[list[Seen], list[Seen]]:
 
 def answer(scene: Scene, token: bytes) -> None:
     """Write an empty record to the ack topic."""
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     producer.produce(acks_topic(scene.prefix, "S"), b"", headers=[("Nats-Reply-To", token)])
     assert producer.flush(30) == 0
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.index import check_chunks, read_index
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, await_caught_up, check_output, expect, read_committed, serve
@@ -46,7 +45,7 @@ class Play:
     def write(self) -> None:
         """A run of one subject in one partition, up to megabytes that do not compress: worth leaving out, or not."""
         place, partition = self.rng.choice(PLACES), self.rng.randrange(self.partitions)
-        producer = Producer({"bootstrap.servers": self.scene.bootstrap, "linger.ms": 20})
+        producer = SureProducer(self.scene.bootstrap, {"linger.ms": 20})
         count = self.rng.choice((1, 300, 4_000))
         for _ in range(count):
             producer.produce(self.topic, self.rng.randbytes(300), headers=[("to", place)], partition=partition)

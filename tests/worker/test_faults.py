@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -33,7 +32,7 @@ def alter_topic(bootstrap: str, topic: str, **config: str) -> None:
 
 def produce_sizes(bootstrap: str, topic: str, sizes: list[int]) -> None:
     """Values that do not compress, to everyone."""
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 20_000_000})
+    producer = SureProducer(bootstrap, {"message.max.bytes": 20_000_000})
     with open("/dev/urandom", "rb") as noise:
         for size in sizes:
             producer.produce(topic, noise.read(size), headers=[("to", "a")])

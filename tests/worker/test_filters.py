@@ -6,12 +6,11 @@ import json
 from collections import Counter
 
 import pytest
-from confluent_kafka import Producer
 
 from overlay.config import load
 from overlay.config.filters import compile_filter
 from tests.oracle.properties import Declared, answer
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     Headers,
     Scene,
@@ -60,7 +59,7 @@ CARRIERS = ["AA", "UA", "DL", b"\xff", None]
 
 def produce_mixed(bootstrap: str, topic: str, count: int) -> None:
     """Every kind of value meets every delay and carrier, for the numbers of them have no common factor."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": "lz4"})
+    producer = SureProducer(bootstrap, {"linger.ms": 5, "compression.type": "lz4"})
     for number in range(count):
         carrier, delay = CARRIERS[number % 5], DELAYS[number % 7]
         headers: Headers = [("to", "ab"[number % 2]), ("message-id", str(number % 23))]
@@ -161,7 +160,7 @@ def test_a_changed_filter_holds_from_the_position_on(scene: Scene, bootstrap: st
 
 def produce_numbers(bootstrap: str, topic: str, start: int, end: int) -> None:
     """Even numbers go to a, odd ones to b."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for number in range(start, end):
         producer.produce(topic, json.dumps({"n": number}), partition=0, headers=[("to", "ab"[number % 2])])
     assert producer.flush(30) == 0

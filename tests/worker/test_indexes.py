@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -18,7 +17,7 @@ from overlay.worker.kept.indexes import index_config
 from overlay.worker.round.sequencing import RENEW_MS
 from tests.source.test_start import delete_below
 from tests.support.index import check_chunks, read_index
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -178,7 +177,7 @@ def test_foreign_records_in_an_index_topic(scene: Scene, new_topic: NewTopicFixt
     with serve(scene, wait=False):
         await_indexed(scene, topic, end)
     values: Sequence[bytes] = (b"", b"\x01\x01garbage", b"\x09" * 200)
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     for value in values:
         producer.produce(index_topic(scene.prefix, "S"), value, b"who knows")
     assert producer.flush(30) == 0

@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene
@@ -37,7 +36,7 @@ def test_memory_at_full_speed(scene: Scene, running_service: StartService, new_t
     scene.add_consumer("S", "all", output={"partitions": 4})
     scene.add_consumer("S", "third", "t.a")
     noise = os.urandom(1 << 16)
-    producer = Producer({"bootstrap.servers": scene.bootstrap, "linger.ms": 50, "compression.type": "lz4"})
+    producer = SureProducer(scene.bootstrap, {"linger.ms": 50, "compression.type": "lz4"})
     for number in range(RECORDS):
         at = number * 331 % 65_000
         producer.produce(

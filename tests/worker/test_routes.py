@@ -8,7 +8,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -23,7 +22,7 @@ from overlay.worker.roster import Roster
 from overlay.worker.round.positions import Positions
 from overlay.worker.round.tracks import Track
 from overlay.worker.routes import NEAR, Detours, plan_visits
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     Scene,
     await_caught_up,
@@ -47,7 +46,7 @@ def read_sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
 def write_runs(scene: Scene, topic: str, places: list[str]) -> int:
     """Runs of records that do not compress."""
     rng = random.Random(7)
-    producer = Producer({"bootstrap.servers": scene.bootstrap, "linger.ms": 20})
+    producer = SureProducer(scene.bootstrap, {"linger.ms": 20})
     for place in places:
         for _ in range(RUN):
             producer.produce(topic, rng.randbytes(300), headers=[("to", place)], partition=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay import open as open_client
@@ -20,7 +20,7 @@ from overlay.index.runs import encode
 from overlay.source.index import index_topic
 from overlay.source.mark import Mark
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -199,7 +199,7 @@ def test_the_last_round_cannot_be_read(scene: Scene, new_topic: NewTopicFixture)
     output = scene.add_consumer("S", "c")
     with serve(scene) as served:
         await_caught_up(served, "c")
-    producer, index = Producer({"bootstrap.servers": scene.bootstrap}), index_topic(scene.prefix, "S")
+    producer, index = SureProducer(scene.bootstrap), index_topic(scene.prefix, "S")
     producer.produce(index, b"\x01\x02who knows", b"something else")
     producer.produce(index, b"\x01\x02who knows", b"run OTHER 1000000")
     producer.produce(index, b"\x01\x02who knows", b"run S 1")
@@ -261,7 +261,7 @@ def test_a_log_cut_by_an_unclean_election(scene: Scene, new_topic: NewTopicFixtu
     standing = Standing(before.next_sequence, before.ends)
     lost = allocate(standing, {(topic, 0): (15, Mark(20, before.marks[topic, 0][0], 12_345))})
     assert lost is not None
-    writer, (key, value) = Producer({"bootstrap.servers": scene.bootstrap}), encode("S", lost)
+    writer, (key, value) = SureProducer(scene.bootstrap), encode("S", lost)
     writer.produce(index_topic(scene.prefix, "S"), value, key)
     assert not writer.flush(30)
     if has_regrown:

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Producer
 
 from overlay.errors import SourceChanged
 from overlay.source.feed import Feed
 from overlay.source.start import find_lasts
 from tests.source.answers import refuse_fetches
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     CommittedReader,
     Scene,
@@ -53,7 +52,7 @@ def test_a_backlog_does_not_starve_others(scene: Scene, new_topic: NewTopicFixtu
     order tells when whose turn came."""
     busy, quiet = new_topic(partitions=5), new_topic()
     noise = np.random.default_rng(1)
-    producer = Producer({"bootstrap.servers": scene.bootstrap, "batch.num.messages": 20})
+    producer = SureProducer(scene.bootstrap, {"batch.num.messages": 20})
     for number in range(5 * 600):
         producer.produce(busy, noise.bytes(400), partition=number % 5, headers=[("to", "a")])
     assert producer.flush(30) == 0

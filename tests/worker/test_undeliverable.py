@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -127,7 +126,7 @@ def test_a_kill_in_the_middle(scene: Scene, new_topic: NewTopicFixture, running_
     with CommittedReader(scene.bootstrap, make_topic(scene.bootstrap, graves_of(outputs["plain"]))) as letters:
         await_records(letters, 1, 120)
         # what is under way now dies with it
-        producer = Producer({"bootstrap.servers": scene.bootstrap})
+        producer = SureProducer(scene.bootstrap)
         for number in range(2_000):
             value = b"x" * 20 if number % 100 else make_noise(LARGE)
             producer.produce(topic, value, headers=[("to", "a")])
@@ -193,7 +192,7 @@ def test_letters_that_do_not_fit_either(scene: Scene, new_topic: NewTopicFixture
             (letter,) = await_records(letters, 1)
         assert (letter.value, letter.header(b"Nats-Msg-Size")) == (None, b"%d" % LARGE)
         assert letter.header(b"Overlay-Source-Offset") == b"1"
-        producer = Producer({"bootstrap.servers": scene.bootstrap})
+        producer = SureProducer(scene.bootstrap)
         producer.produce(topic, b"x", headers=[("to", "a"), ("more", make_noise(LARGE))])
         producer.flush(30)
         stalled = await_state(served, "c", lambda found: found["state"] == "stalled", "is stalled")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.oracle.filter_values import find_header, wants_value
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import Scene, await_caught_up, check_output, expect, read_committed, serve
 
 pytestmark = pytest.mark.kafka
@@ -20,7 +19,7 @@ CONSUMERS: dict[str, tuple[list[str], bool]] = {
 
 
 def produce_regions(bootstrap: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    producer = SureProducer(bootstrap, {"linger.ms": 5})
     for number in range(count):
         region = ("eu", "us", "", None)[number // 40 % 4]
         headers = [("to", "ab"[number % 2])] + ([] if region is None else [("region", region)])

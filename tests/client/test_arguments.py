@@ -1,0 +1,173 @@
+"""Every public callable refuses a keyword that it does not have: nothing that was asked for is ignored."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, is_typeddict
+
+import pytest
+
+import overlay
+import overlay.client
+import spark
+from overlay.client import BadOrder, BadQuestion, Client, Control, OrderedConsumer, Subscription, UnknownArgument
+from overlay.errors import OverlayError
+
+UNKNOWN = "no_such_argument"
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def list_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """What a user can call: exports, the methods of exported classes, and public functions of spark."""
+    yield "overlay.open", overlay.open
+    exported = {name: getattr(overlay.client, name) for name in overlay.client.__all__}
+    for name, value in exported.items():
+        if inspect.isclass(value) and (issubclass(value, Exception | enum.Enum) or is_typeddict(value)):
+            continue
+        if callable(value):
+            yield f"overlay.client.{name}", value
+        if inspect.isclass(value):
+            yield from _list_methods(f"overlay.client.{name}", value)
+    for found in pkgutil.iter_modules(spark.__path__, "spark."):
+        if found.name == "spark.daemon":  # a program, which takes over the process that imports it
+            continue
+        module = importlib.import_module(found.name)
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == found.name and not name.startswith("_"):
+                yield f"{found.name}.{name}", value
+
+
+def _list_methods(owner: str, kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, value in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_") and value.__module__.startswith("overlay"):
+            yield f"{owner}.{name}", value
+
+
+CALLABLES = dict(list_callables())
+COLLECTING = {
+    name
+    for name, value in CALLABLES.items()
+    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(value).parameters.values())
+}
+"""Those that take any keyword and have to check it themselves."""
+
+
+def _client() -> Client:
+    return Client(NOWHERE, prefix="p")
+
+
+# how to call each of COLLECTING so that only the keywords can be wrong; no Kafka is there to answer
+CALLS: dict[str, Callable[..., object]] = {
+    "overlay.client.Client.read": lambda **more: _client().read(topic="t", **more),
+    "overlay.client.Client.read_async": lambda **more: _client().read_async(topic="t", **more),
+    "overlay.client.Client.ordered": lambda **more: _client().ordered("S", **more),
+    "overlay.client.Control.create": lambda **more: Control(NOWHERE).create("S", **more),
+    "overlay.client.Control.add": lambda **more: Control(NOWHERE).add("S", {"name": "c"}, **more),
+    "overlay.client.Control.update": lambda **more: Control(NOWHERE).update("S", **more),
+    "overlay.client.Control.next": lambda **more: Control(NOWHERE).next("S", "c", **more),
+}
+
+
+def test_the_walk_finds_what_users_call() -> None:
+    some = {
+        "overlay.open",
+        "overlay.client.Client.subscribe",
+        "overlay.client.Control.delete",
+        "overlay.client.Message.nak",
+        "overlay.client.OrderedConsumer.start",
+        "overlay.client.Reading",
+        "spark.source.read_stream_consumer",
+        "spark.acks.nak",
+        "spark.pipeline.start_pipeline",
+        "spark.index.index_stream",
+    }
+    assert some <= set(CALLABLES)
+    assert set(CALLS) == COLLECTING, "each function that collects keywords is called below"
+    assert inspect.isclass(Subscription) and inspect.isclass(OrderedConsumer)
+
+
+@pytest.mark.parametrize("name", sorted(set(CALLABLES) - COLLECTING))
+def test_a_fixed_signature_takes_no_unknown_keyword(name: str) -> None:
+    """Python refuses the call, whatever the other arguments are."""
+    with pytest.raises(TypeError, match=UNKNOWN):
+        _bind(CALLABLES[name])
+
+
+def _bind(function: Callable[..., Any]) -> None:
+    signature = inspect.signature(function)
+    needed = [each for each in signature.parameters.values() if each.default is each.empty]
+    positional = [None for each in needed if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    named = {each.name: None for each in needed if each.kind is each.KEYWORD_ONLY}
+    signature.bind(*positional, **named, **{UNKNOWN: 1})
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_function_that_collects_keywords_refuses_an_unknown_one(name: str) -> None:
+    with pytest.raises(UnknownArgument, match=f"has no argument '{UNKNOWN}'. Arguments are ") as found:
+        CALLS[name](**{UNKNOWN: 1})
+    assert isinstance(found.value, TypeError) and isinstance(found.value, OverlayError)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("overlay.client.Client.read", "sqll", "sql"),
+        ("overlay.client.Client.read", "subject", "subjects"),
+        ("overlay.client.Client.read", "SQL", "sql"),
+        ("overlay.client.Client.read", "topics", "topic"),
+        ("overlay.client.Client.read", "colums", "columns"),
+        ("overlay.client.Client.read_async", "from_sequence", "from_seq"),
+        ("overlay.client.Client.ordered", "filter_subjets", "filter_subjects"),
+        ("overlay.client.Client.ordered", "deliverpolicy", "deliver_policy"),
+        ("overlay.client.Control.create", "durable", "durable_name"),
+        ("overlay.client.Control.add", "filters", "filter"),
+        ("overlay.client.Control.update", "max_ack_pendin", "max_ack_pending"),
+        ("overlay.client.Control.next", "nowait", "no_wait"),
+        ("overlay.client.Control.next", "maxbytes", "max_bytes"),
+    ],
+)
+def test_the_nearest_name_is_suggested(name: str, given: str, meant: str) -> None:
+    with pytest.raises(UnknownArgument, match=f"no argument '{given}'. Did you mean {meant}[?]"):
+        CALLS[name](**{given: "x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sql": 1}, "sql is 1, and has to be a text"),
+        ({"sql": {"a": 1}}, "A mapping goes into properties"),
+        ({"subjects": 7}, "subjects is 7, and has to be a list"),
+        ({"subjects": {"a.>": 1}}, "subjects is .*list of texts"),
+        ({"subjects": [b"a.>"]}, "subjects holds b'a.>'"),
+        ({"values": b"JFK"}, "values is b'JFK'"),
+        ({"columns": [1]}, "columns holds 1"),
+        ({"columns": 1}, "columns is 1"),
+        ({"follow": "no"}, "follow is 'no', and has to be True or False"),
+        ({"index": "false"}, "index is 'false'"),
+        ({"index": 0}, "index is 0"),
+        ({"last_per_subject": 1}, "last_per_subject is 1"),
+        ({"match_unfiltered": "x"}, "match_unfiltered is 'x'"),
+        ({"limit": "5"}, "limit is '5', and has to be a whole number"),
+        ({"limit": True}, "limit is True"),
+        ({"last": 1.5}, "last is 1.5"),
+        ({"since": 5}, "since is 5, and has to be a text, a datetime or a timedelta"),
+    ],
+)
+def test_a_question_of_a_wrong_type_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadQuestion, match=words):
+        _client().read(topic="t", **given)
+
+
+def test_none_counts_as_left_out() -> None:
+    _client().read(topic="t", **dict.fromkeys(("subjects", "sql", "values", "follow", "index", "limit", "since")))  # type: ignore[arg-type]
+
+
+def test_other_arguments_of_a_wrong_type_are_refused() -> None:
+    with pytest.raises(BadQuestion, match="where is 'a > 1', and has to be a function"):
+        _client().subscribe("c", where="a > 1")  # type: ignore[arg-type]
+    with pytest.raises(BadOrder, match="no durable_name"):
+        _client().ordered("S", durable_name="x")
