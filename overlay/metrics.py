@@ -80,6 +80,9 @@ class Metrics:
         self.redeliveries = counter("redeliveries", "Deliveries of records beyond the first", "stream", "consumer")
         self.acks = counter("acks", "Acks read from a stream's ack topic, by what they say", "stream", "kind")
         self.acks_refused = counter("acks_refused", "Records of ack topics that change nothing, by reason", "reason")
+        self.acks_unnamed = counter(
+            "acks_unnamed", "Acks whose token or range names no incarnation (deprecated)", "part"
+        )
         self.acks_lost = counter("acks_lost", "Offsets of ack topics that retention removed unread", "stream")
         self.ack_pending = gauge("ack_pending", "Deliveries that wait for their ack", "stream", "consumer")
         self.dead_letters = counter("dead_letters", "Messages that were given up", "stream", "consumer")

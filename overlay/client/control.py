@@ -309,7 +309,7 @@ def find_token(text: str) -> Token:
     found = parse_token(text)
     if found is None:
         raise BadAckToken(
-            f"{text!r} is no ack token. Tokens look like $JS.ACK.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"
+            f"{text!r} is no ack token. Tokens look like $JS.ACK._.1x1.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"
             f" the header {TOKEN}"
         )
     return found

@@ -13,7 +13,10 @@ from overlay.deliver.answers import CODE, CONSUMER, REPLY_TO, STREAM
 from overlay.deliver.assemble import TOKEN
 from overlay.deliver.record import Headers
 
-from .acking import Head
+from .acking import PREFIX_2, Head
+
+MOST = 4
+"""Incarnations whose tokens are known by how they begin; the tokens of others are taken apart."""
 
 
 class Flow(NamedTuple):
@@ -27,7 +30,9 @@ class Kind:
     """Tells the records of one consumer from others."""
 
     def __init__(self, head: Head) -> None:
-        self._prefix = head.prefix
+        self._head = head
+        # beginnings of its tokens: of version 1, then of those that were met last
+        self._prefixes: tuple[bytes, ...] = (head.prefix,)
         self._names = head.stream.encode(), head.consumer.encode()
 
     def find_token(self, headers: Headers) -> bytes | None:
@@ -36,7 +41,13 @@ class Kind:
             token = headers[-1][1]
         else:
             token = next((value for name, value in reversed(headers) if name == TOKEN), None)
-        return token if token is not None and token.startswith(self._prefix) else None
+        if token is None or token.startswith(self._prefixes):
+            return token
+        if not self._head.has(token):
+            return None
+        incarnation = token[len(PREFIX_2) : token.index(b".", len(PREFIX_2))]
+        self._prefixes = (self._head.prefix, self._head.tag(incarnation) + b".", *self._prefixes[1:MOST])
+        return token
 
     def is_status(self, headers: Headers) -> bool:
         """Whether it is a status of this consumer's."""

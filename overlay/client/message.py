@@ -66,7 +66,8 @@ class Metadata:
 def read_metadata(token: bytes) -> Metadata:
     """Raises BadToken."""
     try:
-        _, _, stream, consumer, *rest = token.decode().split(".")
+        parts = token.decode().split(".")
+        stream, consumer, *rest = parts[2:] if len(parts) == 9 else parts[4:11]
         deliveries, sequence, consumer_sequence, time, pending = map(int, rest)
         timestamp = _EPOCH + timedelta(microseconds=time // 1_000)
     except (ValueError, OverflowError) as error:

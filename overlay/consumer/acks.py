@@ -1,8 +1,12 @@
 """What acks say: tokens and bodies (facts/jetstream d, interfaces "Records"), read into values.
 
-A token is the reply subject that travels with a delivery. Nine parts are version 1; eleven or more are version 2 with a
-domain and an account hash in front, whose further parts count for nothing; ten are never valid. Four parts are the head
-of a range ack, which names deliveries by their consumer sequences in its body.
+A token is the reply subject that travels with a delivery. Eleven parts or more are version 2: a domain and an account hash
+stand in front, and parts after the eleventh count for nothing. The overlay writes `_` as the domain, and in place of the
+hash the incarnation that gave out the delivery (lineage.py). Nine parts are version 1, which names no incarnation; ten are
+never valid.
+
+The head of a range ack, whose body names deliveries by their consumer sequences, is the token's beginning: six parts with
+the incarnation, or four without, as earlier versions wrote it.
 
 Nothing here raises: what cannot be read comes back as `Garbage` with its reason, for the caller to count. A delay that
 cannot be read is no garbage to a server, which takes a plain nak for it; such an `Ack` has `is_flawed` set, and the
@@ -38,11 +42,12 @@ class Flaw(enum.Enum):
     FUTURE = "future"
     CLOSED = "closed"
     UNKNOWN = "unknown"  # another stream, or no consumer of this one
+    INCARNATION = "incarnation"  # a delivery that was never committed, or of an earlier consumer of this name
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The delivery that an ack is for. `time`: ns since 1970 when the message was stored."""
+    """The delivery that an ack is for. `time`: ns since 1970 when the message was stored. `incarnation`: empty in version 1."""
 
     stream: str
     consumer: str
@@ -51,10 +56,11 @@ class Token:
     consumer_seq: int
     time: int = 0
     num_pending: int = 0
+    incarnation: str = ""
 
     def __str__(self) -> str:
-        head = f"$JS.ACK.{self.stream}.{self.consumer}.{self.deliveries}"
-        return f"{head}.{self.stream_seq}.{self.consumer_seq}.{self.time}.{self.num_pending}"
+        head = write_head(self.stream, self.consumer, self.incarnation)
+        return f"{head}.{self.deliveries}.{self.stream_seq}.{self.consumer_seq}.{self.time}.{self.num_pending}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +76,15 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class RangeAck:
-    """Acks of all deliveries whose consumer sequence lies in one of the ranges; both ends belong to them."""
+    """Acks of all deliveries whose consumer sequence lies in one of the ranges; both ends belong to them.
+
+    `incarnation`: that gave out the deliveries; None where the head names none.
+    """
 
     stream: str
     consumer: str
     ranges: tuple[tuple[int, int], ...]
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +100,18 @@ def acks_topic(prefix: str, stream: str) -> str:
     return f"{prefix}.{stream}.acks"
 
 
+def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
+    """What all tokens of a consumer's incarnation begin with, and the head of its range acks."""
+    return f"$JS.ACK._.{incarnation}.{stream}.{consumer}" if incarnation else f"$JS.ACK.{stream}.{consumer}"
+
+
 def parse_token(text: str) -> Token | None:
     """The token in either version, None for anything else."""
     parts = text.split(".")
     if tuple(parts[:2]) != _HEAD or len(parts) < 9 or len(parts) == 10:
         return None
     at = 2 if len(parts) == 9 else 4
+    incarnation = "" if at == 2 else parts[3]
     stream, consumer = parts[at : at + 2]
     # Kafka's records may be without a time, which is -1 ms, or be of a time before 1970
     sign, parts[at + 5] = (-1, parts[at + 5][1:]) if parts[at + 5].startswith("-") else (1, parts[at + 5])
@@ -105,7 +121,7 @@ def parse_token(text: str) -> Token | None:
     deliveries, stream_seq, consumer_seq, time, num_pending = (number or 0 for number in numbers)
     if not deliveries or not stream_seq or not consumer_seq:
         return None
-    return Token(stream, consumer, deliveries, stream_seq, consumer_seq, sign * time, num_pending)
+    return Token(stream, consumer, deliveries, stream_seq, consumer_seq, sign * time, num_pending, incarnation)
 
 
 def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
@@ -115,8 +131,8 @@ def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
     except UnicodeDecodeError:
         return Garbage(Flaw.TOKEN)
     parts = text.split(".")
-    if len(parts) == 4 and tuple(parts[:2]) == _HEAD and parts[2] and parts[3]:
-        return _parse_ranges(parts[2], parts[3], body)
+    if len(parts) in (4, 6) and tuple(parts[:2]) == _HEAD and parts[-2] and parts[-1]:
+        return _parse_ranges(parts[-2], parts[-1], parts[3] if len(parts) == 6 else None, body)
     found = parse_token(text)
     return Garbage(Flaw.TOKEN) if found is None else _parse_body(found, body)
 
@@ -154,7 +170,7 @@ def _read_delay(text: str) -> int:
     return int(delay)
 
 
-def _parse_ranges(stream: str, consumer: str, body: bytes) -> RangeAck | Garbage:
+def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: bytes) -> RangeAck | Garbage:
     if not body.startswith(b"+ACK"):
         return Garbage(Flaw.RANGES)
     try:
@@ -164,7 +180,7 @@ def _parse_ranges(stream: str, consumer: str, body: bytes) -> RangeAck | Garbage
     ranges = found.get("consumer_seq") if isinstance(found, dict) else None
     if not isinstance(ranges, list) or not ranges or not all(_is_range(pair) for pair in ranges):
         return Garbage(Flaw.RANGES)
-    return RangeAck(stream, consumer, tuple((first, last) for first, last in ranges))
+    return RangeAck(stream, consumer, tuple((first, last) for first, last in ranges), incarnation)
 
 
 def write_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:

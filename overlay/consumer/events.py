@@ -49,19 +49,24 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Acks of these stream sequences. `consumer_seq`: of the last token; `all` counts its floor by it."""
+    """Acks of these stream sequences. `consumer_seq`: of the last token; `all` counts its floor by it.
+
+    `incarnation`, here and below: that gave out this one delivery by its token; None where that has been checked before.
+    """
 
     sequences: Ints
     consumer_seq: int
     reply: Reply = ""
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RangeAcked:
-    """Acks by consumer sequence, both ends of each range included."""
+    """Acks by consumer sequence, both ends of each range included. `incarnation`: None where the head names none."""
 
     ranges: tuple[tuple[int, int], ...]
     reply: Reply = ""
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,17 @@ class Nakked:
     deliveries: int
     delay: int | None = None
     reply: Reply = ""
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Somebody still works on these stream sequences."""
+    """The application still works on these stream sequences. `consumer_seq`: of the last token, 0 where none is known."""
 
     sequences: Ints
     reply: Reply = ""
+    consumer_seq: int = 0
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,7 @@ class Termed:
     deliveries: int
     reason: str = ""
     reply: Reply = ""
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +170,19 @@ Event = (
 def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Event, ...]:
     """The events that an ack stands for. `reply`: where its answer goes; for a next, where the messages go."""
     if isinstance(ack, RangeAck):
-        return (RangeAcked(ack.ranges, reply),)
-    token = ack.token
+        return (RangeAcked(ack.ranges, reply, ack.incarnation),)
+    token, by = ack.token, ack.token.incarnation
     numbers = token.stream_seq, token.consumer_seq, token.deliveries
     sequences = np.array([token.stream_seq])
     match ack.verb:
         case Verb.ACK:
-            return (Acked(sequences, token.consumer_seq, reply),)
+            return (Acked(sequences, token.consumer_seq, reply, by),)
         case Verb.NAK:
-            return (Nakked(*numbers, ack.delay, reply),)
+            return (Nakked(*numbers, ack.delay, reply, by),)
         case Verb.PROGRESS:
-            return (Progressed(sequences, reply),)
+            return (Progressed(sequences, reply, token.consumer_seq, by),)
         case Verb.TERM:
-            return (Termed(*numbers, ack.text, reply),)
+            return (Termed(*numbers, ack.text, reply, by),)
         case Verb.NEXT:
-            return Acked(sequences, token.consumer_seq), Pulled(parse_pull(ack.text.encode()), reply, pin)
+            acked = Acked(sequences, token.consumer_seq, incarnation=by)
+            return acked, Pulled(parse_pull(ack.text.encode()), reply, pin)

@@ -7,6 +7,9 @@ With `ack_policy: flow_control` (servers 2.14 and later, for sources) answers ar
 that was taken, and settle it and all before it. So a request also goes out when max_ack_pending is reached. Seen on 2.15.1:
 an answer that names nothing frees nothing, and the next heartbeat then comes with a new request; an answer to another request
 than the last one counts for nothing; acks by token count for nothing.
+
+A machine forgets its requests when it ends. Their subjects name its incarnation, as tokens do (acks.py), so an answer to an
+earlier machine's request is never taken for one of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 class Flow:
     """`subject`: of the request that waits for its answer, empty for none. `acks`: whether answers ack messages."""
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig, incarnation: str = "") -> None:
         stream, consumer = config.id
-        self._head = f"$JS.FC.{stream}.{consumer}."
+        self._head = f"$JS.FC.{f'_.{incarnation}.' if incarnation else ''}{stream}.{consumer}."
         self.acks = config.ack_policy is AckPolicy.FLOW_CONTROL
         self._asked, self._counted = 0, 0
         self.subject = ""

@@ -37,6 +37,7 @@ from .deadlines import NEVER
 from .effects import Advise, Advisory, ArmTimer, Deliver, Effect, Refuse, Remove, Status
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Gate, describe, find_gate
+from .lineage import Lineage
 from .pace import BURST, Pace
 from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
 from .queues import Offers
@@ -52,7 +53,8 @@ class Machine:
 
     `start`: the first stream sequence that may be delivered (overlay.consumer.start). `replay_until`: the stream's last
     sequence, for replay original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns on top of
-    inactive_threshold, so that many consumers do not go at the same time.
+    inactive_threshold, so that many consumers do not go at the same time. `incarnation`: names this machine in tokens
+    (lineage.py); empty for tokens of version 1, which name none.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Machine:
         replay_until: int = 0,
         burst: int = BURST,
         jitter: int = 0,
+        incarnation: str = "",
     ) -> None:
         self.config = config
+        self.lineage = Lineage(incarnation)
         self.window = Window(config, start)
         self.offers = Offers()
-        self.pace = Pace(config, replay_until, burst)
+        self.pace = Pace(config, replay_until, burst, incarnation)
         self.waiting = Waiting(config, self._say)
         self.up_to = start - 1
         self.beyond = 0

@@ -52,12 +52,15 @@ class Replay:
 
 
 class Pace:
-    """All three. `replay_until`: the stream's last sequence when the consumer was made. `burst`: of the rate limit."""
+    """All three. `replay_until`: the stream's last sequence when the consumer was made. `burst`: of the rate limit.
+    `incarnation`: that flow control requests name."""
 
-    def __init__(self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST) -> None:
+    def __init__(
+        self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST, incarnation: str = ""
+    ) -> None:
         self._rate = Rate(config.rate_limit_bps, burst) if config.rate_limit_bps else None
         self._replay = Replay(replay_until) if config.replay_policy is ReplayPolicy.ORIGINAL else None
-        self.flow = Flow(config) if config.flow_control else None
+        self.flow = Flow(config, incarnation) if config.flow_control else None
 
     @property
     def is_even(self) -> bool:

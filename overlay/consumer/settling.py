@@ -1,6 +1,8 @@
 """What applications say of deliveries, as far as a machine hears it: acks, naks, progress, terms, answers to flow control.
 
-What names a delivery that never was is refused. A policy that takes no acks by name hears none of them, and nobody is answered.
+What names a delivery that never was is refused, and so is what names another incarnation than the one that gave out the
+consumer sequence (lineage.py). The sender of such an ack is answered only if the message is settled already, as it is for late
+acks. A policy that takes no acks by name hears none of them, and sends no answers.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from overlay.config.consumer import AckPolicy
+from overlay.index.ragged import Ints
 
 from . import events
 from .acks import Flaw
@@ -19,29 +23,37 @@ from .window import Settled
 if TYPE_CHECKING:
     from .machine import Machine
 
+_ByToken = events.Acked | events.Nakked | events.Progressed | events.Termed
+
 
 def ack(machine: Machine, event: events.Acked, now: int) -> None:
     """Acks by token."""
     if event.sequences.size and int(event.sequences.max()) > machine.window.delivered.stream:
         machine.effects.append(Refuse(Flaw.FUTURE))
         return
-    if _hears(machine, event.reply, now):
+    if _is_given(machine, event, event.sequences) and _hears(machine, event.reply, now):
         _settle(machine, machine.window.ack(event.sequences, event.consumer_seq), now)
 
 
 def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
-    """Acks by consumer sequence. Of a range that goes too far the rest counts, as the other acks of a record do."""
+    """Acks by consumer sequence. Of a range that goes too far the rest counts, as the other acks of a record do; the same for
+    a range of which another incarnation gave out a part."""
     newest = machine.window.delivered.consumer
     if any(last > newest for _, last in event.ranges):
         machine.effects.append(Refuse(Flaw.FUTURE))
     known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)
+    if event.incarnation is not None and machine.config.ack_policy.takes_acks:
+        own = machine.lineage.clip(event.incarnation, known)
+        if _count(own) < _count(known):
+            machine.effects.append(Refuse(Flaw.INCARNATION))
+        known = own
     if known and _hears(machine, event.reply, now):
         _settle(machine, machine.window.ack_ranges(known), now)
 
 
 def nak(machine: Machine, event: events.Nakked, now: int) -> None:
     """One to go out again."""
-    if not _is_known(machine, event.stream_seq) or not _hears(machine, event.reply, now):
+    if not _is_taken(machine, event, now):
         return
     if machine.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
         machine.effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
@@ -49,13 +61,14 @@ def nak(machine: Machine, event: events.Nakked, now: int) -> None:
 
 def progress(machine: Machine, event: events.Progressed, now: int) -> None:
     """Timers begin again."""
-    if _is_known(machine, int(event.sequences.max())) and _hears(machine, event.reply, now):
+    known = _is_known(machine, int(event.sequences.max()))
+    if known and _is_given(machine, event, event.sequences) and _hears(machine, event.reply, now):
         machine.window.progress(event.sequences, now)
 
 
 def term(machine: Machine, event: events.Termed, now: int) -> None:
     """One that never goes out again."""
-    if not _is_known(machine, event.stream_seq) or not _hears(machine, event.reply, now):
+    if not _is_taken(machine, event, now):
         return
     ended = machine.window.ack(np.array([event.stream_seq]), event.consumer_seq)
     machine.acked_at = now if len(ended) else machine.acked_at
@@ -74,11 +87,40 @@ def answer_flow(machine: Machine, event: events.FlowAnswered, now: int) -> None:
             _settle(machine, machine.window.ack_ranges(((1, event.up_to),)), now)
 
 
+def find_given(machine: Machine, incarnation: str, consumer_seqs: Ints) -> npt.NDArray[np.bool_]:
+    """Return for each consumer sequence whether acks that name this incarnation count for it."""
+    if not machine.config.ack_policy.takes_acks:
+        return np.ones(consumer_seqs.size, np.bool_)  # none of them counts, and none is worth a refusal
+    return machine.lineage.find_given(incarnation, consumer_seqs, machine.window.delivered.consumer)
+
+
 def _is_known(machine: Machine, stream_seq: int) -> bool:
     if stream_seq > machine.window.delivered.stream:
         machine.effects.append(Refuse(Flaw.FUTURE))
         return False
     return True
+
+
+def _is_taken(machine: Machine, event: events.Nakked | events.Termed, now: int) -> bool:
+    """Return whether a nak or a term counts."""
+    is_given = _is_known(machine, event.stream_seq) and _is_given(machine, event, np.array([event.stream_seq]))
+    return is_given and _hears(machine, event.reply, now)
+
+
+def _is_given(machine: Machine, event: _ByToken, sequences: Ints) -> bool:
+    """Return whether the incarnation that the token names gave out its consumer sequence; refuse the ack otherwise."""
+    if event.incarnation is None:
+        return True
+    if find_given(machine, event.incarnation, np.array([event.consumer_seq]))[0]:
+        return True
+    machine.effects.append(Refuse(Flaw.INCARNATION))
+    if event.reply and not machine.window.pending.find(sequences).size:
+        machine.effects.append(Answer(event.reply))
+    return False
+
+
+def _count(ranges: tuple[tuple[int, int], ...]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
 
 
 def _hears(machine: Machine, reply: events.Reply, now: int) -> bool:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from overlay.index.ragged import Ints
 
+from .acks import write_head
+
 if TYPE_CHECKING:
     from .machine import Machine
 
@@ -24,4 +26,5 @@ def measure_token(machine: Machine, again: Ints | None) -> int:
     else:
         pending = window.pending
         numbers += [int(pending.view("deliveries")[again[0]]) + 1, int(pending.view("sequence")[again[0]])]
-    return len(f"$JS.ACK.{stream}.{consumer}.....") + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
+    head = write_head(stream, consumer, machine.lineage.incarnation)
+    return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS

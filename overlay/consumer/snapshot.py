@@ -6,6 +6,9 @@ changed: a message that was delivered and acked between two records appears only
 delta against nothing. Reading is applying records in order, beginning at a checkpoint; offers and pull requests are no
 state, they come again.
 
+The head's `incarnations` are the runs of lineage.py. Versions before them wrote none: what such a state has given out names no
+incarnation. They pass over the field when they read it, so that one can go back to them.
+
 Layout: 4 bytes `OVC` and the version; 4 bytes little-endian length of the head; the head; then the columns as the head's
 `rows`, `ended` and `again` count them, each column little-endian and without gaps. A newer version is refused, never half read.
 """
@@ -77,7 +80,7 @@ def take_checkpoint(machine: Machine) -> bytes:
 
 def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints], *, is_checkpoint: bool) -> bytes:
     window = machine.window
-    head = {
+    head: dict[str, Any] = {
         "kind": "checkpoint" if is_checkpoint else "delta",
         "rows": rows.size,
         "ended": ended.size,
@@ -93,6 +96,9 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
         "sampled": machine.sampling.rest,
         "deliver_subject": machine.config.deliver_subject,
     }
+    runs = machine.lineage.list_runs(window.delivered.consumer)
+    if any(name for _, _, name in runs):
+        head["incarnations"] = runs
     text = json.dumps(head, separators=(",", ":")).encode()
     columns = [window.pending.column[name][rows] for name in COLUMNS]
     parts = [_little(column).tobytes() for column in (*columns, ended, *again)]
@@ -133,6 +139,8 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
         raise ValueError(f"{len(value) - at} bytes too many")
     for name in ("delivered", "floor"):
         head[name] = Pair(*map(int, head[name]))
+    if "incarnations" in head:
+        head["incarnations"] = [(int(first), int(last), str(by)) for first, last, by in head["incarnations"]]
     return Record(head["kind"] == "checkpoint", head, rows, ended, again)
 
 
@@ -166,6 +174,9 @@ class Log:
         consumer_seqs, sequences = (np.concatenate([record.again[i] for record in self._records]) for i in (0, 1))
         known = np.isin(sequences, rows["sequence"])
         window.restore((consumer_seqs[known], sequences[known]))
+        runs = head.get("incarnations", [(1, window.delivered.consumer, "")])
+        named = np.concatenate((rows["consumer_seq"], consumer_seqs[known]))
+        machine.lineage.restore(runs, window.delivered.consumer, named)
         machine.up_to = head["position"]
         machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
         machine.sampling.rest = head["sampled"]

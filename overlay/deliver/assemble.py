@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from overlay.consumer.acks import write_head
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.header import Bytes
@@ -72,13 +73,25 @@ def make_envelope(
     source_time: bool,
     headers_only: bool = False,
     more: Sequence[tuple[str, bytes]] = (),
+    incarnation: str = "",
 ) -> Envelope:
-    """`source_time`: records keep the source's timestamp instead of the batch's. `more`: headers that all of them get."""
+    """`source_time`: records keep the source's timestamp instead of the batch's. `more`: headers that all of them get.
+    `incarnation`: that tokens name; empty for tokens of version 1."""
     names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ()), *((VALUE_SIZE,) if headers_only else ())))
     stream_text, consumer_text = (np.frombuffer(text.encode(), np.uint8) for text in (stream, consumer))
-    prefix = np.frombuffer(f"$JS.ACK.{stream}.{consumer}.".encode(), np.uint8)
+    prefix = _write_prefix(stream, consumer, incarnation)
     encoded = np.frombuffer(encode_headers(more), np.uint8)
     return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time, headers_only, encoded, len(more))
+
+
+def name_incarnation(envelope: Envelope, incarnation: str) -> Envelope:
+    """The same envelope with tokens that name an incarnation."""
+    stream, consumer = (text.tobytes().decode() for text in (envelope.stream, envelope.consumer))
+    return replace(envelope, prefix=_write_prefix(stream, consumer, incarnation))
+
+
+def _write_prefix(stream: str, consumer: str, incarnation: str) -> Bytes:
+    return np.frombuffer(f"{write_head(stream, consumer, incarnation)}.".encode(), np.uint8)
 
 
 def without_value(envelope: Envelope) -> Envelope:

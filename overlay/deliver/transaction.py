@@ -101,6 +101,13 @@ class Transactions(_Sender):
         self._answered = asyncio.Event()
         self._watch_answers()
 
+    @property
+    def incarnation(self) -> str:
+        """A text of [0-9x] for this ownership of the shard, known after `start`. Kafka gives a producer id and epoch to no
+        other InitProducerId, so no other ownership has the same."""
+        producer_id, epoch = self._producer._txn_manager._pid_and_epoch
+        return f"{producer_id}x{epoch}"
+
     async def begin(self) -> None:
         """Open a transaction."""
         async with self._guard():

@@ -14,8 +14,8 @@ from overlay.demo.verdict import Content
 
 _SILENCE_S = 30.0
 _BATCH = 10_000
-_SEQUENCE = 5
-"""Which part of an ack token is the stream sequence: `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream_seq>...`"""
+_SEQUENCE = -4
+"""Which part of an ack token is the stream sequence: `...<deliveries>.<stream_seq>.<consumer_seq>.<time>.<num_pending>`"""
 
 
 def read_output(bootstrap: str, topic: str) -> Content:

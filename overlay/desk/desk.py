@@ -50,7 +50,7 @@ from .larder import Larder
 from .piece import Piece
 from .printing import Printing
 from .refusal import refuse
-from .seat import Seat
+from .seat import Seat, count_unnamed
 
 STEP_MESSAGES = 16_384
 STEP_BYTES = 8 << 20
@@ -83,6 +83,8 @@ class Work:
     redelivered: Counter[ConsumerId] = field(default_factory=Counter)
     buried: Counter[ConsumerId] = field(default_factory=Counter)
     refused: Counter[Flaw] = field(default_factory=Counter)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    """Acks that name no incarnation, for consumers whose tokens do: by what lacks it, `token` or `range`."""
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     oldest: dict[ConsumerId, int] = field(default_factory=dict)
     """ms of the source records."""
@@ -105,6 +107,7 @@ class Desk:
         self._fresh: dict[ConsumerId, None] = dict.fromkeys(self.seats)
         self._active: dict[ConsumerId, None] = {}
         self._touched: dict[ConsumerId, None] = {}
+        self._unnamed: Counter[str] = Counter()
 
     @property
     def next_at(self) -> int:
@@ -161,13 +164,14 @@ class Desk:
             self._do(offer.consumer, Offered(run, int(run.sequences[-1])), now)
 
     def _tell(self, consumer: ConsumerId, seat: Seat, said: Said | Event, now: int) -> None:
+        if seat.names_itself:
+            self._unnamed += count_unnamed(said)
         if not isinstance(said, Said):
             self._do(consumer, said, now)
             return
-        known = said.sequences <= seat.machine.window.delivered.stream
-        if not known.all():
-            self._note(consumer, [Refuse(Flaw.FUTURE)] * int((~known).sum()))
-            said = said.keep(np.flatnonzero(known))
+        said, refused = seat.sift(said)
+        if refused:
+            self._note(consumer, refused)
         for event in seat.list_events(said):
             self._do(consumer, event, now)
 
@@ -216,7 +220,8 @@ class Desk:
         """Deliver what there are records for. `recalled`: pieces for what was wanted, with their stream; `gone`: by stream,
         sequences that were wanted and that the log does not hold any more. `tells_all`: everything of all machines is to be
         remembered, moved or not."""
-        work = Work()
+        work = Work(unnamed=self._unnamed)
+        self._unnamed = Counter()
         for stream, piece in recalled:
             self.larder.lay_out(stream, piece)
         size = 0

@@ -1,8 +1,9 @@
 """What a fetch of the ack topic says, for the machines of one stream.
 
-Nearly all acks look alike: a token of version 1 of one of our consumers, in the header `Nats-Reply-To` or as the key, and a
-body that is a verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one `Said`.
-Everything else goes through `parse_ack` row by row: ranges, delays, reasons, tokens of version 2, acks that want an answer.
+Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the key, and a body that is a
+verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one `Said`. The tokens of a
+fetch name few incarnations: the kernel numbers them, and their texts are made once for each slice of a fetch. Everything else
+goes through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, acks that want an answer.
 
 The order of what one consumer is told is kept. Acks of the stream's other consumers, which other workers serve, are passed
 over; all that is no ack at all is counted by reason and changes nothing.
@@ -11,7 +12,7 @@ over; all that is no ack at all is counted by reason and changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -35,21 +36,40 @@ _KEY = Field(FieldKind.KEY)
 _ODD, _ELSEWHERE = 0, 1
 _VERBS = (Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM)
 _FIRST_VERB = 2
+_MOST_INCARNATIONS = 64
+"""Of a slice's tokens; those of further ones are read row by row."""
 FLOW = "$JS.FC."
+HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Said:
-    """The same verb for some deliveries of one consumer, in order, as columns."""
+    """The same verb for some deliveries of one consumer, in order, as columns.
+
+    `incarnations`: what the tokens name, as places in `names`; None where all tokens are of version 1, which names none. The
+    last of the names is empty, for those among others: place -1.
+    """
 
     verb: Verb
     sequences: Ints
     consumer_seqs: Ints
     deliveries: Ints
+    incarnations: Ints | None = None
+    names: tuple[str, ...] = field(default=("",), kw_only=True)
 
     def keep(self, kept: Ints) -> Said:
         """Some of them."""
-        return Said(self.verb, self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept])
+        by = None if self.incarnations is None else self.incarnations[kept]
+        columns = self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept]
+        return Said(self.verb, *columns, by, names=self.names)
+
+    def split(self) -> Iterator[tuple[str, Ints]]:
+        """Each incarnation that is named, empty for none, and its rows."""
+        if self.incarnations is None:
+            yield "", np.arange(self.sequences.size)
+            return
+        for place in np.unique(self.incarnations).tolist():
+            yield self.names[place], np.flatnonzero(self.incarnations == place)
 
 
 @dataclass(slots=True)
@@ -80,6 +100,7 @@ class Hearing:
         self._bounds = np.cumsum([0, *(len(text) for text in texts)])
         self._is_mine = np.array([name in self._mine for name in self._names], np.bool_)
         self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
+        self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
         self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)))
 
     def read(self, data: Bytes, position: int, aborted: Aborted) -> Heard:
@@ -98,11 +119,13 @@ class Hearing:
         size = np.where(piece.size[0] >= 0, piece.size[0], piece.size[1])
         rows = len(piece)
         kind, consumer = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        numbers = np.empty((3, rows), np.int64)
-        _read(
-            piece.buf, at, size, *value, piece.size[2] >= 0, self._head, self._text, self._bounds, self._is_mine,
-            kind, consumer, numbers,
+        numbers = np.empty((4, rows), np.int64)
+        known = np.empty((2, _MOST_INCARNATIONS), np.int64)
+        count = _read(
+            piece.buf, at, size, *value, piece.size[2] >= 0, self._head, HEAD_2, self._stream_text, self._text,
+            self._bounds, self._is_mine, kind, consumer, numbers, known,
         )  # fmt: skip
+        names = *(_cut_text(piece.buf, *known[:, each].tolist()) for each in range(count)), ""
         for name, rows_of in self._deal(kind, consumer):
             for run in _split(kind[rows_of]):
                 mine = rows_of[run]
@@ -111,7 +134,9 @@ class Hearing:
                 else:
                     verb = _VERBS[int(kind[mine[0]]) - _FIRST_VERB]
                     heard.kinds[verb.name.lower()] += mine.size
-                    heard.add(name, Said(verb, *(column[mine] for column in numbers)))
+                    sequences, consumer_seqs, deliveries, by = (column[mine] for column in numbers)
+                    said = Said(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
+                    heard.add(name, said)
 
     def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
         """The rows of each consumer of ours, in order. Odd rows may be of any: where there are some, all rows come at once,
@@ -161,12 +186,12 @@ class Hearing:
     def _tell_flow(self, text: bytes, body: bytes, heard: Heard) -> None:
         """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
         parts = text.decode(errors="replace").split(".")
-        if len(parts) != 5 or parts[2] != self._stream or parts[3] not in self._names:
+        if len(parts) not in (5, 7) or parts[-3] != self._stream or parts[-2] not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
-        elif parts[3] in self._mine:
-            taken = parse_ack(f"$JS.ACK.{parts[2]}.{parts[3]}".encode(), body)
+        elif parts[-2] in self._mine:
+            taken = parse_ack(f"$JS.ACK.{parts[-3]}.{parts[-2]}".encode(), body)
             up_to = max(last for _, last in taken.ranges) if isinstance(taken, RangeAck) else 0
-            heard.add(parts[3], FlowAnswered(".".join(parts), up_to))
+            heard.add(parts[-2], FlowAnswered(".".join(parts), up_to))
 
 
 def _name(ack: Ack | RangeAck) -> tuple[str, str]:
@@ -186,6 +211,11 @@ def _find_header(piece: Records, row: int) -> Callable[[str], bytes | None]:
 
 def _cut(buf: Bytes, at: int, size: int) -> bytes | None:
     return buf[at : at + size].tobytes() if size >= 0 else None
+
+
+def _cut_text(buf: Bytes, at: int, size: int) -> str:
+    # a text that is no UTF-8 names no incarnation of ours, and neither does what is made of it here
+    return buf[at : at + size].tobytes().decode(errors="replace")
 
 
 def _split(values: Ints) -> Sequence[slice]:
@@ -256,6 +286,27 @@ def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _find_dot(buf, at, end):  # type: ignore[no-untyped-def]
+    while at < end and buf[at] != 46:
+        at += 1
+    return at
+
+
+@kernel
+def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
+    """The number of a text among `count` known ones, which are places in the same buffer; `count` for another one."""
+    for step in range(-1 if count else 0, count):
+        each = guess if step < 0 else step
+        if known[1, each] == size:
+            i = 0
+            while i < size and buf[known[0, each] + i] == buf[at + i]:
+                i += 1
+            if i == size:
+                return each
+    return count
+
+
+@kernel
 def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
     """The kind that a body alone makes, 0 for another body."""
     if size <= 0:
@@ -284,19 +335,30 @@ def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _read(  # type: ignore[no-untyped-def]
-    buf, at, size, value_at, value_size, has_reply, head, names, bounds, is_mine, kind, consumer, numbers
-):
+    buf, at, size, value_at, value_size, has_reply, head, head_2, stream, names, bounds, is_mine, kind, consumer, numbers,
+    known,
+):  # fmt: skip
+    """`head`: of tokens of version 1; `head_2` and, behind the incarnation, `stream`: of version 2. `known`: where the
+    incarnations are that the tokens name, by number; returns how many there are."""
     found = np.empty(5, np.int64)
-    guess = -1
+    guess, count, latest = -1, 0, 0
     for row in range(at.size):
         kind[row], consumer[row] = 0, -1
         first, end = at[row], at[row] + size[row]
-        if size[row] <= 0 or not _starts_with(buf, first, end, head):
+        if size[row] <= 0:
             continue
-        first += head.size
-        dot = first
-        while dot < end and buf[dot] != 46:
-            dot += 1
+        # a stream or a consumer may be named `_`: version 2 has the stream's name behind the incarnation, version 1 a number
+        by, text, length = -1, first + head_2.size, 0
+        if _starts_with(buf, first, end, head_2):
+            dot = _find_dot(buf, text, end)
+            if dot > text and _starts_with(buf, dot + 1, end, stream):
+                length = dot - text
+                first = dot + 1 + stream.size
+        if length == 0:
+            if not _starts_with(buf, first, end, head):
+                continue
+            first += head.size
+        dot = _find_dot(buf, first, end)
         name = _find_name(buf, first, dot - first, names, bounds, guess)
         if name < 0:
             continue
@@ -306,6 +368,16 @@ def _read(  # type: ignore[no-untyped-def]
             continue
         if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
             continue
+        if length > 0:
+            by = _number(buf, text, length, known, count, latest)
+            if by == known.shape[1]:
+                continue
+            if by == count:
+                known[0, by], known[1, by] = text, length
+                count += 1
+            latest = by
         kind[row] = _read_verb(buf, value_at[row], value_size[row])
         consumer[row] = name
+        numbers[3, row] = by
         numbers[0, row], numbers[1, row], numbers[2, row] = found[1], found[2], found[0]
+    return count

@@ -78,7 +78,11 @@ class Printing:
         outlet = seat.outlet
         if outlet is None:
             envelope = make_envelope(
-                *consumer, full=False, source_time=False, headers_only=seat.machine.config.headers_only
+                *consumer,
+                full=False,
+                source_time=False,
+                headers_only=seat.machine.config.headers_only,
+                incarnation=seat.machine.lineage.incarnation,
             )
             outlet = _make_reply_outlet("", envelope, MAX_MESSAGE_BYTES - REPLY_ROOM)
         found = [
@@ -90,7 +94,7 @@ class Printing:
     def _deliver(
         self, deliver: Deliver, consumer: ConsumerId, seat: Seat, larder: Larder, time: int, printed: Printed
     ) -> None:
-        outlet = seat.outlet if not deliver.reply else _reply_outlet(deliver, consumer)
+        outlet = seat.outlet if not deliver.reply else _reply_outlet(deliver, consumer, seat)
         if outlet is None:
             return
         for piece, rows, part in _cut(larder, consumer[0], deliver.sequences):
@@ -134,7 +138,7 @@ def _cut(larder: Larder, stream: str, sequences: Ints) -> Iterator[tuple[Piece, 
             yield found.pieces[number], found.row[first:end], slice(first, end)
 
 
-def _reply_outlet(deliver: Deliver, consumer: ConsumerId) -> Outlet:
+def _reply_outlet(deliver: Deliver, consumer: ConsumerId, seat: Seat) -> Outlet:
     """Where the messages of a pull request go."""
     envelope = make_envelope(
         *consumer,
@@ -142,6 +146,7 @@ def _reply_outlet(deliver: Deliver, consumer: ConsumerId) -> Outlet:
         source_time=False,
         headers_only=deliver.headers_only,
         more=describe_reply(deliver.reply, deliver.pin),
+        incarnation=seat.machine.lineage.incarnation,
     )
     return _make_reply_outlet(parse_address(deliver.reply).topic, envelope, MAX_MESSAGE_BYTES)
 

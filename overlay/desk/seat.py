@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable, ReplayPolicy
-from overlay.consumer.acks import Verb
-from overlay.consumer.events import Acked, Event, Nakked, Progressed, Termed
+from overlay.consumer.acks import Flaw, Verb
+from overlay.consumer.effects import Refuse
+from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
 from overlay.consumer.machine import Machine
+from overlay.consumer.settling import find_given
 from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
 from overlay.consumer.timer import find_blocked
 from overlay.consumer.window import Pair
+from overlay.deliver.assemble import name_incarnation
 from overlay.deliver.outbox import Outlet
 
 from .hearing import Said
@@ -54,6 +58,21 @@ class Seat:
         """Whether messages that their output can never take become dead letters."""
         return self.letters is not None and self.machine.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
 
+    @property
+    def names_itself(self) -> bool:
+        """Whether the tokens of its deliveries name an incarnation."""
+        return bool(self.machine.lineage.incarnation)
+
+    def sift(self, said: Said) -> tuple[Said, list[Refuse]]:
+        """What was said of deliveries that its incarnations have made, and a refusal for each of the others."""
+        delivered = said.sequences <= self.machine.window.delivered.stream
+        given = np.zeros(said.sequences.size, np.bool_)
+        for name, rows in said.split():
+            given[rows] = find_given(self.machine, name, said.consumer_seqs[rows])
+        refused = [Refuse(Flaw.FUTURE)] * int((~delivered).sum())
+        refused += [Refuse(Flaw.INCARNATION)] * int((delivered & ~given).sum())
+        return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
+
     def list_events(self, said: Said) -> Iterable[Event]:
         """What was said as the machine takes it."""
         if not said.sequences.size:
@@ -77,6 +96,18 @@ class Seat:
         record = take_checkpoint(self.machine)
         self.base, self.logged = len(record), 0
         return record
+
+
+def count_unnamed(said: Said | Event) -> Counter[str]:
+    """How many acks name no incarnation: by what lacks it, `token` or `range`."""
+    count = Counter[str]()
+    if isinstance(said, Said):
+        count["token"] = sum(rows.size for name, rows in said.split() if not name)
+    elif isinstance(said, RangeAcked):
+        count["range"] = int(said.incarnation is None)
+    elif isinstance(said, Acked | Nakked | Progressed | Termed):
+        count["token"] = int(said.incarnation == "")
+    return count
 
 
 def _top_down(said: Said) -> Iterable[Event]:
@@ -103,13 +134,15 @@ class Beginning:
     """Where a consumer's machine begins when nothing is remembered of it.
 
     `start`: the first stream sequence that it may deliver; `sequence`: the last consumer sequence that was given out before.
-    `last`: the stream's last sequence, for replay original.
+    `last`: the stream's last sequence, for replay original. `incarnation`: names the machine in its tokens if it waits for acks
+    (overlay/consumer/lineage.py); empty for tokens that name none.
     """
 
     start: int = 1
     sequence: int = 0
     last: int = 0
     records: Sequence[bytes] = field(default=())
+    incarnation: str = ""
 
 
 def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet | None, letters: Outlet | None) -> Seat:
@@ -118,7 +151,10 @@ def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet 
     A record goes into the transaction of its deliveries. So records that end below the last consumer sequence are of a machine
     that was given up: the consumer was served without one since, and nothing of them holds any more.
     """
-    machine = Machine(config, now, start=beginning.start, replay_until=beginning.last)
+    incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
+    if outlet is not None and incarnation:
+        outlet = replace(outlet, envelope=name_incarnation(outlet.envelope, incarnation))
+    machine = Machine(config, now, start=beginning.start, replay_until=beginning.last, incarnation=incarnation)
     machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
     machine.window.floor = machine.window.delivered
     log, base, logged = Log(), 0, 0

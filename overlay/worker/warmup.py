@@ -90,8 +90,8 @@ def _load_desk(outlet: Outlet | None, offers: list[Offer]) -> None:
     config = ConsumerConfig.model_validate(
         {"stream": "W", "durable_name": "m", "deliver_subject": "a", "ack_wait": 1, "interest": "always"}
     )
-    desk = Desk({config.id: seat(fill_defaults(config), Beginning(), 0, outlet, None)}, Printing("w"))
-    token = Record(None, b"+ACK", [("Nats-Reply-To", b"$JS.ACK.W.m.1.1.1.1.1")])
+    desk = Desk({config.id: seat(fill_defaults(config), Beginning(incarnation="1x1"), 0, outlet, None)}, Printing("w"))
+    token = Record(None, b"+ACK", [("Nats-Reply-To", b"$JS.ACK._.1x1.W.m.1.1.1.1.1")])
     acks = np.frombuffer(encode_records([token], 0).build(), np.uint8)
     delivered = 0
     for now, offered in ((1, offers), (3, [])):

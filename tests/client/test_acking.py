@@ -17,8 +17,12 @@ HEAD = Head("ORDERS", "late")
 NUMBERS = st.integers(1, (1 << 62) - 1)
 
 
-def make_token(consumer_seq: int, stream_seq: int = 1, head: Head = HEAD) -> bytes:
-    return str(Token(head.stream, head.consumer, 1, stream_seq, consumer_seq, 1_700_000_000_000_000_000, 3)).encode()
+INCARNATIONS = st.sampled_from(["", "7x1", "7x2", "17x2", "_", "late"])
+
+
+def make_token(consumer_seq: int, stream_seq: int = 1, head: Head = HEAD, incarnation: str = "") -> bytes:
+    numbers = 1, stream_seq, consumer_seq, 1_700_000_000_000_000_000, 3
+    return str(Token(head.stream, head.consumer, *numbers, incarnation)).encode()
 
 
 def read_ranges(records: list[Record]) -> list[tuple[int, int]]:
@@ -40,17 +44,44 @@ def test_ranges_name_what_was_acked_and_nothing_else(sequences: list[int]) -> No
     assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(ranges))
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20), st.sampled_from(["c", "a-long-name", "é"]))
-def test_sequences_are_read_out_of_tokens(pairs: list[tuple[int, int]], name: str) -> None:
-    head = Head("S", name)
-    streams, consumers = read_sequences(head, [make_token(ours, theirs, head) for theirs, ours in pairs])
-    assert list(zip(streams.tolist(), consumers.tolist(), strict=True)) == pairs
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS, INCARNATIONS), max_size=20),
+    st.sampled_from(["S", "_", "_x", "_xy", "long-name"]),
+    st.sampled_from(["c", "a-long-name", "é", "_", "_xy", "7x1"]),
+)
+def test_sequences_are_read_out_of_tokens(rows: list[tuple[int, int, str]], stream: str, name: str) -> None:
+    head = Head(stream, name)
+    tokens = [make_token(ours, theirs, head, by) for theirs, ours, by in rows]
+    read = read_sequences(head, tokens)
+    named = [read.incarnations[number].decode() if number >= 0 else "" for number in read.by.tolist()]
+    assert list(zip(read.streams.tolist(), read.consumers.tolist(), named, strict=True)) == rows
+    assert all(head.has(token) for token in tokens)
+
+
+def test_ranges_are_written_for_each_incarnation() -> None:
+    tokens = [make_token(n, incarnation=by) for n, by in [(1, "7x1"), (2, "7x1"), (2, "7x2"), (3, "7x2"), (3, "")]]
+    records = write_acks(HEAD, tokens)
+    assert {record.key for record in records} == {HEAD.text}
+    found = [parse_ack(dict(r.headers).get("Nats-Reply-To", r.key) or b"", r.value or b"") for r in records]
+    assert found == [
+        RangeAck("ORDERS", "late", ((3, 3),)),
+        RangeAck("ORDERS", "late", ((1, 2),), "7x1"),
+        RangeAck("ORDERS", "late", ((2, 3),), "7x2"),
+    ]
+
+
+def test_the_latest_ack_is_written_for_each_incarnation() -> None:
+    # 203 was delivered by an owner that ended before it was committed: alone it would say nothing
+    tokens = [make_token(1, 201, incarnation="7x1"), make_token(3, 203, incarnation="7x1")]
+    tokens += [make_token(2, 150, incarnation="7x2")]
+    records = write_latest_ack(HEAD, tokens)
+    assert [dict(record.headers)["Nats-Reply-To"] for record in records] == tokens[1:]
 
 
 @given(st.lists(st.binary(max_size=40).map(lambda rest: rest.replace(b"\n", b"")), max_size=5))
 def test_what_is_no_token_stays_in_its_row(rests: list[bytes]) -> None:
     tokens = [HEAD.prefix + rest for rest in rests]
-    _, consumers = read_sequences(HEAD, [token for odd in tokens for token in (odd, make_token(9))])
+    _, consumers, *_ = read_sequences(HEAD, [token for odd in tokens for token in (odd, make_token(9))])
     assert consumers[1::2].tolist() == [9] * len(tokens)
 
 

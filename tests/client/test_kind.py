@@ -23,6 +23,10 @@ TOKEN = b"$JS.ACK.S.late.1.1.1.1700000000000000000.0"
         (b"$JS.ACK.S.lat.1.1.1.1700000000000000000.0", False),
         (b"$JS.ACK.S2.late.1.1.1.1700000000000000000.0", False),
         (b"$JS.ACK.S.late", False),
+        (b"$JS.ACK._.7x1.S.late.1.1.1.1700000000000000000.0", True),
+        (b"$JS.ACK._.7x1.S.later.1.1.1.1700000000000000000.0", False),
+        (b"$JS.ACK._.S.late.1.1.1.1700000000000000000.0", False),
+        (b"$JS.ACK._.7x1", False),
         (b"", False),
         (None, False),
     ],
@@ -31,6 +35,15 @@ def test_the_token_says_whose_it_is(token: bytes | None, is_ours: bool) -> None:
     headers: Headers = [("Nats-Subject", b"t"), ("Nats-Reply-To", token)]
     assert KIND.find_token(headers) == (token if is_ours else None)
     assert KIND.find_token([*headers, ("Nats-Stream", b"S")]) == (token if is_ours else None)
+
+
+def test_tokens_of_many_incarnations_are_told() -> None:
+    kind = Kind(Head("S", "late"))
+    for number in [*range(20), *range(20)]:
+        token = b"$JS.ACK._.7x%d.S.late.1.1.1.1700000000000000000.0" % number
+        other = b"$JS.ACK._.7x%d.S.early.1.1.1.1700000000000000000.0" % number
+        assert kind.find_token([("Nats-Reply-To", token)]) == token
+        assert kind.find_token([("Nats-Reply-To", other)]) is None
 
 
 def test_without_a_token_it_is_nobodys() -> None:

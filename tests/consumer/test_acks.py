@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +21,15 @@ def test_tokens_read_back(token: Token) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["$JS.ACK._.hash1234.S.c.2.7.9.1700000000000000000.4", "$JS.ACK.D.h.S.c.2.7.9.1700000000000000000.4.x.y"]
+    ("text", "incarnation"),
+    [
+        ("$JS.ACK._.12x3.S.c.2.7.9.1700000000000000000.4", "12x3"),
+        ("$JS.ACK.D.h.S.c.2.7.9.1700000000000000000.4.x.y", "h"),
+    ],
 )
-def test_version_two(text: str) -> None:
-    assert parse_token(text) == TOKEN
+def test_version_two(text: str, incarnation: str) -> None:
+    assert parse_token(text) == replace(TOKEN, incarnation=incarnation)
+    assert str(replace(TOKEN, incarnation="12x3")) == "$JS.ACK._.12x3.S.c.2.7.9.1700000000000000000.4"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,7 @@ def test_what_is_no_body(body: bytes) -> None:
 def test_ranges_read_back(pairs: list[tuple[int, int]]) -> None:
     ranges = tuple((first, first + more) for first, more in pairs)
     assert parse_ack(b"$JS.ACK.S.c", write_ranges(ranges)) == RangeAck("S", "c", ranges)
+    assert parse_ack(b"$JS.ACK._.12x3.S.c", write_ranges(ranges)) == RangeAck("S", "c", ranges, "12x3")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +23,16 @@ MINE, OTHERS = ("a", "late-jfk", "zz"), ("b",)
 NUMBERS = st.sampled_from(["1", "2", "77", "0", "00012", "9223372036854775807", "9223372036854775808", "", "-1", "x"])
 TOKENS = st.one_of(
     st.builds(
-        lambda stream, name, numbers: ".".join(["$JS", "ACK", stream, name, *numbers]),
+        lambda by, stream, name, numbers: ".".join(["$JS", "ACK", *by, stream, name, *numbers]),
+        st.sampled_from(
+            [(), (), ("_", "7x1"), ("_", "7x2"), ("_", "17x2"), ("_", "S"), ("_", ""), ("D", "7x1"), ("_",)]
+        ),
         st.sampled_from(["S", "S", "S", "T", ""]),
         st.sampled_from([*MINE, *MINE, *OTHERS, "nobody", "late", "late-jfk2", ""]),
         st.one_of(st.just(["1", "5", "6", "1700000000000000000", "3"]), st.lists(NUMBERS, min_size=3, max_size=7)),
     ),
     st.sampled_from(["", "$JS.ACK.S.a", "$JS.ACK.", "hello", "$JS.FC.S.a.0001", "$JS.FC.T.a.0001", "$JS.FC.S"]),
+    st.sampled_from(["$JS.ACK._.7x1.S.a", "$JS.ACK.D.7x1.S.a", "$JS.ACK._.7x1.S.", "$JS.FC._.7x1.S.a.0001"]),
 )
 BODIES = st.sampled_from(
     [
@@ -66,15 +72,15 @@ def expect(records: Sequence[Record]) -> tuple[dict[str, list[Row]], Counter[str
         reply = "answers//7" if b"Overlay-Reply-Topic" in headers else ""
         if token.startswith(b"$JS.FC."):
             parts = token.decode().split(".")
-            if parts[2] == "S" and len(parts) == 5:
-                taken = parse_ack(f"$JS.ACK.S.{parts[3]}".encode(), record.value or b"")
+            if len(parts) in (5, 7) and parts[-3] == "S":
+                taken = parse_ack(f"$JS.ACK.S.{parts[-2]}".encode(), record.value or b"")
                 up_to = taken.ranges[-1][1] if isinstance(taken, RangeAck) else 0
-                told.setdefault(parts[3], []).append(("flow", token.decode(), up_to))
+                told.setdefault(parts[-2], []).append(("flow", token.decode(), up_to))
             else:
                 refused[Flaw.UNKNOWN] += 1
             continue
         found = parse_ack(token, record.value or b"")
-        if token.startswith(b"$JS.ACK.S.b."):
+        if re.match(rb"\$JS\.ACK\.(_\.[^.]+\.)?S\.b\.", token):
             continue  # those of the stream's other consumers are not looked at, whatever else they may be
         if isinstance(found, Garbage):
             refused[found.flaw] += 1
@@ -86,7 +92,7 @@ def expect(records: Sequence[Record]) -> tuple[dict[str, list[Row]], Counter[str
             continue
         elif isinstance(found, RangeAck):
             kinds["range"] += 1
-            told.setdefault(name, []).append(("range", found.ranges, reply))
+            told.setdefault(name, []).append(("range", found.ranges, reply, found.incarnation))
         elif found.is_flawed:
             refused[Flaw.PAYLOAD] += 1
         else:
@@ -100,37 +106,40 @@ def named(ack: Ack) -> tuple[str, str]:
 
 
 def list_rows(ack: Ack, reply: str) -> list[Row]:
-    token = ack.token
+    token, by = ack.token, ack.token.incarnation
     match ack.verb:
         case Verb.ACK:
-            return [("ack", token.stream_seq, token.consumer_seq, reply)]
+            return [("ack", token.stream_seq, token.consumer_seq, reply, by)]
         case Verb.NAK:
-            return [("nak", token.stream_seq, token.consumer_seq, token.deliveries, ack.delay, reply)]
+            return [("nak", token.stream_seq, token.consumer_seq, token.deliveries, ack.delay, reply, by)]
         case Verb.PROGRESS:
-            return [("wpi", token.stream_seq, reply)]
+            return [("wpi", token.stream_seq, reply, by)]
         case Verb.TERM:
-            return [("term", token.stream_seq, token.consumer_seq, token.deliveries, ack.text, reply)]
+            return [("term", token.stream_seq, token.consumer_seq, token.deliveries, ack.text, reply, by)]
         case Verb.NEXT:
-            return [("ack", token.stream_seq, token.consumer_seq, ""), ("pull", reply)]
+            return [("ack", token.stream_seq, token.consumer_seq, "", by), ("pull", reply)]
 
 
 def flatten(said: Sequence[Said | Event]) -> list[Row]:
     rows: list[Row] = []
     for each in said:
         match each:
-            case Said(verb, sequences, consumer_seqs, deliveries):
-                columns = zip(sequences.tolist(), consumer_seqs.tolist(), deliveries.tolist(), strict=True)
+            case Said(verb, sequences, consumer_seqs, deliveries, incarnations, names=names):
+                by = (
+                    [""] * len(sequences) if incarnations is None else [names[place] for place in incarnations.tolist()]
+                )
+                columns = zip(sequences.tolist(), consumer_seqs.tolist(), deliveries.tolist(), by, strict=True)
                 rows.extend(list_said(verb, *row) for row in columns)
-            case Acked(sequences, consumer_seq, reply):
-                rows.append(("ack", int(sequences[0]), consumer_seq, reply))
-            case RangeAcked(ranges, reply):
-                rows.append(("range", ranges, reply))
-            case Nakked(sequence, consumer_seq, deliveries, delay, reply):
-                rows.append(("nak", sequence, consumer_seq, deliveries, delay, reply))
-            case Progressed(sequences, reply):
-                rows.append(("wpi", int(sequences[0]), reply))
-            case Termed(sequence, consumer_seq, deliveries, reason, reply):
-                rows.append(("term", sequence, consumer_seq, deliveries, reason, reply))
+            case Acked(sequences, consumer_seq, reply, by):
+                rows.append(("ack", int(sequences[0]), consumer_seq, reply, by))
+            case RangeAcked(ranges, reply, by):
+                rows.append(("range", ranges, reply, by))
+            case Nakked(sequence, consumer_seq, deliveries, delay, reply, by):
+                rows.append(("nak", sequence, consumer_seq, deliveries, delay, reply, by))
+            case Progressed(sequences, reply, _, by):
+                rows.append(("wpi", int(sequences[0]), reply, by))
+            case Termed(sequence, consumer_seq, deliveries, reason, reply, by):
+                rows.append(("term", sequence, consumer_seq, deliveries, reason, reply, by))
             case Pulled(_, reply):
                 rows.append(("pull", reply))
             case FlowAnswered(subject, up_to):
@@ -138,14 +147,14 @@ def flatten(said: Sequence[Said | Event]) -> list[Row]:
     return rows
 
 
-def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int) -> Row:
+def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int, by: str) -> Row:
     if verb is Verb.ACK:
-        return "ack", sequence, consumer_seq, ""
+        return "ack", sequence, consumer_seq, "", by
     if verb is Verb.PROGRESS:
-        return "wpi", sequence, ""
+        return "wpi", sequence, "", by
     if verb is Verb.NAK:
-        return "nak", sequence, consumer_seq, deliveries, None, ""
-    return "term", sequence, consumer_seq, deliveries, "", ""
+        return "nak", sequence, consumer_seq, deliveries, None, "", by
+    return "term", sequence, consumer_seq, deliveries, "", "", by
 
 
 @given(ack_records())
@@ -168,7 +177,35 @@ def test_a_run_of_acks_is_one_word() -> None:
     assert said.sequences.tolist() == list(range(1, 1001))
 
 
+def test_acks_of_two_incarnations_are_one_word() -> None:
+    tokens = [f"$JS.ACK._.7x{1 + n % 2}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(1000)]
+    records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
+    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    (said,) = heard.said["a"]
+    assert isinstance(said, Said)
+    assert said.names == ("7x1", "7x2", "")
+    assert {name: rows.tolist() for name, rows in said.split()} == {
+        "7x1": list(range(0, 1000, 2)),
+        "7x2": list(range(1, 1000, 2)),
+    }
+
+
+def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
+    tokens = [f"$JS.ACK._.7x{n}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(200)]
+    records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
+    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    assert flatten(heard.said["a"]) == [("ack", n + 1, n + 1, "", f"7x{n}") for n in range(200)]
+
+
+@pytest.mark.parametrize(("stream", "consumer"), [("_", "7x1"), ("_", "_"), ("7x1", "_")])
+def test_names_that_look_like_parts_of_a_token(stream: str, consumer: str) -> None:
+    tokens = [f"$JS.ACK.{by}{stream}.{consumer}.1.5.6.7.8".encode() for by in ("", "_.7x1.", "_._.", "")]
+    records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
+    heard = Hearing(stream, [consumer], (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    assert flatten(heard.said[consumer]) == [("ack", 5, 6, "", by) for by in ("", "7x1", "_", "")]
+
+
 def test_what_lies_before_the_position_was_heard_before() -> None:
     records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
     heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
-    assert flatten(heard.said["a"]) == [("ack", n, n, "") for n in (8, 9, 10)]
+    assert flatten(heard.said["a"]) == [("ack", n, n, "", "") for n in (8, 9, 10)]

@@ -25,7 +25,8 @@ FULL_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream_seq>.<consumer_seq>.<time ns>.<num_pending>`."""
+    """`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream_seq>.<consumer_seq>.<time ns>.<num_pending>`, or with `_` and the
+    incarnation behind ACK."""
 
     stream: str
     consumer: str
@@ -34,18 +35,27 @@ class Token:
     consumer_sequence: int
     time: int
     pending: int
+    incarnation: str = ""
 
     def __str__(self) -> str:
         numbers = (self.deliveries, self.sequence, self.consumer_sequence, self.time, self.pending)
-        return ".".join(["$JS", "ACK", self.stream, self.consumer, *map(str, numbers)])
+        more = ["_", self.incarnation] if self.incarnation else []
+        return ".".join(["$JS", "ACK", *more, self.stream, self.consumer, *map(str, numbers)])
 
 
 def parse_token(text: bytes) -> Token:
     """Raises ValueError when the text is no ack token."""
-    js, ack, stream, consumer, *numbers = text.decode().split(".")
-    if (js, ack) != ("$JS", "ACK") or len(numbers) != 5:
+    js, ack, *parts = text.decode().split(".")
+    incarnation = ""
+    if len(parts) == 9:
+        domain, incarnation, *parts = parts
+        if domain != "_" or not incarnation:
+            raise ValueError(f"not an ack token of the overlay: {text!r}")
+    if (js, ack) != ("$JS", "ACK") or len(parts) != 7:
         raise ValueError(f"not an ack token: {text!r}")
-    return Token(stream, consumer, *map(int, numbers))
+    stream, consumer, *numbers = parts
+    deliveries, sequence, consumer_sequence, time, pending = map(int, numbers)
+    return Token(stream, consumer, deliveries, sequence, consumer_sequence, time, pending, incarnation)
 
 
 def wants(filters: Sequence[str], subject: str) -> bool:
@@ -59,7 +69,7 @@ def deliver(
     """The headers of a delivery: the source's, without those that bear a name of ours, and then ours."""
     ours: list[Header] = [(SUBJECT, subject.encode()), (TOKEN, str(token).encode())]
     if full:
-        texts = str(token).split(".")[2:]
+        texts = str(token).split(".")[-len(FULL_NAMES) :]
         ours += [(name, text.encode()) for name, text in zip(FULL_NAMES, texts, strict=True)]
     if headers_only:
         ours.append((VALUE_SIZE, b"%d" % len(record.value or b"")))

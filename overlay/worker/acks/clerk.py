@@ -264,6 +264,8 @@ class Clerk:
                 self.metrics.acks_refused.labels(flaw.value).inc(count)
         for flaw, count in work.refused.items():
             self.metrics.acks_refused.labels(flaw.value).inc(count)
+        for part, count in work.unnamed.items():
+            self.metrics.acks_unnamed.labels(part).inc(count)
         for consumer, count in work.redelivered.items():
             self.metrics.redeliveries.labels(*consumer).inc(count)
         for consumer in work.records:

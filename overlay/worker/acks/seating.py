@@ -63,7 +63,7 @@ async def open_clerk(
     }
     commits.has_machines = True
     return Clerk(
-        Desk(await _fill_seats(admin, roster, state, machines), Printing(prefix)),
+        Desk(await _fill_seats(admin, roster, state, machines, commits.transactions.incarnation), Printing(prefix)),
         client,
         Listening(admin, metrics, heard),
         hearings,
@@ -76,7 +76,7 @@ async def open_clerk(
 
 
 async def _fill_seats(
-    admin: Admin, roster: Roster, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig]
+    admin: Admin, roster: Roster, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
 ) -> dict[ConsumerId, Seat]:
     seats: dict[ConsumerId, Seat] = {}
     for consumer, config in machines.items():
@@ -92,7 +92,7 @@ async def _fill_seats(
         if config.replay_policy.value == "original":
             ends = await admin.find_offsets(sources, OffsetSpec.latest())
             last = max(ends.values()) if ledger is None else ledger.next_sequence - 1
-        beginning = Beginning(start, known.sequence, last, state.machines.pop(consumer, ()))
+        beginning = Beginning(start, known.sequence, last, state.machines.pop(consumer, ()), incarnation)
         reader = roster.readers[consumer]
         seats[consumer] = seat(
             fill_defaults(config),
