@@ -21,8 +21,9 @@ _BEGINS_SCALAR = np.zeros(256, np.bool_)
 _BEGINS_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
 _ENDS_SCALAR = np.zeros(256, np.bool_)
 _ENDS_SCALAR[list(b" \n\r\t,}]")] = True
-for _table in (IS_BLANK, _BEGINS_SCALAR, _ENDS_SCALAR):
-    _table.setflags(write=False)
+IS_BLANK.setflags(write=False)
+_BEGINS_SCALAR.setflags(write=False)
+_ENDS_SCALAR.setflags(write=False)
 
 
 @kernel(forceinline=True)
