@@ -75,6 +75,7 @@ async def test_the_loop_turns_while_a_failed_block_waits_for_its_job() -> None:
         with pytest.raises(ValueError):
             await fail()
         assert job.ended.is_set()
+        await asyncio.sleep(0.02)  # the ticker's turn
     assert ticker.longest < LONG_S / 2
 
 
@@ -96,6 +97,7 @@ async def test_a_cancelled_block_ends_after_its_job() -> None:
         job.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await asyncio.sleep(0.02)
     assert job.ended.is_set() and not late.begun.is_set()
     assert ticker.longest < LONG_S / 2
 

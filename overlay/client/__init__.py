@@ -21,6 +21,7 @@ from .refusals import Refused
 from .sender import Closed
 from .subscribe import Subscription
 from .target import UnknownConsumer
+from .turns import ConcurrentIteration
 
 __all__ = [
     "SCHEMA",
@@ -32,6 +33,7 @@ __all__ = [
     "BadQuestion",
     "Client",
     "Closed",
+    "ConcurrentIteration",
     "ConsumerInfo",
     "Control",
     "Delivered",
