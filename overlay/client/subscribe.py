@@ -87,13 +87,16 @@ class Subscription:
 
     def _take(self) -> Message | None:
         """The next message, None after the last. Raises ConcurrentIteration."""
-        with self._turn:
+        self._turn.enter()
+        try:
             while (batch := self._batch or self._intake.shelf.take()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, Message)) is not None:
                     return message
                 self._batch = None
             return None
+        finally:
+            self._turn.leave()
 
     async def _take_async(self) -> AsyncMessage | None:
         with self._turn:

@@ -27,17 +27,28 @@ class Turn:
     `what`: that which is iterated over; `instead`: what to do for a second loop.
     """
 
-    __slots__ = ("_instead", "_lock", "_what")
+    __slots__ = ("_instead", "_lock", "_what", "leave")
 
     def __init__(self, what: str, instead: str) -> None:
         self._what, self._instead = what, instead
         self._lock = threading.Lock()
+        self.leave: Callable[[], None] = self._lock.release
+        """What the end of the block does, for what is entered once a message and cannot afford the block."""
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+    @property
+    def is_taken(self) -> bool:
+        """Whether a caller is within."""
+        return self._lock.locked()
+
+    def enter(self) -> None:
+        """What the beginning of the block does."""
+        if not self._lock.acquire(False):
             raise ConcurrentIteration(
                 f"{self._what}: another loop is taking the next one at this moment. One iteration at a time; {self._instead}"
             )
+
+    def __enter__(self) -> None:
+        self.enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -198,10 +198,10 @@ async def test_many_that_wait_in_a_loop_can_be_closed(scene: Scene, source: str)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     with serve(scene):
         client = open_client(scene)
-        several = [client.ordered("S") for _ in range(3)]
+        several = [client.ordered("S", idle_heartbeat="60s") for _ in range(3)]
         waiting = [asyncio.ensure_future(anext(aiter(messages))) for messages in several]
         await asyncio.sleep(0)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(DEADLINE_S / 2):  # before a heartbeat ends a wait
             for messages in several:
                 await messages.__aexit__(None, None, None)
             ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -231,7 +231,7 @@ def test_two_loops_on_an_ordered_consumer(scene: Scene, source: str) -> None:
         client = open_client(scene)
         with client.ordered("S") as messages:
             first = threads.submit(next, iter(messages))
-            wait_until(messages._turn._lock.locked, DEADLINE_S, "the first loop waits")
+            wait_until(lambda: messages._turn.is_taken, DEADLINE_S, "the first loop waits")
             with pytest.raises(ConcurrentIteration, match="ordered consumer of S"):
                 next(iter(messages))
             produce(scene.bootstrap, source, ["a"])

@@ -43,7 +43,7 @@ def await_refusal(take: Callable[[], object]) -> ConcurrentIteration:
 
 def is_taken(messages: Subscription) -> bool:
     """Whether a loop waits for the next message."""
-    return messages._turn._lock.locked()
+    return messages._turn.is_taken
 
 
 def test_a_turn_says_what_to_do() -> None:
@@ -100,7 +100,7 @@ def test_calls_that_do_not_overlap(output: Output, threads: ThreadPoolExecutor) 
     """Of two iterators in turns, each call in another thread: all messages once, in order, and nothing stays behind in either
     when it is dropped."""
     output.deliver(300)
-    with output.subscribe() as messages:
+    with output.subscribe(prefetch=4) as messages:  # many small batches
         found = []
         for _ in range(100):
             one, other = iter(messages), iter(messages)
@@ -122,14 +122,14 @@ def test_two_threads_on_a_reading(bootstrap: str, new_topic: NewTopicFixture, th
     topic = new_topic()
     with overlay.open(bootstrap=bootstrap) as client, client.read(topic=topic, follow=True) as batches:
         first = threads.submit(next, batches)
-        wait_until(batches._turn._lock.locked, DEADLINE_S, "the first thread waits")
+        wait_until(lambda: batches._turn.is_taken, DEADLINE_S, "the first thread waits")
         await_refusal(lambda: next(batches))
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce(topic, b"x")
         assert producer.flush(30) == 0
         assert first.result(DEADLINE_S).num_rows == 1
         waiting = threads.submit(next, batches, None)
-        wait_until(batches._turn._lock.locked, DEADLINE_S, "the thread waits again")
+        wait_until(lambda: batches._turn.is_taken, DEADLINE_S, "the thread waits again")
         batches.close()  # allowed in any thread
         assert waiting.result(DEADLINE_S) is None
 
