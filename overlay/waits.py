@@ -3,6 +3,8 @@
 Before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the same round of the loop as what it waits
 for. Whoever cancelled then waits for a task that goes on. `asyncio.timeout` does not.
 
+`asyncio.gather` raises the first error and lets the others run on, into what their caller has closed since.
+
 `asyncio.to_thread` gives up its wait when it is cancelled, and the thread goes on. Where that thread decodes into buffers
 that are used again, the next to use them finds somebody else in them: torn records, and in compiled code, which
 checks no bounds, the end of the process.
@@ -12,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -39,6 +41,20 @@ async def finish_in_thread(
         if not work.cancelled():
             work.exception()  # looked at, so that nobody reports it as never retrieved
         raise
+
+
+async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run coroutines side by side and return what they return, in their order.
+
+    The first error cancels the others and is raised when all of them have ended.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:

@@ -136,6 +136,37 @@ def test_one_file_reads_the_wall_clock() -> None:
     assert {path for path in readers if not path.startswith(("local/", "cli/", "inspect/"))} == {"clock.py"}
 
 
+def test_the_desk_alone_touches_machines() -> None:
+    """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/standings.py)."""
+    allowed = {"worker/warmup.py"}  # a desk that serves nobody
+    touching = {
+        shorten(path)
+        for package in ("worker", "control", "deliver")
+        for path in list_files(package)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "machine"
+    }
+    assert touching <= allowed
+
+
+def test_no_coroutine_joins_a_thread() -> None:
+    """An executor that is closed in a coroutine holds up the event loop until its job has returned: use overlay/jobs.py."""
+    waits = {"ThreadPoolExecutor", "shutdown", "sleep", "join"}
+    found = set()
+    for path in sorted(ROOT.rglob("*.py")):
+        coroutines = (
+            n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.AsyncFunctionDef)
+        )
+        for node in (node for coroutine in coroutines for node in ast.walk(coroutine)):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                last = name.rpartition(".")[2]
+                is_text = last == "join" and bool(node.args)
+                if last in waits and not is_text and name != "asyncio.sleep":
+                    found.add((shorten(path), name))
+    assert found <= {("jobs.py", "self._executor.shutdown")}  # without waiting
+
+
 def test_the_scan_sees_imports() -> None:
     """The test's own eye: relative, nested and plain imports are all found."""
     assert "overlay.scan.decode" in find_imports(ROOT / "scan" / "__init__.py")

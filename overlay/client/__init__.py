@@ -22,6 +22,7 @@ from .refusals import Refused
 from .sender import Closed
 from .subscribe import Subscription
 from .target import UnknownConsumer
+from .turns import ConcurrentIteration
 
 __all__ = [
     "SCHEMA",
@@ -33,6 +34,7 @@ __all__ = [
     "BadQuestion",
     "Client",
     "Closed",
+    "ConcurrentIteration",
     "ConsumerInfo",
     "Control",
     "Delivered",

@@ -93,7 +93,8 @@ class Answers:
                 )
                 self._finalizer = weakref.finalize(self, _end, self._listener, thread)
                 thread.start()
-        return self.make_waiting()
+            # within the lock: a listener that is being closed resolves those that it knows, and no later ones
+            return self.make_waiting()
 
     def make_waiting(self) -> Waiting:
         """Somebody who waits, whether anybody listens or not."""
@@ -126,6 +127,7 @@ class _Listener:
                 for record in [first, *consumer.consume(BATCH, 0)] if first is not None else ():
                     if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
                         _resolve(future)
+        # nobody registers any more: `Answers` has its lock while it waits for this thread
         while self.waiting:
             _, future = self.waiting.popitem()
             _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))

@@ -17,7 +17,8 @@ import threading
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from confluent_kafka.admin import AdminClient
 from overlay.config.consumer import AckPolicy
 from overlay.connection import Properties, for_confluent
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.jobs import run_apart
 from overlay.logs import get_logger
 
 from .acking import Head
@@ -41,6 +43,7 @@ from .message import BadToken, Delivered
 from .order import Order, OrderState, Verdict, begin_behind, complete
 from .shelf import Batch
 from .target import Target, aim
+from .turns import AsyncIteration, Turn
 
 log = get_logger(__name__)
 
@@ -54,7 +57,7 @@ class OrderedConsumer:
     """Messages of a stream in order; iterate by `for` or `async for`, or hand them to a callback by `start`.
 
     Raises BadOrder for a config that ADR-17 forbids, and whatever `Control.add` raises, when it is made. Out of the iteration:
-    CredentialsRefused. A service that is away is waited for.
+    CredentialsRefused, ConcurrentIteration. A service that is away is waited for.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class OrderedConsumer:
         self._holdings = _Holdings(kafka, control, ack_topic, stream)
         self._finalizer = weakref.finalize(self, self._holdings.leave)
         self._kept: Iterator[Delivered] = iter(())
+        self._turn = Turn(f"ordered consumer of {stream}", "open another one for a second loop")
+        self._renewal: Future[None] | None = None
         self._open()
 
     @property
@@ -81,22 +86,10 @@ class OrderedConsumer:
         return not self._finalizer.alive
 
     def __iter__(self) -> Iterator[Delivered]:
-        while True:
-            if (message := next(self._kept, None)) is not None:
-                yield message
-            elif (kept := self._take()) is not None:
-                self._kept = kept
-            else:
-                return
+        return iter(self._find_next, None)
 
-    async def __aiter__(self) -> AsyncIterator[Delivered]:
-        while True:
-            if (message := next(self._kept, None)) is not None:
-                yield message
-            elif (kept := await asyncio.to_thread(self._take)) is not None:
-                self._kept = kept
-            else:
-                return
+    def __aiter__(self) -> AsyncIterator[Delivered]:
+        return AsyncIteration(self._find_next_async)
 
     def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
         """Call back with each message in a thread of its own, until `close`. An error of the callback ends it."""
@@ -128,24 +121,62 @@ class OrderedConsumer:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    def _take(self) -> Iterator[Delivered] | None:
-        """The good messages of the next batch, to be sorted out as they are taken; None at the end."""
-        while not self.is_closed:
-            if not self._order.is_open:
-                self._renew()
-                continue
-            intake = self._holdings.intake
-            assert intake is not None
-            try:
-                batch = intake.shelf.take()
-            except HeartbeatsMissed:
-                self._order.silent()
-            except SourceUnavailable as error:
-                log.warning("an ordered consumer begins anew", stream=self._holdings.stream, reason=str(error))
-                self._order.gone()
-            else:
-                return None if batch is None else self._sort(batch, intake)
-        return None
+    def _find_next(self) -> Delivered | None:
+        """The next message, None at the end. Raises ConcurrentIteration."""
+        with self._turn:
+            while not self.is_closed:
+                if (message := next(self._kept, None)) is not None:
+                    return message
+                if (intake := self._find_intake()) is None:
+                    self._begin_renewal().result()
+                    continue
+                with self._judging_ends():
+                    if not self._keep(intake.shelf.take(), intake):
+                        return None
+            return next(self._kept, None)
+
+    async def _find_next_async(self) -> Delivered | None:
+        """The same in a loop. Nothing waits in the loop's default threads: some consumers that wait for messages would take all
+        of them, and none of these consumers could be closed."""
+        with self._turn:
+            while not self.is_closed:
+                if (message := next(self._kept, None)) is not None:
+                    return message
+                if (intake := self._find_intake()) is None:
+                    await asyncio.wrap_future(self._begin_renewal())
+                    continue
+                with self._judging_ends():
+                    if not self._keep(await intake.shelf.take_async(), intake):
+                        return None
+            return next(self._kept, None)
+
+    def _find_intake(self) -> Intake | None:
+        """Where messages come from; None when the consumer has to be made anew."""
+        is_renewed = self._renewal is None or self._renewal.done()
+        return self._holdings.intake if is_renewed and self._order.is_open else None
+
+    def _begin_renewal(self) -> Future[None]:
+        """Make the next consumer, in a thread of its own. A loop that is left meanwhile leaves it to the next loop."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = run_apart(self._renew, "overlay-ordered-renewal")
+        return self._renewal
+
+    @contextmanager
+    def _judging_ends(self) -> Iterator[None]:
+        """What ends a shelf is a reason for another consumer."""
+        try:
+            yield
+        except HeartbeatsMissed:
+            self._order.silent()
+        except SourceUnavailable as error:
+            log.warning("an ordered consumer begins anew", stream=self._holdings.stream, reason=str(error))
+            self._order.gone()
+
+    def _keep(self, batch: Batch | None, intake: Intake) -> bool:
+        """Keep the good messages of a batch, to be sorted out as they are taken; False at the end."""
+        if batch is not None:
+            self._kept = self._sort(batch, intake)
+        return batch is not None
 
     def _sort(self, batch: Batch, intake: Intake) -> Iterator[Delivered]:
         kind = Kind(Head(self._holdings.stream, self._holdings.name))
@@ -205,21 +236,27 @@ class _Holdings:
         self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
         self._topic = f"{control.prefix}-{self._base}"
         self._answers = Answers(kafka, "")
+        # a consumer is made and given up by one thread at a time
         self._lock = threading.Lock()
 
     def make(self, config: Mapping[str, Any]) -> None:
-        name = f"{self._base}-{next(self._numbers)}"
+        """Make the next consumer, unless all is being given up. Raises what `Control.add` raises.
+
+        It is made within the lock. So `leave` either comes first, and nothing is made, or finds what there is to delete.
+        A request without an answer may be carried out later: it keeps its name for the next try, which then finds the consumer.
+        """
         output = {"config": {"retention.ms": RETENTION_MS}, "temporary": True}
-        fields = {**config, "name": name, "deliver_subject": self._topic, "output": output}
-        # whoever leaves meanwhile deletes it: the control answers one after the other
-        self.name = name
-        info = self._control.add(self.stream, fields)
         with self._lock:
+            if self.closing.is_set():
+                return
+            self.name = self.name or f"{self._base}-{next(self._numbers)}"
+            fields = {**config, "name": self.name, "deliver_subject": self._topic, "output": output}
+            target = _aim(self._control.add(self.stream, fields))
             if self.closing.is_set():
                 return
             self.intake = Intake(
                 self._kafka,
-                _aim(info),
+                target,
                 self._ack_topic,
                 self._answers,
                 prefetch=PREFETCH,
@@ -231,12 +268,12 @@ class _Holdings:
         """Give up the consumer, if there is one. One that cannot be deleted now ends by itself."""
         with self._lock:
             name, self.name = self.name, ""
-            intake = self.intake
-        if intake is not None:
-            intake.close()
-        if name:
-            with suppress(OverlayError):
-                self._control.delete(self.stream, name)
+            intake, self.intake = self.intake, None
+            if intake is not None:
+                intake.close()
+            if name:
+                with suppress(OverlayError):
+                    self._control.delete(self.stream, name)
 
     def leave(self) -> None:
         self.closing.set()

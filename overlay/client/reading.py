@@ -24,9 +24,11 @@ import pyarrow as pa
 
 from .line import Line, Lines
 from .reader import Batches, Progress
+from .turns import Turn
 
 ROOM = 4
 """Batches that may wait to be taken."""
+_INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
 
 
 class Channel:
@@ -85,12 +87,13 @@ class Reading:
         with client.read("FLIGHTS", limit=10) as batches: ...    # closed at the end of the block
         pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading alike
 
-    Raises what `read_batches` raises, from where the iteration stands.
+    Raises what `read_batches` raises, from where the iteration stands; ConcurrentIteration where two threads iterate at once.
     """
 
     def __init__(self, lines: Lines, read: Callable[[Line], Batches], schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress
         self._channel = Channel()
+        self._turn = Turn("reading", _INSTEAD)
         thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._channel, thread)
         thread.start()
@@ -99,17 +102,18 @@ class Reading:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        if not self._finalizer.alive:
-            raise StopIteration
-        try:
-            batch = self._channel.take()
-        except Exception:
-            self.close()
-            raise
-        if batch is None:
-            self.close()
-            raise StopIteration
-        return batch
+        with self._turn:
+            if not self._finalizer.alive:
+                raise StopIteration
+            try:
+                batch = self._channel.take()
+            except Exception:
+                self.close()
+                raise
+            if batch is None:
+                self.close()
+                raise StopIteration
+            return batch
 
     def close(self) -> None:
         """Stop reading and wait until nothing of it is left. May be called again, and from another thread."""
@@ -140,16 +144,19 @@ class AsyncReading:
     def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress
         self._batches = batches
+        self._turn = Turn("reading", _INSTEAD)
 
     def __aiter__(self) -> AsyncReading:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        return await anext(self._batches)
+        with self._turn:
+            return await anext(self._batches)
 
     async def aclose(self) -> None:
-        """Stop reading."""
-        await self._batches.aclose()
+        """Stop reading. Raises ConcurrentIteration while a task iterates."""
+        with self._turn:
+            await self._batches.aclose()
 
     async def __aenter__(self) -> AsyncReading:
         return self

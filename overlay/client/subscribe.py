@@ -24,6 +24,7 @@ from .kind import Kind
 from .message import Acks, AsyncMessage, Delivered, Message
 from .shelf import Batch
 from .target import Target
+from .turns import AsyncIteration, Turn
 
 Where = Callable[[Delivered], bool]
 PREFETCH = 2_000
@@ -35,9 +36,11 @@ class Subscription:
     """The messages of one consumer, shared with all who have subscribed to it. Iterate by `for` or by `async for`.
 
     Leaving the loop keeps what was not handed out for the next loop; closing, or the end of a `with` block, gives it back
-    to the group. A subscription that nobody holds closes by itself.
+    to the group. A subscription that nobody holds closes by itself. Loops may follow one another, in whatever threads, and may
+    not overlap; messages may be acked in any thread.
 
-    Raises, out of the iteration: CredentialsRefused, SourceUnavailable, HeartbeatsMissed when asked to, what `where` raises.
+    Raises, out of the iteration: ConcurrentIteration, CredentialsRefused, SourceUnavailable, HeartbeatsMissed when asked to,
+    what `where` raises.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class Subscription:
     ) -> None:
         self._where, self._kind = where, Kind(target.head)
         self._batch: Batch | None = None
+        name = f"{target.head.stream}/{target.head.consumer}"
+        self._turn = Turn(f"subscription to {name}", "open another subscription, which shares the consumer's messages")
         self._intake = Intake(kafka, target, ack_topic, answers, prefetch=prefetch, on_silence=on_silence)
 
     @property
@@ -75,24 +80,37 @@ class Subscription:
         return self._intake.is_closed
 
     def __iter__(self) -> Iterator[Message]:
-        shelf = self._intake.shelf
-        while (batch := self._batch or shelf.take()) is not None:
-            self._batch = batch
-            yield from self._open(batch, Message)
-            self._batch = None
+        return iter(self._take, None)
 
-    async def __aiter__(self) -> AsyncIterator[AsyncMessage]:
-        shelf = self._intake.shelf
-        while (batch := self._batch or await shelf.take_async()) is not None:
-            self._batch = batch
-            for message in self._open(batch, AsyncMessage):
-                yield message
-            self._batch = None
-            # others in the loop have their turn, however full the shelf is
-            await asyncio.sleep(0)
+    def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        return AsyncIteration(self._take_async)
 
-    def _open(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> Iterator[M]:
-        """The messages of a batch that nobody has had yet."""
+    def _take(self) -> Message | None:
+        """The next message, None after the last. Raises ConcurrentIteration."""
+        self._turn.enter()
+        try:
+            while (batch := self._batch or self._intake.shelf.take()) is not None:
+                self._batch = batch
+                if (message := self._find_next(batch, Message)) is not None:
+                    return message
+                self._batch = None
+            return None
+        finally:
+            self._turn.leave()
+
+    async def _take_async(self) -> AsyncMessage | None:
+        with self._turn:
+            while (batch := self._batch or await self._intake.shelf.take_async()) is not None:
+                self._batch = batch
+                if (message := self._find_next(batch, AsyncMessage)) is not None:
+                    return message
+                self._batch = None
+                # others in the loop have their turn, however full the shelf is
+                await asyncio.sleep(0)
+            return None
+
+    def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
+        """The next message of a batch that is to be handed out, None after the last."""
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
             headers = record.headers() or ()
@@ -102,9 +120,10 @@ class Subscription:
                 continue
             message = make(record, token, acks)
             if where is None or where(message):
-                yield message
-            elif not message.is_settled:
+                return message
+            if not message.is_settled:
                 acks.ack(token)
+        return None
 
     def close(self) -> None:
         """Send the acks that are under way, commit, and leave the group. May be called again, and from another thread."""

@@ -36,7 +36,7 @@ from .change import change
 from .deadlines import NEVER
 from .effects import Advise, Advisory, ArmTimer, Deliver, Effect, Refuse, Remove, Status
 from .endings import Sampling, bury, exhaust, lose
-from .info import ConsumerInfo, Gate, describe, find_gate
+from .info import ConsumerInfo, Facts, Gate, describe, find_gate, take_facts
 from .lineage import Lineage
 from .pace import BURST, Pace
 from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
@@ -142,13 +142,18 @@ class Machine:
         run = self.offers.find_next_up(min(most - again[0].size, self.window.room))
         return np.concatenate((again[0], run.sequences)), np.concatenate((again[1], run.sizes))
 
+    @property
+    def facts(self) -> Facts:
+        """All that may be asked, to be kept while the machine moves on."""
+        return take_facts(self)
+
     def gate(self, now: int) -> Gate:
         """What holds back new messages at `now`."""
-        return find_gate(self, now)
+        return find_gate(self.facts, now)
 
     def info(self, now: int) -> ConsumerInfo:
         """All there is to tell."""
-        return describe(self, now)
+        return describe(self.facts, now)
 
     # the stream
 

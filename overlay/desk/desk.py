@@ -38,6 +38,7 @@ from overlay.consumer.effects import (
     Remove,
 )
 from overlay.consumer.events import Event, Offered, Removed, Ticked
+from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
 from overlay.consumer.window import EMPTY
@@ -77,6 +78,8 @@ class Work:
     batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
     records: dict[ConsumerId, bytes] = field(default_factory=dict)
     """What is to be remembered of each machine that moved."""
+    facts: dict[ConsumerId, Facts] = field(default_factory=dict)
+    """What each machine that moved is after the step."""
     is_checkpoint: bool = False
     """Whether `records` holds everything of every machine."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
@@ -120,6 +123,11 @@ class Desk:
     def waiting_for_acks(self) -> set[str]:
         """Streams with a deadline that waits for acks that are not read yet."""
         return {consumer[0] for consumer, seat in self.seats.items() if seat.blocked_at < NEVER}
+
+    @property
+    def facts(self) -> dict[ConsumerId, Facts]:
+        """What every machine is. Only the thread that takes the desk's steps may ask."""
+        return {consumer: seat.machine.facts for consumer, seat in self.seats.items()}
 
     # 1: what comes in
 
@@ -291,4 +299,5 @@ class Desk:
             work.is_checkpoint = True
         else:
             work.records = {consumer: self.seats[consumer].take_delta() for consumer in self._touched}
+        work.facts = {consumer: self.seats[consumer].machine.facts for consumer in self._touched}
         self._touched.clear()

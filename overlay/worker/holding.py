@@ -21,8 +21,7 @@ from overlay.admin import Admin
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
 from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
-from overlay.consumer.info import ConsumerInfo
-from overlay.consumer.machine import Machine
+from overlay.consumer.info import ConsumerInfo, Facts
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import PAUSED
 from overlay.deliver.state import ConsumerId
@@ -150,21 +149,22 @@ class Holding:
 
     def tend(self) -> list[ConsumerId]:
         """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
-        idle = []
+        idle: list[ConsumerId] = []
         for shard in self.shards.values():
             if shard.session is not None and shard.session.clerk is not None:
                 clerk = shard.session.clerk
-                idle += [id for id, seat in clerk.desk.seats.items() if seat.machine.is_removal_said]
-                for id, seat in clerk.desk.seats.items():
-                    self._tend_pause(id, seat.machine, clerk)
+                for id, facts in clerk.standings.facts.items():
+                    self._tend_pause(id, facts, clerk)
+                    if facts.is_removal_said:
+                        idle.append(id)
         return idle
 
-    def _tend_pause(self, id: ConsumerId, machine: Machine, clerk: Clerk) -> None:
+    def _tend_pause(self, id: ConsumerId, facts: Facts, clerk: Clerk) -> None:
         config = self.loaded.consumers.get(id)
         if config is None:
             return
         until, now = config.pause_until or 0, now_ns()
-        has = machine.paused_until if machine.state in PAUSED else 0
+        has = facts.paused_until if facts.state in PAUSED else 0
         if until > now and has != until:
             clerk.order(id, Paused(until))
         elif until <= now < has:
@@ -173,7 +173,7 @@ class Holding:
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
         """Hand a pull request to a consumer; False where none takes any."""
         clerk = self._find_clerk(id)
-        if clerk is None:
+        if clerk is None or clerk.is_ending:
             return False
         clerk.order(id, Pulled(request, reply, uuid.uuid4().hex))
         return True
@@ -183,14 +183,15 @@ class Holding:
         clerk = self._find_clerk(id)
         if clerk is None:
             return None
-        info = clerk.desk.seats[id].machine.info(now_ns())
+        info = clerk.standings.find_info(id, now_ns())
+        assert info is not None
         # a machine also wakes for readers that are to come: a topic keeps what they will read
         return replace(info, push_bound=clerk.readers.is_bound(id))
 
     def _find_clerk(self, id: ConsumerId) -> Clerk | None:
         """Whoever serves the consumer's machine."""
         for session in self.sessions:
-            if session.clerk is not None and id in session.clerk.desk.seats:
+            if session.clerk is not None and id in session.clerk.standings.facts:
                 return session.clerk
         return None
 

@@ -118,8 +118,8 @@ def report_consumer(
             found |= {"state": "stopped", "reason": session.roster.stopped[consumer[0]]}
         elif consumer in session.roster.readers:
             found |= _place(session, consumer)
-        if session.clerk is not None and (seat := session.clerk.desk.seats.get(consumer)):
-            found["acks"] = describe_acks(seat.machine.info(now_ns()))
+        if session.clerk is not None and (info := session.clerk.standings.find_info(consumer, now_ns())):
+            found["acks"] = describe_acks(info)
         if consumer in session.roster.readers:
             found |= _count_pending(session, consumer)
     lagging = found.get("lag_records", 0) and consumer in rates.newest
@@ -164,8 +164,8 @@ def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
                 return {}
             count += sight.count
             is_exact &= sight.is_exact and sight.end >= lane.stable_end
-    if session.clerk is not None and (seat := session.clerk.desk.seats.get(consumer)):
-        count += seat.machine.offers.count
+    if session.clerk is not None and consumer in session.clerk.standings.facts:
+        count += session.clerk.standings.count_offered(consumer)
     return {"num_pending": count, "num_pending_is": "exact" if is_exact else "estimate"}
 
 

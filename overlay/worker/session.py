@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -24,6 +23,7 @@ from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.state import ConsumerId
 from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, SourceChanged
+from overlay.jobs import Jobs
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.feed import Denied, Feed, Lane, Lost
@@ -77,6 +77,8 @@ class Session:
     counting: Counting = field(init=False)
     reaches: dict[Place, Reach] = field(init=False)
     """How far the indexes reach that are kept here, with what is on its way to their topics."""
+    is_over: bool = False
+    """Whether it only waits for its own end: nothing may be asked of it any more."""
     _serving: asyncio.Task[None] | None = None
     _parking: Parking | None = None
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -113,19 +115,28 @@ class Session:
                 self._parking = Parking(self.positions, self.clerk, self.roster.readers)
                 self.clerk.on_progress = self._note_progress
                 self._serving = asyncio.create_task(self.clerk.run(self._send_plain), name="clerk")
-            await _run_all(reading, committing, *((self._serving,) if self._serving else ()))
+            await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
             await self.feed.close()
+
+    async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
+        """Wait for all tasks. The first error ends the others, which may take as long as a job in one of their threads."""
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            self.is_over = True
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, stop: asyncio.Event) -> None:
         feed = self.feed
         patience = SEAL_S if self.roster.index_topics else None
-        loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         fetched_bytes = 0
         sending: asyncio.Task[None] | None = None
         try:
-            with ThreadPoolExecutor(1, "pipeline") as thread:
+            async with Jobs("pipeline") as jobs:
                 pipeline = Pipeline(
                     self.roster.streams,
                     self.positions.sequences,
@@ -146,7 +157,7 @@ class Session:
                         self._note_ends()
                         if not await _is_quiet(feed.changed, stopping, patience):
                             continue
-                    outcome = await loop.run_in_executor(thread, pipeline.run, tasks, now_ms())
+                    outcome = await jobs.run(pipeline.run, tasks, now_ms())
                     if not tasks and not outcome.index and not outcome.ledger:
                         continue
                     previous = sending
@@ -155,7 +166,7 @@ class Session:
                     await self.commits.put(done)
                     if previous is not None:
                         await previous  # one round under way at a time: what comes meanwhile makes a larger one
-                rest = await loop.run_in_executor(thread, pipeline.close, now_ms())
+                rest = await jobs.run(pipeline.close, now_ms())
                 if rest.index:
                     self.counting.take(rest)
                     await self.commits.put(Round(rest, self.positions.delta((), ())))
@@ -249,6 +260,7 @@ class Session:
         moved: set[Place] = set()
         changed: set[ConsumerId] = {*outcome.delivered, *outcome.buried}
         self.positions.sequences.update(outcome.sequences)
+        self.outlook.publish()
         for (place, track), progress in zip(owners, outcome.progress, strict=True):
             if progress.mark.position > track.position:
                 track.mark = progress.mark
@@ -356,13 +368,3 @@ async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patien
         return not done
     finally:
         waiting.cancel()
-
-
-async def _run_all(*tasks: asyncio.Task[None]) -> None:
-    """Wait for all of them; the first error ends the others."""
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -63,7 +63,6 @@ class Shard:
     metrics: Metrics
     membership: Membership
     on_commit: Callable[[Outcome], None]
-    session: Session | None = None
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     addressees: Addressees = field(init=False)
@@ -74,9 +73,15 @@ class Shard:
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
+    _session: Session | None = None
 
     def __post_init__(self) -> None:
         self.addressees = Addressees(self.admin)
+
+    @property
+    def session(self) -> Session | None:
+        """The session that serves the shard, or is about to; None while there is none, or it only waits for its own end."""
+        return None if self._session is None or self._session.is_over else self._session
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -148,7 +153,7 @@ class Shard:
             await transactions.look_up(outputs | set(roster.index_topics.values()) | roster.outputs.keys())
             state.apply(delta)
             place = (state_topic(service.topics.prefix), self.number)
-            self.session = Session(
+            session = self._session = Session(
                 client=client,
                 admin=self.admin,
                 metrics=self.metrics,
@@ -167,23 +172,23 @@ class Shard:
                 ),
                 plain=await self._open_plain(roster, closing),
             )
-            self.session.clerk = await open_clerk(
-                client,
-                self.admin,
-                self.metrics,
-                self.loaded,
-                roster,
-                state,
-                self.session.positions,
-                self.session.commits,
-                self.addressees,
-            )
-            await self._load_snapshots(self.session)
-            self.trouble = ""
             try:
-                await self._run(self.session, stop)
+                session.clerk = await open_clerk(
+                    client,
+                    self.admin,
+                    self.metrics,
+                    self.loaded,
+                    roster,
+                    state,
+                    session.positions,
+                    session.commits,
+                    self.addressees,
+                )
+                await self._load_snapshots(session)
+                self.trouble = ""
+                await self._run(session, stop)
             finally:
-                self.session = None
+                self._session = None
 
     async def _confirm(self, state: ShardState) -> int | None:
         generation = await self.membership.confirm(self.number)

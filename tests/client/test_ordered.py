@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 import overlay
-from overlay.client import BadOrder, Client, Refused
+from overlay.client import BadOrder, Client, ConcurrentIteration, ConsumerInfo, Control, Refused
 from overlay.client.message import Delivered
 from overlay.client.order import Reason
 from tests.support.kafka import NewTopicFixture
@@ -144,4 +147,93 @@ def test_what_is_refused_is_refused_at_once(scene: Scene, source: str) -> None:
         with pytest.raises(Refused):
             client.ordered("S", filter_subjects=["t.a", "t.*"])
         assert list_private(scene) == []
+        client.close()
+
+
+class Gate:
+    """Holds up the next request to add a consumer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_shut = False
+        self.is_there, self.opened = threading.Event(), threading.Event()
+        add = Control.add
+
+        def wait_and_add(control: Control, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
+            if self.is_shut:
+                self.is_shut = False
+                self.is_there.set()
+                self.opened.wait(DEADLINE_S)
+            return add(control, stream, config)
+
+        monkeypatch.setattr(Control, "add", wait_and_add)
+
+
+def test_closing_during_a_renewal_leaves_nothing_behind(
+    scene: Scene, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop is about to ask for the next consumer when another thread closes."""
+    gate = Gate(monkeypatch)
+    produce(scene.bootstrap, source, ["a"] * 3)
+    with serve(scene), ThreadPoolExecutor(2) as threads:
+        client = open_client(scene)
+        messages = client.ordered("S", idle_heartbeat="500ms")
+        found = list(islice(messages, 3))
+        gate.is_shut = True
+        client.control.delete("S", messages.consumer)
+        looping = threads.submit(list, messages)
+        assert gate.is_there.wait(DEADLINE_S)
+        closing = threads.submit(messages.close)
+        wait([closing], timeout=2)  # before, it was over by now
+        gate.opened.set()
+        closing.result(DEADLINE_S)
+        assert looping.result(DEADLINE_S) == []
+        assert read_sequences(found) == [1, 2, 3]
+        assert [info.name for info in client.control.consumers("S")] == ["idle"]
+        wait_until(lambda: list_private(scene) == [], DEADLINE_S, "the private topic is gone")
+        client.close()
+
+
+async def test_many_that_wait_in_a_loop_can_be_closed(scene: Scene, source: str) -> None:
+    """More than the loop has default threads: none of them is taken by a wait for messages."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    with serve(scene):
+        client = open_client(scene)
+        several = [client.ordered("S", idle_heartbeat="60s") for _ in range(3)]
+        waiting = [asyncio.ensure_future(anext(aiter(messages))) for messages in several]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S / 2):  # before a heartbeat ends a wait
+            for messages in several:
+                await messages.__aexit__(None, None, None)
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [StopAsyncIteration] * 3
+        client.close()
+
+
+async def test_a_wait_that_is_given_up_loses_nothing(scene: Scene, source: str) -> None:
+    with serve(scene):
+        client = open_client(scene)
+        messages = await asyncio.to_thread(client.ordered, "S")
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(aiter(messages))
+        await asyncio.to_thread(produce, scene.bootstrap, source, ["a"] * 5)
+        async with asyncio.timeout(DEADLINE_S):
+            found = [await anext(aiter(messages)) for _ in range(5)]
+        assert read_sequences(found) == [1, 2, 3, 4, 5]
+        assert messages.state.renewals == 0
+        await asyncio.to_thread(messages.close)
+        client.close()
+
+
+def test_two_loops_on_an_ordered_consumer(scene: Scene, source: str) -> None:
+    with serve(scene), ThreadPoolExecutor(1) as threads:
+        client = open_client(scene)
+        with client.ordered("S") as messages:
+            first = threads.submit(next, iter(messages))
+            wait_until(lambda: messages._turn.is_taken, DEADLINE_S, "the first loop waits")
+            with pytest.raises(ConcurrentIteration, match="ordered consumer of S"):
+                next(iter(messages))
+            produce(scene.bootstrap, source, ["a"])
+            assert read_sequences([first.result(DEADLINE_S)]) == [1]
         client.close()

@@ -39,14 +39,19 @@ class Bench:
         self.seat = seat(config, Beginning(), START, Settings().make_outlet(), None)
         self.admin = Counts(members)
         nothing = cast("Any", None)
-        self.readers = Readers(nothing, cast("Any", self.admin), {config.id: self.seat}, self.order)
+        self.facts = {config.id: self.seat.machine.facts}
+        self.readers = Readers(nothing, cast("Any", self.admin), {config.id: self.seat.outlet}, self.facts, self.order)
         self.orders: list[Event] = []
         if not inactive_threshold:
             self.order(config.id, Bound())
 
     def order(self, _: ConsumerId, event: Event) -> None:
         self.orders.append(event)
+        self.handle(event)
+
+    def handle(self, event: Event) -> None:
         self.seat.machine.handle(event, START)
+        self.facts[self.seat.machine.config.id] = self.seat.machine.facts
 
     async def look(self) -> list[Event]:
         """What comes of two looks."""
@@ -71,7 +76,7 @@ async def test_a_machine_that_runs_is_given_another_threshold(
 ) -> None:
     bench = Bench(before * SECOND, members)
     assert await bench.look() == first
-    bench.seat.machine.handle(Updated(configure(interest="group", inactive_threshold=after * SECOND)), START)
+    bench.handle(Updated(configure(interest="group", inactive_threshold=after * SECOND)))
     assert await bench.look() == then
 
 
@@ -108,12 +113,14 @@ async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
     admin._client = Groups()
     configs = [make_config(group, deliver_group=group, inactive_threshold="5s") for group in MEMBERS]
     (asleep, *_) = ASLEEP
-    seats: Any = {
-        config.id: SimpleNamespace(machine=SimpleNamespace(config=config, state=asleep), outlet="o")
-        for config in configs
-    }
+    facts: Any = {config.id: SimpleNamespace(config=config, state=asleep) for config in configs}
+    outlets: Any = dict.fromkeys(facts, "o")
     told: dict[str, Event] = {}
-    readers = Readers(cast("Any", None), admin, seats, lambda consumer, event: told.update({consumer[1]: event}))
+
+    def order(consumer: ConsumerId, event: Event) -> None:
+        told[consumer[1]] = event
+
+    readers = Readers(cast("Any", None), admin, outlets, facts, order)
     await readers._count({config.id: config for config in configs})
     assert told == {"read": Bound(), "hidden": Bound()}
     assert readers.is_bound(("S", "hidden"))

@@ -214,6 +214,8 @@ def test_behind_the_end(ends: list[int], stable: int, compacted: tuple[str, ...]
     outcome = pipeline.run([Task("S", SOURCE, TEN.fetch(0, 3, stable), 0, NO_STOP, readers)], NOW)
     everybody, picky = (read_pending(outcome, reader) for reader in readers)
     assert [everybody[0], picky[1], picky[3]] == wanted
+    assert outlook.find(READERS[2].id, SOURCE) is None  # the round is not over yet
+    outlook.publish()
     sight = outlook.find(READERS[2].id, SOURCE)
     if not ends:
         assert sight is None

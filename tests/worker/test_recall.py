@@ -10,6 +10,7 @@ import pytest
 from overlay.admin import Admin
 from overlay.config import StreamConfig
 from overlay.connection import open_client
+from overlay.jobs import Jobs
 from overlay.source.feed import Feed
 from overlay.worker.acks import recall as recall_module
 from overlay.worker.acks.recall import Recall, Recalled, locate_in
@@ -26,7 +27,8 @@ def recall(bootstrap: str, topic: str, wanted: list[int]) -> Recalled:
         client = await open_client(kafka)
         try:
             reading = Recall(client, Admin(kafka), {"S": config}, {"S": locate_in((topic, 0))})
-            return await reading.read({"S": np.array(wanted, np.int64)})
+            async with Jobs("decoding") as jobs:
+                return await reading.read({"S": np.array(wanted, np.int64)}, jobs)
         finally:
             await client.close()
 

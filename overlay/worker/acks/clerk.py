@@ -2,7 +2,8 @@
 
 The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as offers.
 Here they meet the acks, the time, and what operators and readers do. A step of the desk is made of what has come since the
-last one; its two pure parts run in a thread of their own. Its batches and the machines' state go into one round, and rounds
+last one; its two pure parts run in a thread of their own. What others ask of machines is answered from what these were after
+the last step (standings.py). A step's batches and the machines' state go into one round, and rounds
 are committed in the order in which they were put (commits.py), whoever put them.
 
 What was offered and is not delivered is noted here for each consumer, by partition: its holds. The round of the reading loop
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from overlay.deliver.state import ConsumerId, Delta, write_machine
 from overlay.desk.desk import Desk, Offer, Work
 from overlay.desk.hearing import Heard, Hearing, Said
 from overlay.desk.holds import Holds
+from overlay.jobs import Jobs
 from overlay.metrics import Metrics
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
@@ -42,6 +43,7 @@ from ..round.positions import Positions
 from .interest import Readers
 from .listening import Listening
 from .recall import Recall
+from .standings import Standings
 
 SendPlain = Callable[[list[Outgoing]], Coroutine[Any, Any, list[int]]]
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
@@ -68,6 +70,7 @@ class Clerk:
     """Of the shard, beyond the session: a topic that has refused ended the one before."""
     on_progress: Callable[[], None] = lambda: None
     """Called when there may be room for more offers."""
+    standings: Standings = field(init=False)
     readers: Readers = field(init=False)
     _written_to: set[str] = field(default_factory=set)
     """Reply topics that the producer knows."""
@@ -82,7 +85,14 @@ class Clerk:
     _ended: bool = False
 
     def __post_init__(self) -> None:
-        self.readers = Readers(self.client, self.commits.admin, self.desk.seats, self.order)
+        self.standings = Standings(self.desk.facts)
+        outlets = {consumer: seat.outlet for consumer, seat in self.desk.seats.items()}
+        self.readers = Readers(self.client, self.commits.admin, outlets, self.standings.facts, self.order)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an order may come too late for the last step."""
+        return self._ended
 
     # what others do
 
@@ -95,8 +105,10 @@ class Clerk:
                 fresh.add(offer.consumer)
             held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
             self._offers.append(offer)
+            self.standings.offer(offer.consumer, offer.rows.size)
             self.positions.holds[offer.consumer] = held.first_offsets
         self._beyond |= beyond
+        self.standings.tell(beyond)
         if self._offers or beyond:
             self._wake.set()
         return fresh
@@ -125,13 +137,13 @@ class Clerk:
             await self.listening.open(feed)
             await self.readers.open()
             watching = asyncio.create_task(self.readers.run(), name="readers")
-            with ThreadPoolExecutor(1, "desk") as thread:
+            async with Jobs("desk") as jobs:
                 is_last = False
                 while not is_last:
                     is_last = self._ended
                     self._wake.clear()
                     feed.changed.clear()
-                    if not await self._step(thread, send_plain, is_last) and not is_last:
+                    if not await self._step(jobs, send_plain, is_last) and not is_last:
                         await self._rest(feed)
         finally:
             if watching is not None:
@@ -139,7 +151,7 @@ class Clerk:
                 await asyncio.gather(watching, return_exceptions=True)
             await feed.close()
 
-    async def _step(self, thread: ThreadPoolExecutor, send_plain: SendPlain, is_last: bool) -> bool:
+    async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
         """One step of the desk, if there is anything to do; whether there was."""
         fetches = await self.listening.take()
         await self.listening.probe(self.desk.waiting_for_acks)
@@ -149,14 +161,14 @@ class Clerk:
         tells_all = self.commits.wants_all
         if not (is_last or fetches or offers or beyond or orders or tells_all or self._is_due()):
             return False
-        loop = asyncio.get_running_loop()
-        heard = await loop.run_in_executor(thread, self._hear, fetches)
+        self.standings.begin_step()
+        heard = await jobs.run(self._hear, fetches)
         said = await self._reach(self._sort(heard, orders))
         up_to = dict(self.listening.up_to)
-        await loop.run_in_executor(thread, self.desk.take_in, offers, said, up_to, now_ns(), beyond)
-        recalled = await self.recall.read(await loop.run_in_executor(thread, self.desk.find_wanted))
-        given = recalled.pieces, recalled.gone, now_ns(), tells_all
-        work = await loop.run_in_executor(thread, self.desk.give_out, *given)
+        await jobs.run(self.desk.take_in, offers, said, up_to, now_ns(), beyond)
+        recalled = await self.recall.read(await jobs.run(self.desk.find_wanted), jobs)
+        work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
+        self.standings.end_step(work.facts)
         refuse_oversized(work.batches)
         self._count(heard, work)
         acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}
@@ -244,9 +256,10 @@ class Clerk:
         )
         changed = set(work.records)
         for consumer in changed:
-            self.positions.sequences[consumer] = self.desk.seats[consumer].machine.window.delivered.consumer
+            facts = self.standings.facts[consumer]
+            self.positions.sequences[consumer] = facts.delivered.consumer
             if held := self._held.get(consumer):
-                held.let_go(self.desk.seats[consumer].machine.position)
+                held.let_go(facts.position)
                 self.positions.holds[consumer] = held.first_offsets
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
@@ -269,8 +282,7 @@ class Clerk:
         for consumer, count in work.redelivered.items():
             self.metrics.redeliveries.labels(*consumer).inc(count)
         for consumer in work.records:
-            pending = self.desk.seats[consumer].machine.window.pending.count
-            self.metrics.ack_pending.labels(*consumer).set(pending)
+            self.metrics.ack_pending.labels(*consumer).set(self.standings.facts[consumer].num_ack_pending)
 
 
 def _drop_reply(event: Said | Event, nowhere: Collection[str]) -> Said | Event:

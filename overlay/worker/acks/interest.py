@@ -21,11 +21,12 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin
 from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
+from overlay.consumer.info import Facts
 from overlay.consumer.table import ASLEEP
 from overlay.deliver.outbox import Outlet
 from overlay.deliver.state import ConsumerId
 from overlay.desk.footprints import Footprints
-from overlay.desk.seat import Seat, needs_machine
+from overlay.desk.seat import needs_machine
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
 from overlay.source.span import find_records_end
@@ -53,11 +54,13 @@ def follows_readers(config: ConsumerConfig) -> bool:
 
 @dataclass(slots=True)
 class Readers:
-    """The reader groups of a session's consumers. `seats`: of those that have a machine."""
+    """The reader groups of a session's consumers that have a machine. `outlets`: None for a consumer that pulls. `facts`: what
+    each machine was after the last step of the desk."""
 
     client: AIOKafkaClient
     admin: Admin
-    seats: Mapping[ConsumerId, Seat]
+    outlets: Mapping[ConsumerId, Outlet | None]
+    facts: Mapping[ConsumerId, Facts]
     order: Order
     _footprints: dict[ConsumerId, Footprints] = field(default_factory=dict)
     _bound: dict[ConsumerId, bool] = field(default_factory=dict)
@@ -68,13 +71,11 @@ class Readers:
 
     async def open(self) -> None:
         """Wake those who need no reader, and find out where the outputs end."""
-        for consumer, seat in self._followed():
-            machine, outlet = seat.machine, seat.outlet
-            assert outlet is not None
-            read, given = machine.window.read_up_to, machine.window.delivered.consumer
+        for consumer, facts, outlet in self._list_followed():
+            read, given = facts.read_up_to, facts.delivered.consumer
             ends = await self._find_ends(outlet) if given > read else {}
             self._footprints[consumer] = Footprints(ends, read, given)
-            if not machine.config.inactive_threshold:
+            if not facts.config.inactive_threshold:
                 self.order(consumer, Bound())
 
     async def _find_ends(self, outlet: Outlet) -> dict[int, int]:
@@ -103,22 +104,26 @@ class Readers:
             except OverlayError as error:
                 log.warning("reader groups cannot be looked at", reason=str(error))
 
-    def _followed(self) -> Iterable[tuple[ConsumerId, Seat]]:
-        return [(consumer, seat) for consumer, seat in self.seats.items() if follows_readers(seat.machine.config)]
+    def _list_followed(self) -> list[tuple[ConsumerId, Facts, Outlet]]:
+        return [
+            (consumer, facts, outlet)
+            for consumer, facts in self.facts.items()
+            if follows_readers(facts.config) and (outlet := self.outlets[consumer]) is not None
+        ]
 
     async def _look(self) -> None:
         """Tell those whose deliveries wait for their readers how far these are."""
         waiting: dict[str, list[tuple[ConsumerId, Outlet]]] = {}
-        for consumer, seat in self._followed():
-            if seat.outlet is not None and seat.machine.window.awaits_reader:
-                waiting.setdefault(reader_group(seat.machine.config), []).append((consumer, seat.outlet))
+        for consumer, facts, outlet in self._list_followed():
+            if facts.awaits_reader:
+                waiting.setdefault(reader_group(facts.config), []).append((consumer, outlet))
         denied: dict[str, str] = {}
         for groups in _cut(list(waiting)):
             committed = await self.admin.find_committed(groups, denied=denied)
             for group, offsets in committed.items():
                 for consumer, outlet in waiting[group]:
                     read = self._footprints[consumer].find_read(offsets.get(outlet.topic, {}))
-                    if read > self.seats[consumer].machine.window.read_up_to:
+                    if read > self.facts[consumer].read_up_to:
                         self.order(consumer, Read(read))
         for group in denied.keys() - self._denied.keys():
             log.warning("ack_wait never begins for deliveries to this group", group=group, reason=denied[group])
@@ -126,7 +131,7 @@ class Readers:
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
         """Whose group is asked for its members: those who are to go when there are none, or all who have one."""
-        pushing = {c: seat.machine.config for c, seat in self.seats.items() if seat.outlet is not None}
+        pushing = {c: facts.config for c, facts in self.facts.items() if self.outlets[c] is not None}
         return {c: config for c, config in pushing.items() if everyone or config.inactive_threshold}
 
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
@@ -141,7 +146,7 @@ class Readers:
         for consumer, config in watched.items():
             is_bound = groups[consumer] in denied or members[groups[consumer]] > 0
             self._bound[consumer] = is_bound
-            is_asleep = self.seats[consumer].machine.state in ASLEEP
+            is_asleep = self.facts[consumer].state in ASLEEP
             # a machine that runs may be given another inactive_threshold, or lose it
             is_to_sleep = not is_bound and bool(config.inactive_threshold)
             if config.interest is Interest.GROUP and is_to_sleep != is_asleep:

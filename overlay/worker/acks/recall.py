@@ -3,6 +3,9 @@
 The wanted offsets are read in stretches, several under way at once; neighbours with a small gap between them are one stretch,
 since a gap that is read costs less than another fetch. One feed reads all of them, on connections of its own: behind a fetch
 that waits for new records each would take half a second. What the log does not hold any more is told apart from what it holds.
+
+Records are decoded in the thread of the desk, which has nothing to do meanwhile. The event loop's default threads are shared
+with whatever else the process waits for, and may all be busy for seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from overlay.config.stream import StreamConfig
 from overlay.desk.piece import Piece, keep
 from overlay.index.ledger import Ledger
 from overlay.index.ragged import Ints
+from overlay.jobs import Jobs
 from overlay.match import Addressed, Addressing
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Source
 from overlay.source.span import read_span
-from overlay.waits import finish_in_thread
+from overlay.waits import run_all
 
 NEAR = 500
 """Offsets between two wanted ones that are rather read than left out."""
@@ -59,8 +63,8 @@ class Recall:
     streams: Mapping[str, StreamConfig]
     locates: Mapping[str, Locate]
 
-    async def read(self, wanted: Mapping[str, Ints]) -> Recalled:
-        """Find these stream sequences. Raises SourceChanged, SourceUnavailable."""
+    async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
+        """Find these stream sequences; `jobs` decodes. Raises SourceChanged, SourceUnavailable."""
         recalled = Recalled()
         if not wanted:
             return recalled
@@ -70,7 +74,7 @@ class Recall:
                 pieces = [
                     piece
                     for source, own, offsets in self.locates[stream](sequences)
-                    for piece in await self._read(feed, stream, source, own, offsets)
+                    for piece in await self._read(feed, jobs, stream, source, own, offsets)
                 ]
                 recalled.pieces += ((stream, piece) for piece in pieces)
                 missing = np.setdiff1d(sequences, np.concatenate([_NONE, *(piece.sequences for piece in pieces)]))
@@ -80,38 +84,39 @@ class Recall:
             await feed.close()
         return recalled
 
-    async def _read(self, feed: Feed, stream: str, source: Source, sequences: Ints, offsets: Ints) -> list[Piece]:
+    async def _read(
+        self, feed: Feed, jobs: Jobs, stream: str, source: Source, sequences: Ints, offsets: Ints
+    ) -> list[Piece]:
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
         sequences, offsets = sequences[there], offsets[there]
         cuts = np.flatnonzero(np.diff(offsets) > NEAR) + 1
         stretches = [part for part in np.split(np.arange(offsets.size), cuts) if part.size]
         config, gate = self.streams[stream], asyncio.Semaphore(AT_ONCE)
-        addressing = _Decoding(Addressing(config.subject.rule, config.patterns), source)
+        decoding = _Decoding(Addressing(config.subject.rule, config.patterns), source, jobs)
 
         async def read(part: Ints) -> list[Piece]:
             async with gate:
-                return await self._read_stretch(feed, addressing, sequences[part], offsets[part])
+                return await self._read_stretch(feed, decoding, sequences[part], offsets[part])
 
-        return [piece for pieces in await asyncio.gather(*map(read, stretches)) for piece in pieces]
+        return [piece for pieces in await run_all(map(read, stretches)) for piece in pieces]
 
     async def _read_stretch(self, feed: Feed, decoding: _Decoding, sequences: Ints, offsets: Ints) -> list[Piece]:
         pieces: list[Piece] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
         async for fetched in read_span(self.client, *decoding.source, first, end, size=size, feed=feed):
-            async with decoding.turn:
-                pieces += await finish_in_thread(decoding.pick, fetched, sequences, offsets)
+            pieces += await decoding.jobs.run(decoding.pick, fetched, sequences, offsets)
         return pieces
 
 
 @dataclass(slots=True)
 class _Decoding:
-    """Of one partition, for one stretch at a time: `turn`."""
+    """Of one partition. `jobs` runs one job at a time, so the stretches share the buffers of `addressing`."""
 
     addressing: Addressing
     source: Source
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    jobs: Jobs
 
     def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[Piece]:
         """The wanted records of a fetch."""

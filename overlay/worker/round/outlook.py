@@ -68,7 +68,8 @@ class _Behind(NamedTuple):
 
 @dataclass(slots=True)
 class Outlook:
-    """`compacted`: topics that lose records out of their midst. Not for two threads at once, but for `find`."""
+    """`compacted`: topics that lose records out of their midst. Not for two threads at once. `find` and `publish` belong
+    to the thread that hands in rounds, the rest to the one that works on them."""
 
     streams: Mapping[str, StreamConfig]
     indexes: Mapping[str, Index]
@@ -76,7 +77,9 @@ class Outlook:
     _backlogs: dict[Place, dict[ConsumerId, Backlog]] = field(default_factory=dict)
     """Of consumers that are behind the end of the index."""
     _sights: dict[tuple[ConsumerId, Source], Sight] = field(default_factory=dict)
-    """Of these consumers, what they had ahead of them when they last wanted something."""
+    """Of these consumers, what they had ahead of them when they last wanted something, up to the last round that is over."""
+    _news: dict[tuple[ConsumerId, Source], Sight | None] = field(default_factory=dict)
+    """What the round that is under way has to say of that; None where it is not known any more."""
     _reached: dict[tuple[str, int, Source], int] = field(default_factory=dict)
     """In this round, by stream, convoy and partition."""
     _told: dict[ConsumerId, int] = field(default_factory=dict)
@@ -92,8 +95,17 @@ class Outlook:
         if chunks is None and (passed := self._backlogs.get(place)):
             for reader in task.readers:
                 passed.pop(reader.id, None)
-                self._sights.pop((reader.id, task.source), None)
+                self._news[reader.id, task.source] = None
         return View(self, task, chunks, self._backlogs.setdefault(place, {}))
+
+    def publish(self) -> None:
+        """Have `find` tell what the last round has seen. Call when the tracks have been moved to where that round came."""
+        for key, sight in self._news.items():
+            if sight is None:
+                self._sights.pop(key, None)
+            else:
+                self._sights[key] = sight
+        self._news.clear()
 
     def find(self, consumer: ConsumerId, source: Source) -> Sight | None:
         """What a consumer that is behind had ahead of it when it last wanted something; None when that is not known."""
@@ -187,7 +199,7 @@ class View:
             else:
                 sight = Sight(0, is_end, fetched.stable_end)
             if self._chunks is not None or only is not None:
-                self._outlook._sights[reader.id, self._task.source] = sight
+                self._outlook._news[reader.id, self._task.source] = sight
             if behind:
                 aside = self._outlook._look_aside(self._task.stream, reader, behind)
                 sight = Sight(sight.count + aside.count, sight.is_exact and aside.is_exact, sight.end)

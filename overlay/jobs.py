@@ -1,0 +1,82 @@
+"""A thread that runs the jobs of one session, and for which the event loop never stands still.
+
+`with ThreadPoolExecutor(...)` in a coroutine joins the thread on the event loop when the block ends. If an error ends the block
+while a job runs, then nothing else runs in the process until that job has returned: no fetch, no commit, no heartbeat and no
+HTTP request of any other shard. `Jobs` waits for the thread by awaiting it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+class Jobs:
+    """One thread, for the length of an `async with` block. Jobs run one at a time, in the order in which they were handed in.
+
+    async with Jobs("pipeline") as jobs:
+        outcome = await jobs.run(pipeline.run, tasks, now)
+
+    The end of the block cancels the jobs that have not begun, and waits for the one that runs. It obeys a cancellation only
+    after that. So when the block has ended, no job uses what the block owns.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name`: of the thread."""
+        self._executor = ThreadPoolExecutor(1, name)
+        self._jobs: set[Future[Any]] = set()
+
+    async def run(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        """Return what `function(*args, **kwargs)` returns in the thread. Raises what it raises.
+
+        If the caller is cancelled, it stops waiting at once. A job that has begun runs to its end all the same.
+        """
+        job = self._executor.submit(partial(function, *args, **kwargs))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        return await asyncio.wrap_future(job)
+
+    async def __aenter__(self) -> Jobs:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        running = [asyncio.wrap_future(job) for job in list(self._jobs) if not job.done()]
+        cancelled: asyncio.CancelledError | None = None
+        while any(not job.done() for job in running):
+            try:
+                await asyncio.wait(running)
+            except asyncio.CancelledError as asked:  # obeyed below: the job comes first
+                cancelled = asked
+        for job in running:
+            if not job.cancelled():
+                job.exception()  # looked at: the caller of `run` has given up on it
+        if cancelled is not None:
+            raise cancelled
+
+
+def run_apart(function: Callable[[], Result], name: str) -> Future[Result]:
+    """Run a function in a daemon thread made for it, and return its future. For what is rare and may take long."""
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # from now on nobody can cancel it
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - raised again by those who wait
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

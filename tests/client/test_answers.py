@@ -1,0 +1,41 @@
+"""Answers to acks while their client closes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from overlay.client.answers import Answers, Waiting
+from overlay.errors import SourceUnavailable
+from tests.client.deliveries import DEADLINE_S
+from tests.support.kafka import NewTopicFixture
+
+
+class Gated(Answers):
+    """Waits at a gate before it registers anything."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__({"bootstrap.servers": bootstrap}, topic)
+        self.is_there, self.gate = threading.Event(), threading.Event()
+
+    def make_waiting(self) -> Waiting:
+        self.is_there.set()
+        self.gate.wait(DEADLINE_S)
+        return super().make_waiting()
+
+
+def test_an_ack_during_close_hears_of_it(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """It does not wait for its timeout with a listener that has ended."""
+    answers = Gated(bootstrap, new_topic())
+    with ThreadPoolExecutor(2) as threads:
+        expecting = threads.submit(answers.expect)
+        assert answers.is_there.wait(DEADLINE_S)
+        closing = threads.submit(answers.close)
+        with pytest.raises(TimeoutError):
+            closing.result(1)  # it waits for the one that is about to register
+        answers.gate.set()
+        with expecting.result(DEADLINE_S) as waiting, pytest.raises(SourceUnavailable, match="closed"):
+            waiting.wait(DEADLINE_S)
+        closing.result(DEADLINE_S)
