@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +26,9 @@ from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.groups import Found, Group, Groups
 from overlay.protocol import Code, ListOffsetsRequest, Unsupported, describe_code
+from overlay.topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
+
+__all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled", "connect", "new_topic"]
 
 DEADLINE_S = 15.0
 LEADER_S = 5.0
@@ -50,66 +52,6 @@ _UNLED = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.NOT_COORDINATOR,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to be created."""
-
-    name: str
-    partitions: int
-    replication: int
-    config: Mapping[str, str]
-
-
-def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
-    return NewTopic(name, partitions, replication, dict(config))
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetSpec:
-    """Which offset of a partition is asked for: a timestamp in ms since 1970, or a negative number with a meaning."""
-
-    timestamp: int
-
-    @classmethod
-    def earliest(cls) -> OffsetSpec:
-        return cls(-2)
-
-    @classmethod
-    def latest(cls) -> OffsetSpec:
-        return cls(-1)
-
-    @classmethod
-    def max_timestamp(cls) -> OffsetSpec:
-        """The record with the newest timestamp."""
-        return cls(-3)
-
-    @classmethod
-    def for_timestamp(cls, ms: int) -> OffsetSpec:
-        """The first record at or after a time."""
-        return cls(ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """The copies of one partition: how many there should be, how many are in sync, and whether one of them leads."""
-
-    assigned: int
-    in_sync: int
-    has_leader: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as it stands. `identity` is Kafka's topic id, which a recreated topic does not keep."""
-
-    name: str
-    identity: str
-    partitions: int
-    config: Mapping[str, str]
-    replicas: tuple[Replicas, ...] = ()
-    """By partition."""
 
 
 class Admin:
@@ -268,7 +210,7 @@ class Admin:
         codes: dict[tuple[str, int], int] = {}
         await self._brokers.ask_each(wanted, lambda sources, _: self._find_leaders(sources, codes), ask)
         for topic, partition in wanted:
-            if code := codes[topic, partition]:
+            if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
                 raise _judge(f"{topic}-{partition}", "Describe", code)
 
     async def _find_leaders(
@@ -390,7 +332,7 @@ class Admin:
 
         async with self._in_time(f"{topic}-{partition}"):
             await self._brokers.ask_each([(topic, partition)], lambda s, _: self._find_leaders(s, codes), ask)
-        if code := codes[topic, partition]:
+        if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
             raise _judge(f"{topic}-{partition}", "Delete", code)
 
 
@@ -407,12 +349,6 @@ async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClien
 
 class Unled(SourceUnavailable):
     """A partition or a group has no leader at the moment, as right after its topic was created."""
-
-
-def count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """The copies of each partition, from a topic's metadata."""
-    ordered = sorted(partitions, key=lambda found: found[1])
-    return tuple(Replicas(len(replicas), len(isr), leader >= 0) for _, _, leader, _, replicas, isr, *_ in ordered)
 
 
 def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:

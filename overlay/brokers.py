@@ -163,38 +163,44 @@ class Brokers:
         if node not in self._nodes:
             return items
         asking = asyncio.create_task(ask(self._nodes[node], items))
+        looking: asyncio.Future[Mapping[T, int]] | None = None
         try:
             while not (await asyncio.wait({asking}, timeout=LOOK_S))[0]:
-                if await locate(items, True) != dict.fromkeys(items, node):
+                looking = asyncio.ensure_future(locate(items, True))
+                await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done() and looking.result() != dict.fromkeys(items, node):
                     return items
             await asking
         except Lost:
             return items
         finally:
-            await _cancel([asking])
+            await _cancel([asking] if looking is None else [asking, looking])
         return []
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
         """Return a broker's answers to requests, which are sent at once. Raises Lost, Unsupported."""
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
-            connection = self._take(address)
+            idle = self._idle.setdefault(address, [])
+            connection = self._take(idle)
+            is_usable = False
             try:
                 connection = connection or await self._open(address)
                 answers = await asyncio.gather(*[connection.send(request) for request in requests])
+                is_usable, self.failure = True, ""
             except Unsupported:  # nothing was sent
-                self._keep(address, connection)
-                connection = None
+                is_usable = True
                 raise
             except (OSError, KafkaError) as error:
                 self.failure = f"{address[0]}:{address[1]}: {error or type(error).__name__}"
                 raise Lost(self.failure) from error
-            else:
-                self._keep(address, connection)
-                connection, self.failure = None, ""
-                return answers
             finally:
-                if connection is not None:
+                if connection is not None and is_usable and self._idle.get(address) is idle:
+                    idle.append(connection)
+                elif (
+                    connection is not None
+                ):  # a late answer would be taken for the next one; or we were closed meanwhile
                     self._hang_up(connection)
+            return answers
 
     def _prepare(self) -> None:
         if not self._settings:
@@ -202,18 +208,13 @@ class Brokers:
             self._bootstrap = [(host, port) for host, port, _ in collect_hosts(settings.pop("bootstrap_servers"))]
             self._settings = settings
 
-    def _take(self, address: Address) -> AIOKafkaConnection | None:
-        idle = self._idle.get(address, [])
+    def _take(self, idle: list[AIOKafkaConnection]) -> AIOKafkaConnection | None:
         while idle:
             connection = idle.pop()
             if connection.connected():
                 return connection
             self._hang_up(connection)
         return None
-
-    def _keep(self, address: Address, connection: AIOKafkaConnection | None) -> None:
-        if connection is not None:
-            self._idle.setdefault(address, []).append(connection)
 
     async def _open(self, address: Address) -> AIOKafkaConnection:
         self._prepare()
@@ -238,7 +239,7 @@ async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await _cancel(tasks)
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait for their end. What they raise is not wanted any more."""
     ending = list(tasks)
     for task in ending:

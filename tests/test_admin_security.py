@@ -18,6 +18,7 @@ from overlay.local import Broker, start
 from tests.support.kafka import make_topic
 from tests.support.security import USER, Security, add_scram_user, make_security
 from tests.test_admin import commit
+from tests.test_admin_contract import join
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -56,6 +57,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             (ResourceType.TOPIC, "seen", "DESCRIBE_CONFIGS"),
             (ResourceType.TOPIC, "bare", "DESCRIBE"),
             (ResourceType.GROUP, "seen-group", "DESCRIBE"),
+            (ResourceType.GROUP, "mixed-group", "DESCRIBE"),
         ]
         for future in administrator.create_acls([_allow(*grant) for grant in grants]).values():
             future.result(20)
@@ -98,6 +100,15 @@ async def test_what_may_not_be_looked_at(guarded: Guarded) -> None:
                 await question
         refused = await admin.create_topics([new_topic("unwanted", 1, 1, {})])
         assert refused["unwanted"].startswith("topic unwanted cannot be created: ")
+
+
+async def test_a_new_protocol_group_on_a_topic_that_may_not_be_seen(guarded: Guarded) -> None:
+    """The broker then hides the members; taken for none, their consumer could be removed."""
+    async with Admin(guarded.settings()) as admin:
+        with join(guarded.broker.bootstrap, "mixed-group", "hidden", "consumer", 1):
+            denied: dict[str, str] = {}
+            assert await admin.count_members_of(["mixed-group", "seen-group"], denied=denied) == {"seen-group": 0}
+            assert denied["mixed-group"].startswith("group mixed-group: Kafka does not allow Describe")
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
