@@ -12,9 +12,8 @@ from bench.errors import PeerUnavailable
 from bench.meters import STREAMS, Meters
 from bench.peers.confluent_scan import open_consumer
 from bench.service import run_service, write_files
-from overlay.admin import Admin
+from overlay.admin import connect
 from overlay.config import Loaded, load
-from overlay.connection import open_client
 from overlay.source.index import Index, index_topic
 from overlay.waits import comes_true
 
@@ -59,14 +58,10 @@ def read_index(loaded: Loaded, stream: str) -> Index:
 
     async def read() -> Index:
         topic, index = index_topic(loaded.service.topics.prefix, stream), Index(loaded.streams[stream])
-        client = await open_client(loaded.service.kafka)
-        try:
-            admin = Admin(loaded.service.kafka)
+        async with connect(loaded.service.kafka) as (admin, client):
             if await admin.find_topics([topic], with_config=False):
                 index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
                 await index.read(client, topic, end)
-        finally:
-            await client.close()
         return index
 
     return asyncio.run(read())

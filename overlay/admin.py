@@ -1,118 +1,98 @@
-"""Questions and orders to Kafka's admin side, through confluent-kafka, off the event loop."""
+"""Questions and orders to Kafka's admin side, through aiokafka's connections.
+
+confluent-kafka's admin client must not be used for groups: when a coordinator's connection breaks under such a request,
+librdkafka may end the process (its issues 3663 and 4605).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
 )
-from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
-from overlay.connection import Properties, make_admin_client
+from overlay.brokers import Address, Brokers
+from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.groups import Found, Group, Groups
+from overlay.protocol import Code, ListOffsetsRequest, Unsupported, describe_code
+from overlay.topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
+
+__all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled", "connect", "new_topic"]
 
 DEADLINE_S = 15.0
-# most questions go to the broker that was the controller when the client last looked; where that one has died they would
-# wait for it until the next look, by default five minutes later
-REFRESH_MS = "3000"
+LEADER_S = 5.0
+PAUSE_S = 0.05
+TOPIC = 2
+"""The type of a topic in requests for configurations."""
 
 # creations that Kafka had no say in yet
-_PASSING = (
-    RdKafkaError._TIMED_OUT,
-    RdKafkaError._TRANSPORT,
-    RdKafkaError._ALL_BROKERS_DOWN,
-    RdKafkaError.REQUEST_TIMED_OUT,
-    RdKafkaError.NOT_CONTROLLER,
-)
-_REFUSED = (
-    RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
-    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    RdKafkaError.GROUP_AUTHORIZATION_FAILED,
-)
+_PASSING = (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
+_REFUSED = (Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 _UNLED = (
-    RdKafkaError.NOT_LEADER_FOR_PARTITION,
-    RdKafkaError.LEADER_NOT_AVAILABLE,
-    # the client has heard of the last election, and the broker that it asks has not
-    RdKafkaError.UNKNOWN_LEADER_EPOCH,
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.LEADER_NOT_AVAILABLE,
+    # right after an election a leader may not know yet which offsets are committed
+    Code.OFFSET_NOT_AVAILABLE,
+    # metadata is of the last election, and the broker that is asked has not heard of it, or the other way round
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
     # groups live in partitions as well, and the first question for one makes their topic
-    RdKafkaError.COORDINATOR_NOT_AVAILABLE,
-    RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    RdKafkaError.NOT_COORDINATOR,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.NOT_COORDINATOR,
 )
-LEADER_S = 5.0
-
-
-def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
-    return NewTopic(name, partitions, replication, config=dict(config))
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """The copies of one partition: how many there should be, how many are in sync, and whether one of them leads."""
-
-    assigned: int
-    in_sync: int
-    has_leader: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as it stands. `identity` is Kafka's topic id, which a recreated topic does not keep."""
-
-    name: str
-    identity: str
-    partitions: int
-    config: Mapping[str, str]
-    replicas: tuple[Replicas, ...] = ()
-    """By partition."""
-
-
-def count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """The copies of each partition, from confluent-kafka's description of a topic."""
-
-    def is_led(found: Any) -> bool:
-        return found.leader is not None and found.leader.id >= 0
-
-    return tuple(Replicas(len(found.replicas), len(found.isr), is_led(found)) for found in partitions)
-
-
-def get_answer(future: Future[Any]) -> Any:
-    """What came of an admin call. Raises KafkaException, also when nothing came in time.
-
-    The client gives up by itself after DEADLINE_S, but not while it waits for a broker that has died.
-    """
-    try:
-        return future.result(DEADLINE_S)
-    except TimeoutError as error:
-        raise KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT)) from error
 
 
 class Admin:
-    """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time."""
+    """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time.
+
+    Connections open with the first question, in the running loop; `close` closes them, and so does `async with`.
+    """
 
     def __init__(self, kafka: Properties) -> None:
-        self._client = make_admin_client(kafka, **{"topic.metadata.refresh.interval.ms": REFRESH_MS})
+        self._brokers = Brokers(kafka)
+        self._groups = Groups(self._brokers)
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. A later question opens new ones."""
+        await self._brokers.close()
+
+    @asynccontextmanager
+    async def _in_time(self, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                yield
+        except TimeoutError as error:
+            reason = f": {self._brokers.failure}" if self._brokers.failure else ""
+            raise SourceUnavailable(f"{what}: Kafka did not answer within {DEADLINE_S:g} s{reason}") from error
+        except Unsupported as error:
+            raise SourceUnavailable(
+                f"{what}: the broker does not know a request that the overlay needs; Kafka 2.8 is the oldest that does: {error}"
+            ) from error
 
     async def find_cluster(self) -> str:
         """The id that Kafka gave the cluster when it was made."""
-        return await asyncio.to_thread(self._find_cluster)
-
-    def _find_cluster(self) -> str:
-        try:
-            return str(get_answer(self._client.describe_cluster(request_timeout=DEADLINE_S)).cluster_id)
-        except KafkaException as error:
-            raise _judge("the cluster", "Describe", error) from error
+        async with self._in_time("the cluster"):
+            return str((await self._brokers.find_topics(())).cluster_id)
 
     async def find_topics(
         self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
@@ -121,42 +101,32 @@ class Admin:
 
         `denied` takes the topics that we may not look at, and why; without it CredentialsRefused is raised for the first.
         """
-        return await asyncio.to_thread(self._find_topics, sorted(set(names)), with_config, denied)
-
-    def _find_topics(self, names: list[str], with_config: bool, denied: dict[str, str] | None) -> dict[str, TopicFacts]:
-        if not names:
+        wanted = sorted(set(names))
+        if not wanted:
             return {}
-        found: dict[str, tuple[str, tuple[Replicas, ...]]] = {}
-        futures = self._client.describe_topics(TopicCollection(names), request_timeout=DEADLINE_S)
-        for name, future in futures.items():
-            try:
-                topic = get_answer(future)
-                found[name] = (str(topic.topic_id), count_replicas(topic.partitions))
-            except KafkaException as error:
-                if error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                judged = _judge(f"topic {name}", "Describe", error)
-                if denied is None or not isinstance(judged, CredentialsRefused):
-                    raise judged from error
-                denied[name] = str(judged)
-        configs = self._read_configs(list(found)) if with_config else {}
+        async with self._in_time(f"topics {_list(wanted)}"):
+            found: dict[str, tuple[str, tuple[Replicas, ...]]] = {}
+            for code, name, identity, _, partitions, *_ in (await self._brokers.find_topics(wanted)).topics:
+                if code == Code.NONE:
+                    found[name] = identity, count_replicas(partitions)
+                elif code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    _refuse(name, _judge(f"topic {name}", "Describe", code), denied)
+            configs = await self._read_configs(list(found)) if with_config else {}
         return {
             name: TopicFacts(name, identity, len(replicas), configs.get(name, {}), replicas)
-            for name, (identity, replicas) in found.items()
+            for name, (identity, replicas) in sorted(found.items())
         }
 
-    def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        if not resources:
+    async def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        if not names:
             return {}
         configs: dict[str, dict[str, str]] = {}
-        for resource, future in self._client.describe_configs(resources, request_timeout=DEADLINE_S).items():
-            try:
-                configs[resource.name] = {key: entry.value for key, entry in get_answer(future).items()}
-            except KafkaException as error:
-                if error.args[0].code() != RdKafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise _judge(f"topic {resource.name}", "DescribeConfigs", error) from error
-                configs[resource.name] = {}  # what it would say has defaults
+        (answer,) = await self._brokers.ask_any([DescribeConfigsRequest([(TOPIC, name, None) for name in names])])
+        for code, message, _, name, entries, *_ in answer.resources:
+            if code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED):
+                raise _judge(f"topic {name}", "DescribeConfigs", code, message)
+            # what it would say has defaults, where we may not look
+            configs[name] = {key: value for key, value, *_ in entries or ()}
         return configs
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
@@ -164,29 +134,37 @@ class Admin:
 
         Returns why for each that Kafka refused. Topics come from `new_topic`.
         """
-        wanted = {topic.topic: topic for topic in topics}
-        refused = await asyncio.to_thread(self._create_topics, wanted) if wanted else {}
+        wanted = {topic.name: topic for topic in topics}
+        refused = await self._create_topics(wanted) if wanted else {}
         await self.await_topics(wanted.keys() - refused.keys())
         return refused
 
-    def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
+    async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
+        made: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]
         refused: dict[str, str] = {}
-        options = {"operation_timeout": DEADLINE_S, "request_timeout": DEADLINE_S}
-        for name, future in self._client.create_topics(list(wanted.values()), **options).items():
-            try:
-                get_answer(future)
-            except KafkaException as error:
-                if error.args[0].code() in _PASSING:
-                    raise _judge(f"topic {name}", "Create", error) from error
-                if error.args[0].code() != RdKafkaError.TOPIC_ALREADY_EXISTS:
-                    refused[name] = f"topic {name} cannot be created: {error.args[0].str()}"
+        async with self._in_time(f"topics {_list(wanted)}"):
+            answers = await self._order(CreateTopicsRequest(made, int(DEADLINE_S * 1000), False))
+        for name, code, message, *_ in answers.topic_errors:
+            if code in _PASSING:
+                raise _judge(f"topic {name}", "Create", code, message)
+            if code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                refused[name] = f"topic {name} cannot be created: {message or describe_code(code)}"
         return refused
+
+    async def _order(self, request: Any) -> Any:
+        """Give an order to the controller, and to the next one if it has moved."""
+        while True:
+            answer = await self._brokers.ask_controller(request)
+            results = answer.topic_errors if isinstance(request, CreateTopicsRequest) else answer.topic_error_codes
+            if all(code != Code.NOT_CONTROLLER for _, code, *_ in results):
+                return answer
+            await asyncio.sleep(PAUSE_S)
 
     async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
         wanted = set(names)
         incomplete = retry_if_result(lambda topics: bool(wanted - topics.keys()))
-        asking = AsyncRetrying(retry=incomplete, wait=wait_fixed(0.05), stop=stop_after_delay(DEADLINE_S))
+        asking = AsyncRetrying(retry=incomplete, wait=wait_fixed(PAUSE_S), stop=stop_after_delay(DEADLINE_S))
         try:
             found: dict[str, TopicFacts] = await asking(self.find_topics, wanted)
         except RetryError as error:
@@ -202,26 +180,55 @@ class Admin:
 
         The latest is the last stable offset, or with `committed=False` the high watermark.
         """
-        found: dict[tuple[str, int], int] = await _await_leaders()(
-            asyncio.to_thread, self._find_offsets, list(sources), spec, committed
-        )
-        return found
+        wanted = list(dict.fromkeys(sources))
+        found: dict[tuple[str, int], int] = {}
 
-    def _find_offsets(
-        self, sources: list[tuple[str, int]], spec: OffsetSpec, committed: bool
+        async def ask() -> None:
+            async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
+                await self._find_offsets([source for source in wanted if source not in found], spec, committed, found)
+
+        if wanted:
+            await self._await_leaders()(ask)
+        return {source: found[source] for source in wanted}
+
+    async def _find_offsets(
+        self,
+        wanted: Collection[tuple[str, int]],
+        spec: OffsetSpec,
+        committed: bool,
+        found: dict[tuple[str, int], int],
+    ) -> None:
+        async def ask(address: Address, sources: list[tuple[str, int]]) -> None:
+            request = ListOffsetsRequest(_by_topic(sources), spec.timestamp, committed=committed)
+            (answer,) = await self._brokers.send(address, [request])
+            for topic, partitions, _ in answer.topics:
+                for partition, code, _, offset, *_ in partitions:
+                    codes[topic, partition] = code
+                    if code == Code.NONE:
+                        found[topic, partition] = offset
+
+        codes: dict[tuple[str, int], int] = {}
+        await self._brokers.ask_each(wanted, lambda sources, _: self._find_leaders(sources, codes), ask)
+        for topic, partition in wanted:
+            if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
+                raise _judge(f"{topic}-{partition}", "Describe", code)
+
+    async def _find_leaders(
+        self, sources: Iterable[tuple[str, int]], codes: dict[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        asked = {TopicPartition(topic, partition): spec for topic, partition in sources}
-        if not asked:
-            return {}
-        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        offsets: dict[tuple[str, int], int] = {}
-        answers = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=DEADLINE_S)
-        for tp, future in answers.items():
-            try:
-                offsets[tp.topic, tp.partition] = get_answer(future).offset
-            except KafkaException as error:
-                raise _judge(f"{tp.topic}-{tp.partition}", "Describe", error) from error
-        return offsets
+        """Return the node that leads each partition. `codes` takes why, for partitions without one."""
+        wanted = _by_topic(sources)
+        leaders: dict[tuple[str, int], int] = {}
+        for code, topic, _, _, partitions, *_ in (await self._brokers.find_topics(wanted)).topics:
+            at = {partition: leader for _, partition, leader, *_ in partitions}
+            for partition in wanted[topic]:
+                if code or partition not in at:
+                    codes[topic, partition] = code or Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif at[partition] < 0:
+                    codes[topic, partition] = Code.LEADER_NOT_AVAILABLE
+                else:
+                    leaders[topic, partition] = at[partition]
+        return leaders
 
     async def find_bounds(
         self, sources: Iterable[tuple[str, int]], *, committed: bool = True
@@ -238,25 +245,21 @@ class Admin:
 
     async def count_members_of(self, groups: Iterable[str], *, denied: dict[str, str] | None = None) -> dict[str, int]:
         """The same of several groups, in one request. `denied`: as with `find_topics`."""
-        found: dict[str, int] = await _await_leaders()(asyncio.to_thread, self._count_members, list(groups), denied)
-        return found
+        found = await self.describe_groups(groups, denied=denied)
+        return {name: len(group.members) for name, group in found.items()}
 
-    def _count_members(self, groups: list[str], denied: dict[str, str] | None) -> dict[str, int]:
-        if not groups:
-            return {}
-        found: dict[str, int] = {}
-        for group, future in self._client.describe_consumer_groups(groups, request_timeout=DEADLINE_S).items():
-            try:
-                found[group] = len(get_answer(future).members)
-            except KafkaException as error:
-                judged = _judge(f"group {group}", "Describe", error)
-                if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
-                    found[group] = 0
-                elif denied is not None and isinstance(judged, CredentialsRefused):
-                    denied[group] = str(judged)
-                else:
-                    raise judged from error
-        return found
+    async def describe_groups(
+        self, groups: Iterable[str], *, denied: dict[str, str] | None = None, operations: bool = False
+    ) -> dict[str, Group]:
+        """Return each group's members, none for a group that Kafka does not know. `operations`: ask which of them are allowed
+        to this user. `denied`: as with `find_topics`."""
+        found: Found[Group] = Found()
+
+        async def ask(names: Collection[str]) -> None:
+            await self._groups.describe(names, found, operations=operations)
+
+        await self._ask_groups(groups, found, ask, denied)
+        return found.answers
 
     async def find_committed(
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None
@@ -265,82 +268,113 @@ class Admin:
 
         Kafka is asked for all groups at once. `denied` takes those that we may not look at, as with `find_topics`.
         """
-        found: dict[str, dict[str, dict[int, int]]] = {}
-        wanted = sorted(set(groups))
+        found: Found[dict[str, dict[int, int]]] = Found()
 
-        def ask() -> None:
-            self._find_committed([group for group in wanted if group not in found], found, denied)
+        async def ask(names: Collection[str]) -> None:
+            await self._groups.find_committed(names, found)
 
-        await _await_leaders()(asyncio.to_thread, ask)
-        return found
+        await self._ask_groups(groups, found, ask, denied)
+        return found.answers
 
-    def _find_committed(
-        self, groups: list[str], found: dict[str, dict[str, dict[int, int]]], denied: dict[str, str] | None
+    async def _ask_groups(
+        self, groups: Iterable[str], found: Found[Any], ask: Any, denied: dict[str, str] | None
     ) -> None:
-        # the client takes one group a call; all calls are under way before the first answer is waited for
-        asked = [(group, [ConsumerGroupTopicPartitions(group)]) for group in groups]
-        calls = [
-            (group, self._client.list_consumer_group_offsets(request, request_timeout=DEADLINE_S)[group])
-            for group, request in asked
-        ]
-        first: OverlayError | None = None
-        for group, future in calls:
-            try:
-                by_topic: dict[str, dict[int, int]] = {}
-                for tp in get_answer(future).topic_partitions:
-                    if tp.offset >= 0:
-                        by_topic.setdefault(tp.topic, {})[tp.partition] = tp.offset
-                found[group] = by_topic
-            except KafkaException as error:
-                judged = _judge(f"group {group}", "Describe", error)
-                if error.args[0].code() == RdKafkaError.GROUP_ID_NOT_FOUND:
-                    found[group] = {}
-                elif denied is not None and isinstance(judged, CredentialsRefused):
-                    denied[group] = str(judged)
+        """Ask about groups until `found` has an answer for each, or the refusal of it."""
+        wanted = sorted(set(groups))
+        refused: dict[str, str] = {}
+
+        async def ask_rest() -> None:
+            rest = [group for group in wanted if group not in found.answers and group not in refused]
+            found.codes.clear()
+            async with self._in_time(f"groups {_list(rest)}"):
+                await ask(rest)
+            faults: list[OverlayError] = []
+            for group, code in found.codes.items():
+                judged = _judge(f"group {group}", "Describe", code)
+                if denied is not None and isinstance(judged, CredentialsRefused):
+                    refused[group] = str(judged)
                 else:
-                    first = first or judged
-        if first is not None:
-            raise first
+                    faults.append(judged)
+            if faults:
+                # a group that waits for its coordinator is asked for again, so others come first
+                raise min(faults, key=lambda fault: isinstance(fault, Unled))
+
+        if wanted:
+            await self._await_leaders()(ask_rest)
+        if denied is not None:
+            denied |= refused
+
+    def _await_leaders(self) -> AsyncRetrying:
+        return AsyncRetrying(
+            retry=retry_if_exception_type(Unled),
+            wait=wait_fixed(PAUSE_S),
+            stop=stop_after_delay(LEADER_S),
+            before_sleep=lambda _: self._brokers.doubt(),
+            reraise=True,
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; one that is not there is left alone."""
-        await asyncio.to_thread(self._delete_topic, topic)
-
-    def _delete_topic(self, topic: str) -> None:
-        try:
-            get_answer(self._client.delete_topics([topic], request_timeout=DEADLINE_S)[topic])
-        except KafkaException as error:
-            if error.args[0].code() != RdKafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise _judge(f"topic {topic}", "Delete", error) from error
+        async with self._in_time(f"topic {topic}"):
+            answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
+        for name, code, *_ in answer.topic_error_codes:
+            if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
+                raise _judge(f"topic {name}", "Delete", code)
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete what lies below an offset."""
-        await asyncio.to_thread(self._delete_records, TopicPartition(topic, partition, before))
+        codes: dict[tuple[str, int], int] = {}
 
-    def _delete_records(self, tp: TopicPartition) -> None:
+        async def ask(address: Address, _: list[tuple[str, int]]) -> None:
+            request = DeleteRecordsRequest([(topic, [(partition, before)])], int(DEADLINE_S * 1000))
+            (answer,) = await self._brokers.send(address, [request])
+            codes[topic, partition] = answer.topics[0][1][0][2]
+
+        async with self._in_time(f"{topic}-{partition}"):
+            await self._brokers.ask_each([(topic, partition)], lambda s, _: self._find_leaders(s, codes), ask)
+        if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
+            raise _judge(f"{topic}-{partition}", "Delete", code)
+
+
+@asynccontextmanager
+async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClient]]:
+    """Open an admin and a client for the block. Raises SourceUnavailable."""
+    async with Admin(kafka) as admin:
+        client = await open_client(kafka)
         try:
-            for future in self._client.delete_records([tp], request_timeout=DEADLINE_S).values():
-                get_answer(future)
-        except KafkaException as error:
-            raise _judge(f"{tp.topic}-{tp.partition}", "Delete", error) from error
+            yield admin, client
+        finally:
+            await client.close()
 
 
-class _Unled(SourceUnavailable):
-    """A partition whose leader is being chosen, as all are for a moment after their topic was created."""
+class Unled(SourceUnavailable):
+    """A partition or a group has no leader at the moment, as right after its topic was created."""
 
 
-def _await_leaders() -> AsyncRetrying:
-    return AsyncRetrying(
-        retry=retry_if_exception_type(_Unled), wait=wait_fixed(0.05), stop=stop_after_delay(LEADER_S), reraise=True
-    )
+def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sources:
+        topics.setdefault(topic, []).append(partition)
+    return topics
 
 
-def _judge(what: str, operation: str, error: KafkaException) -> OverlayError:
-    """The error to raise: one that an operator has to act on, or one that passes."""
-    cause = error.args[0]
-    if cause.code() in _REFUSED:
+def _list(names: Iterable[str], most: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def _refuse(name: str, judged: OverlayError, denied: dict[str, str] | None) -> None:
+    if denied is None or not isinstance(judged, CredentialsRefused):
+        raise judged
+    denied[name] = str(judged)
+
+
+def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:
+    """Return the error to raise: one that an operator has to act on, or one that passes."""
+    if code in _REFUSED:
         return CredentialsRefused(
             f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"
         )
-    kind = _Unled if cause.code() in _UNLED else SourceUnavailable
-    return kind(f"{what}: {cause.str() or cause.name()}")
+    kind = Unled if code in _UNLED else SourceUnavailable
+    return kind(f"{what}: {message or describe_code(code)}")

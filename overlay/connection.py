@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from aiokafka import client as aiokafka_client
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaConnectionError, KafkaError
-from confluent_kafka import KafkaError as RdKafkaError
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from aiokafka.conn import collect_hosts
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
 Properties = Mapping[str, str]
 
 _REFUSALS = (
-    RdKafkaError._AUTHENTICATION,
-    RdKafkaError._SSL,
-    RdKafkaError.SASL_AUTHENTICATION_FAILED,
-    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ssl.SSLError,
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
 )
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 DEADLINE_S = 10.0
+GRACE_S = 1.0
+"""How long other addresses are waited for after one has refused us."""
+RETRY_S = 0.5
 # by itself librdkafka comes to wait 10 s between two tries, so that a broker that is back would be found that much later
 _RECONNECT_MS = "500"
 
@@ -34,25 +49,14 @@ def for_confluent(kafka: Properties) -> dict[str, str]:
     return {"reconnect.backoff.max.ms": _RECONNECT_MS, **kafka}
 
 
-def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
-    """A client that says nothing by itself; `more`: beside its settings. Raises CredentialsRefused for settings that it cannot
-    use: a certificate that is not there, or is none."""
-    try:
-        return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
-    except KafkaException as error:
-        raise CredentialsRefused(
-            f"{_name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"
-        ) from error
-
-
-def _name_files(kafka: Properties) -> str:
+def name_files(kafka: Properties) -> str:
     """The files of the settings: neither client says which of them it could not read."""
     return "".join(f"{name} {kafka[name]}: " for name in _FILES if name in kafka)
 
 
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:
     """Keyword arguments for aiokafka's clients. Raises SourceUnavailable while certificates cannot be read: at the start they
-    could be (check_reachable), so somebody is about to replace them."""
+    could be (reach), so somebody is about to replace them."""
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     arguments: dict[str, Any] = {
         "bootstrap_servers": [server.strip() for server in kafka["bootstrap.servers"].split(",")],
@@ -63,7 +67,7 @@ def for_aiokafka(kafka: Properties) -> dict[str, Any]:
         try:
             arguments["ssl_context"] = make_ssl_context(kafka)
         except OSError as error:  # what ssl raises is one as well
-            raise SourceUnavailable(f"{_name_files(kafka)}certificates cannot be read: {error}") from error
+            raise SourceUnavailable(f"{name_files(kafka)}certificates cannot be read: {error}") from error
     if protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = kafka.get("sasl.mechanism", "PLAIN")
         arguments["sasl_plain_username"] = kafka["sasl.username"]
@@ -88,31 +92,61 @@ def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
     return context
 
 
-def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason.
-
-    This goes through librdkafka, whose errors tell a refused password from a closed port.
-    """
-    seen: list[RdKafkaError] = []
-    client = make_admin_client(kafka, error_cb=seen.append)
+async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
+    """Connect to any of the addresses. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason."""
     address = kafka["bootstrap.servers"]
-    until = time.monotonic() + deadline_s
+    try:
+        settings = for_aiokafka(kafka)
+    except SourceUnavailable as error:
+        raise CredentialsRefused(f"{error}. Check ssl.* of the Kafka settings") from error
+    hosts = [(host, port) for host, port, _ in collect_hosts(settings.pop("bootstrap_servers"))]
+    failures: list[Exception] = []
+    refusals: list[Exception] = []
+    tries = {asyncio.create_task(_try_host(host, settings, failures)) for host in hosts}
+    pending = tries
+    try:
+        async with asyncio.timeout(deadline_s):
+            # a refusal is known at once; another address may do meanwhile
+            while pending:
+                patience = GRACE_S if refusals else None
+                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                for task in done:
+                    if (refusal := task.result()) is None:
+                        return
+                    refusals.append(refusal)
+    except TimeoutError as error:
+        if not refusals:
+            reason = failures[-1] if failures else f"no answer within {deadline_s:g} s"
+            raise SourceUnavailable(f"{address}: Kafka cannot be reached: {reason}") from error
+    finally:
+        for task in tries:
+            task.cancel()
+        await asyncio.gather(*tries, return_exceptions=True)
+    raise CredentialsRefused(
+        f"{address}: Kafka refused the connection: {refusals[-1]}. Check security.protocol, ssl.* and sasl.* of the Kafka"
+        " settings"
+    ) from refusals[-1]
+
+
+async def _try_host(host: tuple[str, int], settings: Mapping[str, Any], failures: list[Exception]) -> Exception | None:
+    """Return None once a broker answers, or the error with which it refuses us. `failures` takes what may pass."""
     while True:
         try:
-            # in short steps, since a refusal is known long before the deadline
-            client.list_topics(timeout=min(1.0, deadline_s))
-            return
-        except KafkaException as error:
-            client.poll(0)
-            refused = [e for e in seen if e.code() in _REFUSALS]
-            if refused:
-                raise CredentialsRefused(
-                    f"{address}: Kafka refused the connection: {refused[-1].str()}. Check security.protocol, ssl.* and"
-                    " sasl.* of the Kafka settings"
-                ) from error
-            if time.monotonic() >= until:
-                cause = seen[-1].str() if seen else error.args[0].str()
-                raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
+            connection = await aiokafka_client.create_conn(*host, **settings)
+            try:
+                await connection.send(MetadataRequest([]))
+            finally:
+                await connection.close()
+            return None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+            failures.append(error)  # a broker that stops, perhaps
+        except _REFUSALS as error:
+            return error
+        except (OSError, KafkaError) as error:
+            failures.append(error)
+        await asyncio.sleep(RETRY_S)
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:

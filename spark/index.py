@@ -31,7 +31,7 @@ from overlay.admin import Admin, new_topic
 from overlay.client.bounds import DEADLINE_S
 from overlay.clock import now_ms
 from overlay.config import IndexConfig, Loaded, load
-from overlay.connection import check_reachable, open_client
+from overlay.connection import open_client, reach
 from overlay.deliver.entry import Entry, press_entries
 from overlay.deliver.record import Record
 from overlay.deliver.state import Delta, ShardState, encode
@@ -164,11 +164,12 @@ def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[
 async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
     """Own the shard of the stream's index, read what is there, and find out where to go on."""
     service, stream = loaded.service, loaded.streams[name]
-    await asyncio.to_thread(check_reachable, service.kafka, DEADLINE_S)
-    admin, prefix = Admin(service.kafka), service.topics.prefix
-    await refuse_company(admin, prefix)
-    shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+    await reach(service.kafka, DEADLINE_S)
+    prefix = service.topics.prefix
     async with AsyncExitStack() as closing:
+        admin = await closing.enter_async_context(Admin(service.kafka))
+        await refuse_company(admin, prefix)
+        shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
         topic = await _ensure_index(admin, loaded, name)

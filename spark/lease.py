@@ -25,11 +25,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from overlay.admin import Admin
-from overlay.connection import for_confluent, open_client
+from overlay.admin import Admin, connect
+from overlay.connection import for_confluent
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.groups import Group
 from overlay.worker.amend import read_states
 from overlay.worker.leases import name_lease
 
@@ -103,13 +103,16 @@ class Lease:
 
     def _find_others(self) -> str:
         """Who else is in the group: client id and host, as far as Kafka says."""
-        admin = AdminClient({**for_confluent(self._output.kafka), "log_level": 0})
         try:
-            found = admin.describe_consumer_groups([self._group])[self._group].result(PATIENCE_S)
-        except (KafkaException, TimeoutError):
+            found = run_apart(self._describe_group())
+        except OverlayError:
             return ""
-        others = [f"{one.client_id} at {one.host.lstrip('/')}" for one in found.members if one.client_id != self._me]
+        others = [f"{one.client} at {one.host.lstrip('/')}" for one in found.members if one.client != self._me]
         return f": {', '.join(others)}" if others else ""
+
+    async def _describe_group(self) -> Group:
+        async with Admin(self._output.kafka) as admin:
+            return (await admin.describe_groups([self._group]))[self._group]
 
     def _poll(self) -> None:
         while not self._enough.is_set():
@@ -150,11 +153,8 @@ class ServiceWatch:
         self._next_look = time.monotonic() + LOOK_S
 
     async def _read(self) -> list[Any]:
-        client = await open_client(self._output.kafka)
-        try:
-            return list(await read_states(client, Admin(self._output.kafka), self._output.prefix))
-        finally:
-            await client.close()
+        async with connect(self._output.kafka) as (admin, client):
+            return list(await read_states(client, admin, self._output.prefix))
 
 
 @contextmanager

@@ -189,7 +189,8 @@ def _choose_source(loaded: Loaded, output: Output, options: dict[str, str]) -> d
 
 async def _ensure_output(loaded: Loaded, output: Output) -> int:
     """The partitions of the output topic, made as the service makes it where it is missing. Raises OverlayError."""
-    found, refused = await ensure_topics(Admin(output.kafka), [output.consumer], loaded.service.topics.replication)
+    async with Admin(output.kafka) as admin:
+        found, refused = await ensure_topics(admin, [output.consumer], loaded.service.topics.replication)
     if output.topic in refused:
         raise OverlayError(refused[output.topic])
     return found[output.topic].partitions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from overlay.admin import Admin
 from overlay.local import Broker, start
 from tests.support.kafka import NewTopicFixture, name_topics
 
@@ -53,6 +54,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def bootstrap(broker: Broker) -> str:
     """Address of the run's broker, `host:port`."""
     return broker.bootstrap
+
+
+@pytest.fixture
+async def admin(bootstrap: str) -> AsyncIterator[Admin]:
+    """Asks the shared broker; closed after the test."""
+    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+        yield admin
 
 
 @pytest.fixture

@@ -1,18 +1,22 @@
-"""Questions that nobody answers, and topics that come to be."""
+"""Questions and orders to Kafka: what they come to, and that each ends in time."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import time
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import Consumer, TopicPartition
 
-from overlay.admin import Admin, get_answer, new_topic
+from overlay.admin import Admin, NewTopic, OffsetSpec, new_topic
 from overlay.errors import SourceUnavailable
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import DEADLINE_S, NewTopicFixture, produce_values
+from tests.support.proxy import Proxy, lead_through, run_proxy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -20,37 +24,103 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.admin.DEADLINE_S", 0.5)
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a port that is open, and that is all."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        yield f"127.0.0.1:{door.getsockname()[1]}"
+
+
 @pytest.mark.usefixtures("short")
-async def test_a_broker_that_never_answers() -> None:
-    """The port is open, and that is all: every question ends as unavailable, none as an error of Python's own."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        admin = Admin({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"})
+async def test_a_broker_that_never_answers(silent: str) -> None:
+    """Every question ends as unavailable, none as an error of Python's own."""
+    async with Admin({"bootstrap.servers": silent}) as admin:
         for asking in (
             admin.find_cluster(),
             admin.find_topics(["t"]),
             admin.create_topics([new_topic("t", 1, 1, {})]),
             admin.find_bounds([("t", 0)]),
             admin.delete_records("t", 0, 1),
+            admin.delete_topic("t"),
             admin.find_committed(["g"]),
+            admin.count_members("g"),
         ):
-            with pytest.raises(SourceUnavailable):
+            with pytest.raises(SourceUnavailable, match=r"did not answer within 0\.5 s"):
                 await asking
 
 
 @pytest.mark.usefixtures("short")
-def test_a_future_that_nobody_fulfils() -> None:
-    with pytest.raises(KafkaException) as caught:
-        get_answer(Future())
-    assert caught.value.args[0].code() == RdKafkaError._TIMED_OUT
+async def test_a_closed_port_is_named() -> None:
+    async with Admin({"bootstrap.servers": "127.0.0.1:1"}) as admin:
+        with pytest.raises(SourceUnavailable, match=r"the cluster: .*127\.0\.0\.1:1"):
+            await admin.find_cluster()
 
 
 @pytest.mark.usefixtures("short")
-async def test_a_topic_that_never_comes_is_told(bootstrap: str, new_topic: NewTopicFixture) -> None:
+async def test_groups_are_asked_for_at_once(silent: str) -> None:
+    """Without an answer thirty of them take no longer than one: 0.5 s, not 15."""
+    async with Admin({"bootstrap.servers": silent}) as admin:
+        began = time.monotonic()
+        with pytest.raises(SourceUnavailable):
+            await admin.find_committed([f"g{number}" for number in range(30)])
+        assert time.monotonic() - began < 5
+
+
+async def test_a_silent_address_does_not_hold_up_the_next(bootstrap: str, silent: str) -> None:
+    async with Admin({"bootstrap.servers": f"{silent},{bootstrap}"}) as admin:
+        began = time.monotonic()
+        for _ in range(10):
+            assert await admin.find_cluster()
+        assert time.monotonic() - began < 5
+
+
+async def test_a_topic_that_never_comes_is_told(
+    admin: Admin, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = new_topic()
-    admin = Admin({"bootstrap.servers": bootstrap})
     assert list(await admin.await_topics([topic])) == [topic]
+    monkeypatch.setattr("overlay.admin.DEADLINE_S", 3.0)
     with pytest.raises(SourceUnavailable, match="not all brokers know"):
         await admin.await_topics([topic, f"{topic}-not"])
+
+
+async def test_topics_are_created_trimmed_and_deleted(admin: Admin, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic, impossible = f"{new_topic()}-new", f"{new_topic()}-impossible"
+    wanted = [_plan(topic), _plan(impossible, replication=3)]
+    refused = await admin.create_topics(wanted)
+    assert list(refused) == [impossible]
+    assert refused[impossible].startswith(f"topic {impossible} cannot be created: ")
+    assert await admin.create_topics(wanted[:1]) == {}  # it is there already
+    facts = (await admin.find_topics([topic, impossible]))[topic]
+    assert (facts.partitions, facts.config["retention.ms"]) == (2, "123456")
+    assert (await admin.find_topics([topic], with_config=False))[topic].config == {}
+
+    await asyncio.to_thread(produce_values, bootstrap, topic, [b"x"] * 50)
+    before = await admin.find_bounds([(topic, 0), (topic, 1)])
+    await admin.delete_records(topic, 0, before[topic, 0][1])
+    after = await admin.find_bounds([(topic, 0), (topic, 1)])
+    assert after == before | {(topic, 0): (before[topic, 0][1],) * 2}
+    with pytest.raises(SourceUnavailable, match=f"{topic}-7: "):
+        await admin.delete_records(topic, 7, 1)
+
+    await admin.delete_topic(topic)
+    await admin.delete_topic(topic)
+    assert await admin.find_topics([topic]) == {}
+    with pytest.raises(SourceUnavailable, match=f"{topic}-0: .*does not exist"):
+        await admin.find_bounds([(topic, 0)])
+
+
+def _plan(name: str, replication: int = 1) -> NewTopic:
+    return new_topic(name, 2, replication, {"retention.ms": "123456"})
+
+
+async def test_nothing_is_asked_about_nothing(silent: str) -> None:
+    async with Admin({"bootstrap.servers": silent}) as admin:
+        assert await admin.find_topics([]) == {}
+        assert await admin.create_topics([]) == {}
+        assert await admin.find_offsets([], OffsetSpec.latest()) == {}
+        assert await admin.find_committed([]) == {}
+        assert await admin.count_members_of([]) == {}
 
 
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
@@ -59,24 +129,98 @@ def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> N
     client.close()
 
 
-async def test_what_many_groups_have_committed(bootstrap: str, new_topic: NewTopicFixture) -> None:
+async def test_what_many_groups_have_committed(admin: Admin, bootstrap: str, new_topic: NewTopicFixture) -> None:
     one, two = new_topic(3), new_topic()
     groups = [f"{one}-{number}" for number in range(40)]
     commit(bootstrap, groups[0], {(one, 0): 5, (one, 2): 7, (two, 0): 1})
     commit(bootstrap, groups[39], {(one, 0): 6})
-    found = await Admin({"bootstrap.servers": bootstrap}).find_committed([*groups, groups[0]])
+    found = await admin.find_committed([*groups, groups[0]])
     assert found.keys() == set(groups)
     assert found[groups[0]] == {one: {0: 5, 2: 7}, two: {0: 1}}
     assert found[groups[39]] == {one: {0: 6}}
     assert all(not found[group] for group in groups[1:39])
 
 
-@pytest.mark.usefixtures("short")
-async def test_groups_are_asked_for_at_once() -> None:
-    """Where nobody answers, thirty of them take no longer than one: 0.5 s, not 15."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        admin = Admin({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"})
-        began = time.monotonic()
+async def test_an_admin_that_was_closed_opens_again(admin: Admin, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    for _ in range(2):
+        assert await admin.find_bounds([(topic, 0)]) == {(topic, 0): (0, 0)}
+        await admin.close()
+    assert admin._brokers._idle == {}
+
+
+async def test_questions_at_once_share_connections(admin: Admin, new_topic: NewTopicFixture) -> None:
+    topics = [new_topic() for _ in range(3)]
+    await asyncio.gather(*(admin.find_bounds([(topic, 0)]) for topic in topics * 30))
+    assert 1 <= sum(len(idle) for idle in admin._brokers._idle.values()) <= 8
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(wait_until, condition, DEADLINE_S, "the request is on its way")
+
+
+@contextlib.asynccontextmanager
+async def lead(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Admin, Proxy]]:
+    """An admin all of whose connections go through a proxy."""
+    async with run_proxy(bootstrap) as proxy, Admin({"bootstrap.servers": bootstrap}) as admin:
+        lead_through(proxy, monkeypatch)
+        yield admin, proxy
+
+
+async def test_a_connection_that_breaks_under_a_question_about_groups(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same question goes to the broker again; librdkafka would end the process now and then."""
+    topic = new_topic()
+    commit(bootstrap, topic, {(topic, 0): 5})
+    async with lead(bootstrap, monkeypatch) as (admin, proxy):
+        await admin.find_committed([topic])
+        for allowed in (0, 0, 3, 30, 0, 40):
+            for question in (admin.find_committed([topic]), admin.count_members_of([topic, "other"])):
+                found = await _ask_and_cut(proxy, question, allowed)
+                assert found in ({topic: {topic: {0: 5}}}, {topic: 0, "other": 0})
+
+
+async def _ask_and_cut(proxy: Proxy, question: Coroutine[Any, Any, object], allowed: int) -> object:
+    """Return the answer to a question whose connection breaks after so many bytes of the first answer."""
+    sent = proxy.up.passed
+    proxy.down.allow(allowed)
+    asking = asyncio.create_task(question)
+    await _until(lambda: proxy.up.passed > sent and proxy.down.shut.is_set())
+    proxy.cut()
+    return await asyncio.wait_for(asking, DEADLINE_S)
+
+
+async def test_a_question_without_answer_does_not_hold_up_others(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection answers one question after the other, so each has its own."""
+    topic = new_topic()
+    async with lead(bootstrap, monkeypatch) as (admin, proxy):
+        await admin.find_bounds([(topic, 0)])
+        monkeypatch.setattr("overlay.admin.DEADLINE_S", 1.0)
+        proxy.down.allow(0)
         with pytest.raises(SourceUnavailable):
-            await admin.find_committed([f"g{number}" for number in range(30)])
-        assert time.monotonic() - began < 5
+            await admin.find_committed(["g"])
+        proxy.cut()
+        assert await admin.find_committed(["g"]) == {"g": {}}
+        assert await admin.find_bounds([(topic, 0)]) == {(topic, 0): (0, 0)}
+
+
+async def test_a_question_that_is_cancelled_leaves_no_answer_behind(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its late answer is none to the next question."""
+    topic = new_topic()
+    commit(bootstrap, topic, {(topic, 0): 5})
+    async with lead(bootstrap, monkeypatch) as (admin, proxy):
+        await admin.find_committed([topic])
+        sent = proxy.up.passed
+        proxy.down.allow(0)
+        asking = asyncio.create_task(admin.find_bounds([(topic, 0)]))
+        await _until(lambda: proxy.up.passed > sent)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        proxy.open()
+        assert await admin.find_committed([topic]) == {topic: {topic: {0: 5}}}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,34 @@ def test_rooms_of_the_worker(room: str) -> None:
         name.split(".")[2] for path in list_files(f"worker/{room}") for name in find_imports(path) if "worker." in name
     }
     assert found - {room} <= ROOMS[room]
+
+
+RISKY = {"describe_consumer_groups", "list_consumer_group_offsets"}
+"""Requests under which librdkafka may end the process when a connection breaks (overlay/admin.py)."""
+SERVICE = ("worker", "control", "deliver", "source", "desk", "match", "index", "consumer", "config", "filter", "scan")
+
+
+def test_groups_are_never_asked_for_through_librdkafka() -> None:
+    callers = {
+        str(path.relative_to(ROOT.parent))
+        for folder in (ROOT, ROOT.parent / "spark")
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in RISKY
+    }
+    assert callers == set()
+
+
+def test_the_service_has_one_way_to_kafka() -> None:
+    """`overlay run` never loads librdkafka, at its start or later."""
+    code = "import sys, overlay.cli.run, overlay.worker.service; print('confluent_kafka' in sys.modules)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert asked.stdout == "False\n"
+    files = [*(path for package in SERVICE for path in list_files(package)), *ROOT.glob("*.py"), ROOT / "cli/run.py"]
+    users = {shorten(path) for path in files if any(name.startswith("confluent_kafka") for name in find_imports(path))}
+    assert users == {"confluent.py"}
+    callers = {shorten(path) for path in files if "overlay.confluent" in find_imports(path)}
+    assert callers == set()
 
 
 def test_one_file_reads_the_wall_clock() -> None:

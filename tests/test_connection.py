@@ -7,12 +7,14 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from overlay.admin import Admin
-from overlay.connection import check_reachable, make_ssl_context, open_client
+from overlay.confluent import check_reachable
+from overlay.connection import Properties, make_ssl_context, open_client, reach
 from overlay.control.journal import Journal
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
@@ -20,7 +22,12 @@ AWAY_S = 3.0
 NOTICED_S = 1.5
 
 
-def test_a_broker_that_comes_back_is_tried_soon() -> None:
+def reach_it(kafka: Properties, deadline_s: float) -> None:
+    asyncio.run(reach(kafka, deadline_s))
+
+
+@pytest.mark.parametrize("check_once", [check_reachable, reach_it])
+def test_a_broker_that_comes_back_is_tried_soon(check_once: Callable[[Properties, float], None]) -> None:
     """The client's own pauses between two tries double up to ten seconds; by now they would be above three."""
     tried: list[float] = []
     with socket.socket() as door:
@@ -29,7 +36,7 @@ def test_a_broker_that_comes_back_is_tried_soon() -> None:
 
         def check() -> None:
             with pytest.raises(SourceUnavailable, match="cannot be reached"):
-                check_reachable(kafka, AWAY_S + 2 * NOTICED_S)
+                check_once(kafka, AWAY_S + 2 * NOTICED_S)
 
         checking = threading.Thread(target=check)
         checking.start()
@@ -58,9 +65,12 @@ async def test_certificates_that_cannot_be_read(tmp_path: Path, setting: str) ->
     torn.write_text("-----BEGIN")
     for file in (missing, torn):
         kafka = {"bootstrap.servers": "localhost:1", "security.protocol": "SSL", setting: str(file)}
-        for start in (check_reachable, Admin):
-            with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
-                await asyncio.to_thread(start, kafka)
+        with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
+            await asyncio.to_thread(check_reachable, kafka)
+        with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
+            await reach(kafka)
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            await Admin(kafka).find_cluster()
         with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
             await open_client(kafka)
         with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):

@@ -22,6 +22,7 @@ from .folder import (
 
 if TYPE_CHECKING:
     from overlay.client.control import Control, Pulled
+    from overlay.config import Loaded
 
 _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 
@@ -109,7 +110,12 @@ def replay(
     from overlay.control.tail import read_book
 
     files = open_folder(folder)
-    loaded = asyncio.run(read_book(files.service.kafka, Admin(files.service.kafka), files)).effective()
+
+    async def look() -> Loaded:
+        async with Admin(files.service.kafka) as admin:
+            return (await read_book(files.service.kafka, admin, files)).effective()
+
+    loaded = asyncio.run(look())
     letters, topic = choose_target(loaded, stream, name, target)
     with Replay(loaded.service.kafka, loaded.service.topics.prefix, (stream, name), letters) as replaying:
         found = replaying.read(limit=limit, again=again)

@@ -89,7 +89,12 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
         return
     announce(loaded, rewind, where)
     confirm("Reset the stream?", yes=yes)
-    asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), rewind.change))
+
+    async def begin_anew() -> None:
+        async with Admin(loaded.service.kafka) as admin:
+            await amend(loaded.service, admin, rewind.change)
+
+    asyncio.run(begin_anew())
     click.echo(f"stream {name} begins anew; a running service takes this up within some seconds")
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
-from confluent_kafka.admin import OffsetSpec
 
-from overlay.admin import Admin
+from overlay.admin import Admin, OffsetSpec
 from overlay.config.stream import StreamConfig
-from overlay.connection import Properties, check_reachable
+from overlay.connection import Properties, reach
 from overlay.deliver.state import ShardState
 from overlay.errors import OverlayError
 from overlay.index.ledger import Ledger
@@ -109,7 +108,7 @@ def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bou
 
 
 async def _look(line: Line, stream: StreamConfig) -> Known:
-    await asyncio.to_thread(check_reachable, line.kafka, DEADLINE_S)
+    await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
     bounds = await line.admin.find_bounds(sources.partitions)
     client = await line.open()

@@ -10,7 +10,8 @@ from types import TracebackType
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
-from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.confluent import check_reachable
+from overlay.connection import Properties, for_confluent
 from overlay.deliver.record import Headers
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, reply_topic
 from overlay.errors import OverlayError, SourceUnavailable

@@ -91,6 +91,7 @@ class Line:
     async def close(self) -> None:
         client, self._client = self._client, None
         self.known.clear()
+        await self.admin.close()
         if client is not None:
             await client.close()
 

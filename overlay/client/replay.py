@@ -20,7 +20,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.config import Loaded
-from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.confluent import check_reachable
+from overlay.connection import Properties, for_confluent
 from overlay.deliver.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
 from overlay.deliver.deadletter import CAUSES, CONSUMER, DELIVERIES, REASON, SOURCE_OFFSET, SOURCE_PARTITION, STREAM
 from overlay.errors import OverlayError, SourceUnavailable

@@ -7,6 +7,7 @@ transactional ids there is no question at all that would not fence their owner.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,20 +19,14 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from overlay.admin import DEADLINE_S, count_replicas, get_answer
-from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.admin import DEADLINE_S, Admin, Replicas, Unled
+from overlay.confluent import check_reachable, get_answer
+from overlay.connection import Properties, for_confluent
 from overlay.errors import SourceUnavailable
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import NewTopicPlan
 
 REACH_S = 10.0
-# no such group, or its coordinator has just begun: a verdict can do without
-_NO_GROUP = (
-    RdKafkaError.GROUP_ID_NOT_FOUND,
-    RdKafkaError.COORDINATOR_NOT_AVAILABLE,
-    RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    RdKafkaError.NOT_COORDINATOR,
-)
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -43,7 +38,7 @@ def ask_kafka(
     Raises CredentialsRefused or SourceUnavailable.
     """
     check_reachable(kafka, REACH_S)
-    asking = _Asking(AdminClient({**for_confluent(kafka), "log_level": "0"}), kafka["bootstrap.servers"])
+    asking = _Asking(kafka, AdminClient({**for_confluent(kafka), "log_level": "0"}))
     try:
         brokers, operations = asking.ask_cluster()
         found = asking.ask_topics([*topics, OFFSETS_TOPIC])
@@ -59,8 +54,8 @@ def ask_kafka(
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
+    kafka: Properties
     client: AdminClient
-    address: str
 
     def ask_cluster(self) -> tuple[int, Operations]:
         future = self.client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
@@ -89,7 +84,7 @@ class _Asking:
                     return TopicAnswer(exists=None)
             raise
         operations = _name_operations(topic.authorized_operations)
-        replicas = count_replicas(topic.partitions)
+        replicas = _count_replicas(topic.partitions)
         return TopicAnswer(True, len(replicas), str(topic.topic_id), operations, replicas=replicas)
 
     def _ask_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
@@ -135,24 +130,32 @@ class _Asking:
         asked = sorted(set(names))
         if not asked:
             return {}
-        futures = self.client.describe_consumer_groups(
-            asked, include_authorized_operations=True, request_timeout=DEADLINE_S
-        )
-        return {name: self._describe_group(future) for name, future in futures.items()}
-
-    def _describe_group(self, future: Any) -> Operations:
-        try:
-            return _name_operations(get_answer(future).authorized_operations)
-        except KafkaException as error:
-            match error.args[0].code():
-                case RdKafkaError.GROUP_AUTHORIZATION_FAILED:
-                    return frozenset()
-                case code if code in _NO_GROUP:
-                    return None
-            raise
+        return asyncio.run(_describe_groups(self.kafka, asked))
 
     def explain(self, error: KafkaException) -> SourceUnavailable:
-        return SourceUnavailable(f"{self.address}: Kafka did not answer a question: {error.args[0].str()}. Try again")
+        address, reason = self.kafka["bootstrap.servers"], error.args[0].str()
+        return SourceUnavailable(f"{address}: Kafka did not answer a question: {reason}. Try again")
+
+
+async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
+    """Return what this user may do with each group, None where that cannot be known. Not through librdkafka, which may end the
+    process with such a question (overlay/admin.py)."""
+    denied: dict[str, str] = {}
+    async with Admin(kafka) as admin:
+        try:
+            found = await admin.describe_groups(names, denied=denied, operations=True)
+        except Unled:  # the coordinator has just begun
+            return dict.fromkeys(names)
+    return dict.fromkeys(denied, frozenset[str]()) | {name: group.operations for name, group in found.items()}
+
+
+def _count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
+    """The copies of each partition, from confluent-kafka's description of a topic."""
+
+    def is_led(found: Any) -> bool:
+        return found.leader is not None and found.leader.id >= 0
+
+    return tuple(Replicas(len(found.replicas), len(found.isr), is_led(found)) for found in partitions)
 
 
 def _name_operations(operations: Iterable[Any] | None) -> Operations:

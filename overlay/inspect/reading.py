@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
 from overlay.config.relations import suggest
-from overlay.connection import Properties, check_reachable, for_confluent
+from overlay.confluent import check_reachable
+from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.inspect.sample import Record, Sample
 

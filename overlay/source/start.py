@@ -23,9 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from aiokafka.client import AIOKafkaClient
-from confluent_kafka.admin import OffsetSpec
 
-from overlay.admin import Admin
+from overlay.admin import Admin, OffsetSpec
 from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
+from overlay.admin import Admin, connect
 from overlay.config import Loaded, StreamConfig
-from overlay.connection import check_reachable, open_client
+from overlay.connection import reach
 from overlay.index.chunks import Chunks
 from overlay.index.ledger import Ledger
 from overlay.source.check import void
@@ -41,13 +40,10 @@ class StoredIndex:
 async def read_indexes(loaded: Loaded, names: Iterable[str]) -> dict[str, StoredIndex]:
     """The indexes of some streams, without what lies outside of the log. Raises SourceUnavailable, CredentialsRefused."""
     kafka = loaded.service.kafka
-    await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
-    admin, client = Admin(kafka), await open_client(kafka)
-    try:
+    await reach(kafka, DEADLINE_S)
+    async with connect(kafka) as (admin, client):
         prefix = loaded.service.topics.prefix
         return {name: await _read(admin, client, loaded.streams[name], index_topic(prefix, name)) for name in names}
-    finally:
-        await client.close()
 
 
 async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topic: str) -> StoredIndex:

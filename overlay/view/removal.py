@@ -29,7 +29,8 @@ class Removal:
             # first of all: a service that starts now would serve it
             await strike(service.kafka, service.topics.prefix, self.id)
         change = functools.partial(forget_consumer, consumer=self.id)
-        await amend(service, Admin(service.kafka), change)
+        async with Admin(service.kafka) as admin:
+            await amend(service, admin, change)
         if self.is_known and not self.is_by_request:
             await strike(service.kafka, service.topics.prefix, self.id)
 
@@ -37,7 +38,8 @@ class Removal:
 async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
     """How one consumer is removed. Raises SourceUnavailable."""
     service = loaded.service
-    book = await read_book(service.kafka, Admin(service.kafka), loaded)
+    async with Admin(service.kafka) as admin:
+        book = await read_book(service.kafka, admin, loaded)
     known = book.definitions.get(id)
     is_by_request = known is not None and known.origin is Origin.REQUEST and id not in loaded.consumers
     return Removal(id, known is not None, is_by_request)

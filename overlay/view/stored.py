@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
-from overlay.connection import check_reachable, open_client
+from overlay.connection import open_client, reach
 from overlay.control.tail import read_book
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.errors import SourceChanged
@@ -46,19 +45,19 @@ class Memory:
 
 
 async def read_memory(loaded: Loaded) -> Memory:
-    """Ask Kafka. Raises SourceUnavailable and CredentialsRefused as check_reachable words them."""
+    """Ask Kafka. Raises SourceUnavailable and CredentialsRefused as reach words them."""
     kafka = loaded.service.kafka
-    await asyncio.to_thread(check_reachable, kafka, DEADLINE_S)
-    admin = Admin(kafka)
-    client = await open_client(kafka)
-    try:
-        states = await read_states(client, admin, loaded.service.topics.prefix)
-    finally:
-        await client.close()
-    topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
-    sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
-    bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
-    book = await read_book(kafka, admin, loaded)
+    await reach(kafka, DEADLINE_S)
+    async with Admin(kafka) as admin:
+        client = await open_client(kafka)
+        try:
+            states = await read_states(client, admin, loaded.service.topics.prefix)
+        finally:
+            await client.close()
+        topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
+        sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
+        bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
+        book = await read_book(kafka, admin, loaded)
     return Memory(states, topics, bounds, cluster, book.effective())
 
 

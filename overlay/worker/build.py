@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from overlay.admin import Admin
 from overlay.config import Loaded
-from overlay.connection import check_reachable
+from overlay.connection import reach
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
 from overlay.source.mark import Source
@@ -64,8 +64,16 @@ class Build:
         SourceUnavailable or CredentialsRefused when Kafka is not to be reached. What was committed stays.
         """
         service = self.loaded.service
-        await asyncio.to_thread(check_reachable, service.kafka, REACH_S)
-        admin = Admin(service.kafka)
+        await reach(service.kafka, REACH_S)
+        async with Admin(service.kafka) as admin:
+            await self._join(admin, stop)
+        if self._fault:
+            raise OverlayError(self._fault)
+        return self._reached
+
+    async def _join(self, admin: Admin, stop: asyncio.Event) -> None:
+        """Become a member of the group of workers, and work."""
+        service = self.loaded.service
         await refuse_company(admin, service.topics.prefix)
         await asyncio.to_thread(load_kernels)
         count = await ensure_state_topic(admin, service.topics.prefix, service.shards, service.topics.replication)
@@ -77,9 +85,6 @@ class Build:
             await self._work(admin, membership, shard_of((self.stream,), count), stop)
         finally:
             sys.setswitchinterval(interval)
-        if self._fault:
-            raise OverlayError(self._fault)
-        return self._reached
 
     async def _work(self, admin: Admin, membership: Membership, number: int, stop: asyncio.Event) -> None:
         metrics = Metrics()

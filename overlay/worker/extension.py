@@ -26,10 +26,9 @@ from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
+from overlay.admin import Admin, connect
 from overlay.clock import now_ms
 from overlay.config import Loaded, StreamConfig
-from overlay.connection import open_client
 from overlay.deliver.state import Delta, ShardState, encode
 from overlay.deliver.transaction import Transactions
 from overlay.errors import OverlayError
@@ -66,14 +65,11 @@ class Extension:
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
     """Look at everything. Raises OverlayError where there is nothing to extend, SourceUnavailable."""
     service, stream = loaded.service, loaded.streams[name]
-    admin, client = Admin(service.kafka), await open_client(service.kafka)
-    try:
+    async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)
         topics = await admin.find_topics([*stream.topic_names, topic])
         states = await read_states(client, admin, service.topics.prefix)
         index = await _read_index(client, admin, stream, topic) if topic in topics else Index(stream)
-    finally:
-        await client.close()
     found = [list_sources(stream, topics, state) for state in states]
     divided = next((sources for sources in found if sources.unread), None)
     is_begun = index.ledger.next_sequence > 1
@@ -95,8 +91,7 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
     Raises Fenced when services keep taking a shard back, SourceUnavailable, OverlayError. What was done stays done.
     """
     service, name = loaded.service, plan.stream.name
-    admin, client = Admin(service.kafka), await open_client(service.kafka)
-    try:
+    async with connect(service.kafka) as (admin, client):
         identity = plan.identity or await _make_topic(admin, loaded, plan)
         mark = Delta(topics={(name, plan.topic): identity})
 
@@ -111,8 +106,6 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
         if plan.shards > 1 or plan.is_begun:
             await amend(service, admin, lambda state: mark)
         return cut
-    finally:
-        await client.close()
 
 
 async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:

@@ -17,7 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 
 from overlay.admin import Admin
 from overlay.config import Loaded
-from overlay.connection import check_reachable
+from overlay.connection import reach
 from overlay.control.book import Book
 from overlay.control.serve import Registrar
 from overlay.control.topics import ensure_own_topics
@@ -107,7 +107,7 @@ class Service:
                 return
             with attempt:
                 try:
-                    await unless(stop, asyncio.to_thread(check_reachable, self.loaded.service.kafka))
+                    await unless(stop, reach(self.loaded.service.kafka))
                     await self._work(stop)
                 except SourceUnavailable as error:
                     self.trouble = str(error)
@@ -118,18 +118,18 @@ class Service:
         """Be a worker of the group until `stop`."""
         service = self.loaded.service
         prefix = service.topics.prefix
-        admin = Admin(service.kafka)
-        self.cluster = await admin.find_cluster()
-        count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
-        await check_writable(admin, state_topic(prefix))
-        try:
-            if await self._ensure_control(admin):
-                await self._open_registrar(admin)
-            await self._be_member(admin, count, stop)
-        finally:
-            self.holding, registrar, self._registrar = None, self._registrar, None
-            if registrar is not None:
-                await registrar.close()
+        async with Admin(service.kafka) as admin:
+            self.cluster = await admin.find_cluster()
+            count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+            await check_writable(admin, state_topic(prefix))
+            try:
+                if await self._ensure_control(admin):
+                    await self._open_registrar(admin)
+                await self._be_member(admin, count, stop)
+            finally:
+                self.holding, registrar, self._registrar = None, self._registrar, None
+                if registrar is not None:
+                    await registrar.close()
 
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
         service, registrar = self.loaded.service, self._registrar

@@ -121,7 +121,11 @@ def test_interrupted_between_its_steps(scene: Scene, new_topic: NewTopicFixture)
         def join(state: ShardState) -> Delta:
             return Delta(topics={("S", plan.topic): plan.identity})
 
-        asyncio.run(amend(loaded.service, Admin(loaded.service.kafka), join))
+        async def amend_states() -> None:
+            async with Admin(loaded.service.kafka) as admin:
+                await amend(loaded.service, admin, join)
+
+        asyncio.run(amend_states())
         wait_until(lambda: served.stream("S")["state"] == "stopped", DEADLINE_S, "the stream has stopped")
         assert "was interrupted, run it again" in served.stream("S")["reason"]
         write(scene, topic, 50)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from overlay.admin import Admin
+from overlay.admin import connect
 from overlay.client import Client
 from overlay.config.stream import StreamConfig
-from overlay.connection import open_client
 from overlay.index.chunk import Header
 from overlay.index.contents import Contents
 from overlay.index.encode import encode
@@ -26,9 +25,8 @@ def seal(kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[Sourc
 
 
 async def _seal(kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[Source], left: int) -> list[Header]:
-    admin, client = Admin(kafka), await open_client(kafka)
     contents, found = Contents(stream), list[Header]()
-    try:
+    async with connect(kafka) as (admin, client):
         for source, (first, end) in (await admin.find_bounds(sources)).items():
             stop = max(first, end - left)
             headers = list[Header]()
@@ -41,8 +39,6 @@ async def _seal(kafka: Mapping[str, str], stream: StreamConfig, sources: Iterabl
                     headers += sealer.add(piece, fetched.batches, 0)
             headers += sealer.flush()
             found += (header for header in headers if header.next_offset <= stop)
-    finally:
-        await client.close()
     return found
 
 

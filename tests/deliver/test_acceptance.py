@@ -103,6 +103,7 @@ def test_keys_and_times() -> None:
 async def test_a_broker_judges_likewise(
     bootstrap: str,
     new_topic: NewTopicFixture,
+    admin: Admin,
     topic_config: dict[str, object],
     value: int,
     key: bytes | None,
@@ -110,7 +111,7 @@ async def test_a_broker_judges_likewise(
 ) -> None:
     topic, now = new_topic(1, **topic_config), now_ms()
     config = {"stream": "S", "durable_name": "c", "deliver_subject": topic, "output": {"timestamps": "source"}}
-    facts = (await Admin({"bootstrap.servers": bootstrap}).find_topics([topic]))[topic]
+    facts = (await admin.find_topics([topic]))[topic]
     outlet = make_outlet(facts, ConsumerConfig.model_validate(config))
     noise = np.random.default_rng(1).bytes(value)
     (bad,), (good,) = make(noise, key=key, time=now - age), make(b"x", time=now)

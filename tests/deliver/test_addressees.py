@@ -7,9 +7,9 @@ from overlay.deliver.record import Record
 from tests.support.kafka import NewTopicFixture
 
 
-async def test_only_what_is_there_is_written_to(bootstrap: str, new_topic: NewTopicFixture) -> None:
+async def test_only_what_is_there_is_written_to(admin: Admin, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=2)
-    addressees = Addressees(Admin({"bootstrap.servers": bootstrap}))
+    addressees = Addressees(admin)
     record = Record(b"k", b"v")
     there = [Entry(topic, record, 0), Entry(topic, record, 1)]
     nowhere = [Entry(topic, record, 2), Entry(f"{topic}-missing", record)]

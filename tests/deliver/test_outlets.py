@@ -33,8 +33,8 @@ def test_a_topic_that_says_nothing_has_no_fault() -> None:
     assert find_fault(TopicFacts("t", "id", 1, {})) == ""
 
 
-async def test_replicas_come_from_kafka(bootstrap: str, new_topic: NewTopicFixture) -> None:
+async def test_replicas_come_from_kafka(admin: Admin, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=2, min_insync_replicas=2)
-    facts = (await Admin({"bootstrap.servers": bootstrap}).find_topics([topic]))[topic]
+    facts = (await admin.find_topics([topic]))[topic]
     assert facts.replicas == (Replicas(1, 1), Replicas(1, 1))
     assert facts.config["min.insync.replicas"] == "2"

@@ -227,7 +227,7 @@ async def test_a_span_that_the_log_has_lost(client: AIOKafkaClient, bootstrap: s
 
 
 async def test_the_end_of_the_records_lies_before_markers_and_what_was_aborted(
-    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, admin: Admin
 ) -> None:
     topic = new_topic()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
@@ -241,7 +241,7 @@ async def test_the_end_of_the_records_lies_before_markers_and_what_was_aborted(
         end()
 
     async def look() -> int:
-        (_, end), *_ = (await Admin({"bootstrap.servers": bootstrap}).find_bounds([(topic, 0)])).values()
+        (_, end), *_ = (await admin.find_bounds([(topic, 0)])).values()
         return await find_records_end(client, (topic, 0), 0, end)
 
     assert await look() == 0

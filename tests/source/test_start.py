@@ -115,7 +115,7 @@ def test_policies(scene: Scene, new_topic: NewTopicFixture) -> None:
                 check_output(reader.read(), wanted, consumer=name)
 
 
-async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: NewTopicFixture) -> None:
+async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: NewTopicFixture, admin: Admin) -> None:
     """Brokers say that there is no record since then, though later ones are there."""
     topic = new_topic(retention_ms=-1)
     for run in range(24):  # a batch each
@@ -125,7 +125,7 @@ async def test_a_time_whose_first_record_was_deleted(bootstrap: str, new_topic: 
         assert producer.flush(30) == 0
     delete_below(bootstrap, topic, 170)
     stream = StreamConfig.model_validate({"name": "S", "topics": (topic,)})
-    admin, client = Admin({"bootstrap.servers": bootstrap}), await open_client({"bootstrap.servers": bootstrap})
+    client = await open_client({"bootstrap.servers": bootstrap})
     try:
         found: dict[int, int] = {}
         by_index: dict[int, int] = {}
@@ -171,7 +171,7 @@ class Counting:
 
 
 async def test_last_messages_take_little_reading(
-    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, new_topic: NewTopicFixture, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same places with an index and without, and with one a small part of the log is fetched. It has lost no match since
     it was indexed, then it has."""
@@ -189,7 +189,7 @@ async def test_last_messages_take_little_reading(
     index = make_index(stream, topic, list(read_committed(bootstrap, topic)), 100)
     counting = Counting()
     monkeypatch.setattr("overlay.source.start.read_span", counting.read_span)
-    admin, client = Admin({"bootstrap.servers": bootstrap}), await open_client({"bootstrap.servers": bootstrap})
+    client = await open_client({"bootstrap.servers": bootstrap})
 
     async def find(policy: str, filters: tuple[str, ...], known: Index | None) -> tuple[object, int, int]:
         counting.bytes, told = 0, [0]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from overlay.admin import Admin
+from overlay.admin import connect
 from overlay.config import load
-from overlay.connection import open_client
 from overlay.index.chunks import Chunks
 from overlay.source.index import Index, index_topic
 from overlay.subject import Pattern
@@ -19,14 +18,11 @@ def read_index(scene: Scene, stream: str = "S") -> Index:
     async def read() -> Index:
         loaded = load(scene.folder)
         topic, index = index_topic(scene.prefix, stream), Index(loaded.streams[stream])
-        admin, client = Admin(loaded.service.kafka), await open_client(loaded.service.kafka)
-        try:
+        async with connect(loaded.service.kafka) as (admin, client):
             if await admin.find_topics([topic], with_config=False):
                 first, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
                 index.position = first
                 await index.read(client, topic, end)
-        finally:
-            await client.close()
         return index
 
     return asyncio.run(read())

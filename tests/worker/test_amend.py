@@ -32,9 +32,8 @@ def add_consumer(name: str) -> Change:
     return lambda state: Delta(consumers={("S", name): ConsumerState(1)})
 
 
-async def test_those_who_take_the_shard_from_each_other_all_come_through(bootstrap: str) -> None:
+async def test_those_who_take_the_shard_from_each_other_all_come_through(bootstrap: str, admin: Admin) -> None:
     service = make_service(bootstrap)
-    admin = Admin(service.kafka)
     assert await amend(service, admin, add_consumer("early")) == []  # no service has run yet
     await ensure_state_topic(admin, service.topics.prefix, 1, 1)
     names = ["a", "b", "c"]
@@ -44,9 +43,8 @@ async def test_those_who_take_the_shard_from_each_other_all_come_through(bootstr
     assert state.generation == -1
 
 
-async def test_only_the_shards_concerned_are_taken_over(bootstrap: str) -> None:
+async def test_only_the_shards_concerned_are_taken_over(bootstrap: str, admin: Admin) -> None:
     service = make_service(bootstrap)
-    admin = Admin(service.kafka)
     await ensure_state_topic(admin, service.topics.prefix, 3, 1)
 
     def forget(state: ShardState) -> Delta:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from overlay.admin import Admin
 from overlay.consumer.events import Bound, Event, Unbound, Updated
 from overlay.consumer.table import ASLEEP
 from overlay.deliver.state import ConsumerId
 from overlay.desk.seat import Beginning, seat
+from overlay.groups import Found, Group, Member
+from overlay.protocol import Code
 from overlay.worker.acks.interest import Readers
 from tests.consumer.driver import SECOND, START, configure
 from tests.control.books import make_config
@@ -94,23 +94,20 @@ MEMBERS: dict[str, int | None] = {"read": 1, "idle": 0, "hidden": None}
 """Of each group; None where Kafka does not allow the question."""
 
 
-class Groups:
-    """The client's answers."""
+class KnownGroups:
+    """Answers about MEMBERS."""
 
-    def describe_consumer_groups(self, groups: Iterable[str], **_: object) -> dict[str, Future[Any]]:
-        found: dict[str, Future[Any]] = {group: Future() for group in groups}
-        for group, future in found.items():
-            if (count := MEMBERS[group]) is None:
-                future.set_exception(KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)))
-            else:
-                future.set_result(SimpleNamespace(members=[None] * count))
-        return found
+    async def describe(self, groups: Iterable[str], found: Found[Group], **_: object) -> None:
+        for group in groups:
+            count = MEMBERS[group]
+            code = Code.GROUP_AUTHORIZATION_FAILED if count is None else Code.NONE
+            found.note(group, code, Group((Member("c", "h"),) * (count or 0)))
 
 
 async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
     """Otherwise its consumer would be removed under its readers, and those of all other groups with it."""
     admin = Admin({"bootstrap.servers": "localhost:1"})
-    admin._client = Groups()
+    admin._groups = cast("Any", KnownGroups())
     configs = [make_config(group, deliver_group=group, inactive_threshold="5s") for group in MEMBERS]
     (asleep, *_) = ASLEEP
     facts: Any = {config.id: SimpleNamespace(config=config, state=asleep) for config in configs}

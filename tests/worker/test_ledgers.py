@@ -23,7 +23,7 @@ from tests.worker.scenes import produce
 
 
 async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
-    bootstrap: str, new_topic: NewTopicFixture
+    bootstrap: str, new_topic: NewTopicFixture, admin: Admin
 ) -> None:
     """One partition is read to its end, in the other somebody stands at 12."""
     sources: list[Source] = [(topic, 0) for topic in sorted((new_topic(), new_topic()))]
@@ -38,7 +38,7 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     roster = Roster(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
     positions = Positions(ordered=frozenset(["S"]))
     positions.tracks |= {("S", sources[0]): [Track(Mark(30))], ("S", sources[1]): [Track(Mark(12)), Track(Mark(30))]}
-    following = asyncio.create_task(follow_starts(Admin({"bootstrap.servers": bootstrap}), roster, positions, 0.05))
+    following = asyncio.create_task(follow_starts(admin, roster, positions, 0.05))
     await asyncio.to_thread(wait_until, lambda: ledger.first_sequence > 1, DEADLINE_S, "some are forgotten")
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -7,9 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from overlay.admin import Admin
+from overlay.admin import connect
 from overlay.config import StreamConfig
-from overlay.connection import open_client
 from overlay.jobs import Jobs
 from overlay.source.feed import Feed
 from overlay.worker.acks import recall as recall_module
@@ -24,13 +23,9 @@ def recall(bootstrap: str, topic: str, wanted: list[int]) -> Recalled:
     kafka = {"bootstrap.servers": bootstrap}
 
     async def read() -> Recalled:
-        client = await open_client(kafka)
-        try:
-            reading = Recall(client, Admin(kafka), {"S": config}, {"S": locate_in((topic, 0))})
-            async with Jobs("decoding") as jobs:
-                return await reading.read({"S": np.array(wanted, np.int64)}, jobs)
-        finally:
-            await client.close()
+        async with connect(kafka) as (admin, client), Jobs("decoding") as jobs:
+            reading = Recall(client, admin, {"S": config}, {"S": locate_in((topic, 0))})
+            return await reading.read({"S": np.array(wanted, np.int64)}, jobs)
 
     return asyncio.run(read())
 

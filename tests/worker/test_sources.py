@@ -8,8 +8,7 @@ from dataclasses import replace
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from overlay.admin import Admin
-from overlay.connection import open_client
+from overlay.admin import connect
 from overlay.deliver.state import Delta, ShardState, encode
 from overlay.source.mark import Mark
 from overlay.worker.takeover import read_state
@@ -38,11 +37,8 @@ def load_state(scene: Scene) -> ShardState:
 
     async def read() -> ShardState:
         kafka = {"bootstrap.servers": scene.bootstrap}
-        client = await open_client(kafka)
-        try:
-            return (await read_state(client, Admin(kafka), scene.state_topic, 0))[0]
-        finally:
-            await client.close()
+        async with connect(kafka) as (admin, client):
+            return (await read_state(client, admin, scene.state_topic, 0))[0]
 
     return asyncio.run(read())
 

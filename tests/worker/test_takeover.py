@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
-from overlay.connection import open_client
+from overlay.admin import Admin, connect
 from overlay.deliver.state import Delta, ShardState, encode
 from overlay.deliver.transaction import Transactions
 from overlay.errors import Fenced
@@ -92,11 +91,11 @@ class Stage:
 @pytest.fixture
 async def stage(scene: Scene) -> AsyncIterator[Stage]:
     kafka = {"bootstrap.servers": scene.bootstrap}
-    made = Stage(scene, Admin(kafka), await open_client(kafka), [])
-    yield made
-    for owner in made.owners:
-        await owner.close()
-    await made.client.close()
+    async with connect(kafka) as (admin, client):
+        made = Stage(scene, admin, client, [])
+        yield made
+        for owner in made.owners:
+            await owner.close()
 
 
 async def test_takeover_during_an_open_transaction_reads_what_is_committed(stage: Stage) -> None:

@@ -31,13 +31,14 @@ def grow(client: AdminClient, topic: str) -> None:
 
 
 async def find(bootstrap: str, topic: str) -> TopicFacts:
-    return (await Admin({"bootstrap.servers": bootstrap}).find_topics([topic]))[topic]
+    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+        return (await admin.find_topics([topic]))[topic]
 
 
 async def watch(bootstrap: str, roster: Roster, change: Change, topic: str, *, until: float = math.inf) -> str:
     """What the watch comes to when a topic changes while it looks."""
-    admin, client = Admin({"bootstrap.servers": bootstrap}), AdminClient({"bootstrap.servers": bootstrap})
-    async with asyncio.timeout(DEADLINE_S):
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    async with asyncio.timeout(DEADLINE_S), Admin({"bootstrap.servers": bootstrap}) as admin:
         watching = asyncio.create_task(watch_topics(admin, roster, until))
         await asyncio.to_thread(change, client, topic)
         return await watching

@@ -12,9 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka.admin import OffsetSpec
-
-from overlay.admin import Admin
+from overlay.admin import Admin, OffsetSpec
 from overlay.clock import now_ns
 from overlay.errors import SourceChanged
 from overlay.logs import get_logger

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aiokafka.client import AIOKafkaClient
-from confluent_kafka.admin import OffsetSpec
 
-from overlay.admin import Admin
+from overlay.admin import Admin, OffsetSpec
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.consumer.acks import acks_topic

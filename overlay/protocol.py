@@ -1,0 +1,391 @@
+"""Requests to Kafka that aiokafka does not know, or knows in versions that say too little, written as it writes its own.
+
+`Request` classes are what a caller sends; aiokafka picks the newest version that the broker and the class both know. Each
+class here has one version, which every Kafka from 2.8 on answers. The exception is ConsumerGroupDescribe, which came with
+Kafka 4.0: sending it to an older broker raises `Unsupported`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from io import BytesIO
+from typing import Any, ClassVar
+
+from aiokafka.errors import IncompatibleBrokerVersion, for_code
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+Unsupported = (IncompatibleBrokerVersion, NotImplementedError)
+"""What aiokafka raises for a request that the broker does not know."""
+ANY_REPLICA = -1
+NO_EPOCH = -1
+NO_TAGS: Mapping[int, bytes] = {}
+
+
+class Code(IntEnum):
+    """Error codes of answers that the overlay tells apart."""
+
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    NOT_CONTROLLER = 41
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+
+
+def describe_code(code: int) -> str:
+    """Return what an error code means, in Kafka's words as far as aiokafka has them."""
+    known = for_code(code)
+    if known.errno != code:
+        return Code(code).name if code in Code.__members__.values() else f"error {code}"
+    return str(known.description).rstrip(".")
+
+
+OPERATIONS = {
+    3: "Read",
+    4: "Write",
+    5: "Create",
+    6: "Delete",
+    7: "Alter",
+    8: "Describe",
+    9: "ClusterAction",
+    10: "DescribeConfigs",
+    11: "AlterConfigs",
+    12: "IdempotentWrite",
+    13: "CreateTokens",
+    14: "DescribeTokens",
+}
+"""Operations of ACLs by their bit in `authorized_operations`."""
+
+
+def name_operations(bits: int) -> frozenset[str]:
+    """Return the operations of a field `authorized_operations`, named as in ACLs."""
+    return frozenset(name for bit, name in OPERATIONS.items() if bits >> bit & 1)
+
+
+class Uuid(AbstractType[str]):
+    """A topic id, as text: 22 characters of Base64."""
+
+    @classmethod
+    def encode(cls, value: str) -> bytes:
+        return base64.b64decode(value + "==")
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> str:
+        return base64.b64encode(data.read(16)).decode()[:22]
+
+
+NO_TOPIC_ID = Uuid.decode(BytesIO(bytes(16)))
+"""In a request that names a topic."""
+
+
+class MetadataResponse_v10(Response):
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString("utf-8")),
+                ("topic_id", Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class MetadataRequest_v10(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 10
+    RESPONSE_TYPE = MetadataResponse_v10
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(("topic_id", Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields)),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicsRequest(Request[MetadataRequest_v10]):
+    """Metadata of the cluster and of the named topics, with their ids. It never creates a topic."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = list(topics)
+
+    def build(self, request_struct_class: type[MetadataRequest_v10]) -> MetadataRequest_v10:
+        named = [(NO_TOPIC_ID, topic, NO_TAGS) for topic in self.topics]
+        return request_struct_class(named, False, False, False, NO_TAGS)
+
+
+class ListOffsetsResponse_v7(Response):
+    API_KEY = 2
+    API_VERSION = 7
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("timestamp", Int64),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class ListOffsetsRequest_v7(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 2
+    API_VERSION = 7
+    RESPONSE_TYPE = ListOffsetsResponse_v7
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("current_leader_epoch", Int32),
+                        ("timestamp", Int64),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class ListOffsetsRequest(Request[ListOffsetsRequest_v7]):
+    """Offsets of partitions that one broker leads, by a timestamp in ms or one of the negative ones with a meaning: -1 for
+    the end, -2 for the start, -3 for the newest record."""
+
+    API_KEY = 2
+
+    def __init__(self, topics: Mapping[str, Iterable[int]], timestamp: int, *, committed: bool) -> None:
+        self.topics, self.timestamp, self.committed = topics, timestamp, committed
+
+    def build(self, request_struct_class: type[ListOffsetsRequest_v7]) -> ListOffsetsRequest_v7:
+        topics = [
+            (topic, [(partition, NO_EPOCH, self.timestamp, NO_TAGS) for partition in partitions], NO_TAGS)
+            for topic, partitions in self.topics.items()
+        ]
+        return request_struct_class(ANY_REPLICA, int(self.committed), topics, NO_TAGS)
+
+
+class DescribeGroupsResponse_v5(Response):
+    API_KEY = 15
+    API_VERSION = 5
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("error_code", Int16),
+                ("group", CompactString("utf-8")),
+                ("state", CompactString("utf-8")),
+                ("protocol_type", CompactString("utf-8")),
+                ("protocol", CompactString("utf-8")),
+                (
+                    "members",
+                    CompactArray(
+                        ("member_id", CompactString("utf-8")),
+                        ("group_instance_id", CompactString("utf-8")),
+                        ("client_id", CompactString("utf-8")),
+                        ("client_host", CompactString("utf-8")),
+                        ("member_metadata", CompactBytes),
+                        ("member_assignment", CompactBytes),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeGroupsRequest_v5(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 15
+    API_VERSION = 5
+    RESPONSE_TYPE = DescribeGroupsResponse_v5
+    SCHEMA = Schema(
+        ("groups", CompactArray(CompactString("utf-8"))),
+        ("include_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class DescribeGroupsRequest(Request[DescribeGroupsRequest_v5]):
+    """Classic groups of one coordinator. A group that is not there, or is none of these, is answered as `DEAD`.
+
+    aiokafka 0.14 reads the answer to its own version 3 as if it were version 2, and fails at the second group.
+    """
+
+    API_KEY = 15
+    DEAD: ClassVar[str] = "Dead"
+
+    def __init__(self, groups: Iterable[str], *, operations: bool = False) -> None:
+        self.groups, self.operations = list(groups), operations
+
+    def build(self, request_struct_class: type[DescribeGroupsRequest_v5]) -> DescribeGroupsRequest_v5:
+        return request_struct_class(self.groups, self.operations, NO_TAGS)
+
+
+_ASSIGNMENT: tuple[Any, ...] = (
+    (
+        "topic_partitions",
+        CompactArray(
+            ("topic_id", Uuid),
+            ("topic", CompactString("utf-8")),
+            ("partitions", CompactArray(Int32)),
+            ("tags", TaggedFields),
+        ),
+    ),
+    ("tags", TaggedFields),
+)
+
+
+class ConsumerGroupDescribeResponse_v0(Response):
+    API_KEY = 69
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "groups",
+            CompactArray(
+                ("error_code", Int16),
+                ("error_message", CompactString("utf-8")),
+                ("group", CompactString("utf-8")),
+                ("state", CompactString("utf-8")),
+                ("group_epoch", Int32),
+                ("assignment_epoch", Int32),
+                ("assignor", CompactString("utf-8")),
+                (
+                    "members",
+                    CompactArray(
+                        ("member_id", CompactString("utf-8")),
+                        ("group_instance_id", CompactString("utf-8")),
+                        ("rack", CompactString("utf-8")),
+                        ("member_epoch", Int32),
+                        ("client_id", CompactString("utf-8")),
+                        ("client_host", CompactString("utf-8")),
+                        ("subscribed_topics", CompactArray(CompactString("utf-8"))),
+                        ("subscribed_pattern", CompactString("utf-8")),
+                        ("assignment", Schema(*_ASSIGNMENT)),
+                        ("target_assignment", Schema(*_ASSIGNMENT)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class ConsumerGroupDescribeRequest_v0(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 69
+    API_VERSION = 0
+    RESPONSE_TYPE = ConsumerGroupDescribeResponse_v0
+    SCHEMA = Schema(
+        ("groups", CompactArray(CompactString("utf-8"))),
+        ("include_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeRequest_v0]):
+    """Groups of one coordinator whose members use `group.protocol=consumer`."""
+
+    API_KEY = 69
+
+    def __init__(self, groups: Iterable[str], *, operations: bool = False) -> None:
+        self.groups, self.operations = list(groups), operations
+
+    def build(self, request_struct_class: type[ConsumerGroupDescribeRequest_v0]) -> ConsumerGroupDescribeRequest_v0:
+        return request_struct_class(self.groups, self.operations, NO_TAGS)
