@@ -179,6 +179,19 @@ def test_the_desk_alone_touches_machines() -> None:
     assert touching <= allowed
 
 
+def test_no_data_waits_for_the_default_threads() -> None:
+    """The event loop's default threads are few, and one may be taken for seconds. What is done there may wait: a look at files
+    or at whether Kafka is there. Work on records has a thread of its own."""
+    using = {
+        shorten(path)
+        for package in ("worker", "control", "source", "deliver")
+        for path in list_files(package)
+        for name in ("to_thread", "finish_in_thread", "run_in_executor")
+        if name in path.read_text(encoding="utf-8")
+    }
+    assert using <= {"worker/build.py", "worker/folder.py", "worker/service.py"}
+
+
 def test_no_coroutine_joins_a_thread() -> None:
     """An executor that is closed in a coroutine holds up the event loop until its job has returned: use overlay/jobs.py."""
     waits = {"ThreadPoolExecutor", "shutdown", "sleep", "join"}

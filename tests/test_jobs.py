@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from overlay.jobs import Jobs
+from overlay.jobs import Jobs, run_apart
 
 LONG_S = 1.5
 
@@ -107,3 +107,16 @@ async def test_no_thread_is_left() -> None:
         thread = await jobs.run(threading.current_thread)
     await asyncio.to_thread(thread.join, 10)
     assert not thread.is_alive()
+
+
+async def test_a_thread_of_its_own_for_one_call() -> None:
+    """A wait that is given up leaves the call alone, and another may wait for it."""
+    job = Job()
+    future = run_apart(job.run, "test-apart")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await asyncio.wrap_future(future)
+    job.go_on.set()
+    assert await asyncio.wrap_future(future) == "done"
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wrap_future(run_apart(lambda: 1 // 0, "test-apart"))

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from overlay.waits import finish_in_thread, is_set_within
+from overlay.waits import finish_in_thread, is_set_within, run_all
 
 
 async def test_results_and_errors_come_through() -> None:
@@ -55,3 +55,26 @@ async def test_an_event_that_comes_with_a_cancellation() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_the_first_error_ends_all_before_it_is_raised() -> None:
+    """`asyncio.gather` alone lets the others go on, into what their caller closes next."""
+    ended = []
+
+    async def work(number: int) -> int:
+        try:
+            await asyncio.sleep(0 if number == 1 else 10)
+            if number == 1:
+                raise ValueError
+            return number
+        finally:
+            ended.append(number)
+
+    with pytest.raises(ValueError):
+        await run_all(map(work, range(3)))
+    assert sorted(ended) == [0, 1, 2]
+
+    async def give(number: int) -> int:
+        return number
+
+    assert await run_all(map(give, range(3))) == [0, 1, 2]

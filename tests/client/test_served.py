@@ -104,3 +104,15 @@ def test_a_consumer_that_only_the_service_knows(scene: Scene, source: str) -> No
         with pytest.raises(UnknownConsumer, match="asked"):
             client.subscribe("askde")
         client.close()
+
+
+def test_info_shows_every_ack_that_was_answered(scene: Scene, source: str) -> None:
+    """At once: what the service tells is as new as what it has committed."""
+    scene.add_consumer("S", "late", **EXPLICIT | {"ack_wait": "60s"})
+    produce(scene.bootstrap, source, ["a"] * 10)
+    with serve(scene), overlay.open(scene.folder) as client, client.subscribe("late") as messages:
+        for number, message in enumerate(islice(messages, 10), 1):
+            message.ack_sync(DEADLINE_S)
+            info = client.control.info("S", "late")
+            assert (info.num_ack_pending, info.ack_floor.stream_seq) == (10 - number, number)
+            assert (info.delivered.stream_seq, info.num_pending) == (10, 0)
