@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, overload
@@ -55,16 +55,20 @@ def _compile(function: FunctionType, options: dict[str, Any]) -> Any:
 class Cache(FunctionCache):  # type: ignore[misc]
     """What was compiled of one function."""
 
-    _cache_file: Any
-
     def __init__(self, function: FunctionType) -> None:
         super().__init__(function)
-        numbas = self._cache_file
-        self._cache_file = Files(
+        self._function = function
+        self._numbas = self.__dict__.pop("_cache_file")
+
+    @cached_property
+    def _cache_file(self) -> Files:
+        """The files, made at the first call: when a function is decorated, the kernels further down its module that it calls
+        are not there yet, and a stamp made then would leave them out."""
+        return Files(
             self._cache_path,
             self._impl.filename_base,
             # numba's own stamp knows nothing of NUMBA_BOUNDSCHECK: code with bounds checks and code without would mix
-            (numbas._source_stamp, find_stamp(function), bool(nb.config.BOUNDSCHECK)),
+            (self._numbas._source_stamp, find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
         )
 
 
@@ -92,23 +96,24 @@ class Files(IndexDataCacheFile):  # type: ignore[misc]
 
 
 def find_stamp(function: FunctionType) -> str:
-    """A digest of what is compiled into a function besides its own file: sources of other kernels, values of constants."""
-    return hashlib.sha256("\n".join(sorted(_find_parts(function))).encode()).hexdigest()
+    """Return a digest of what is compiled into a function besides its own file: sources of other kernels, values of constants.
 
-
-@cache
-def _find_parts(function: FunctionType) -> frozenset[str]:
+    Call it when the modules are loaded: a name that is not there yet is left out.
+    """
     parts: set[str] = set()
-    for name, value in _find_globals(function):
-        if isinstance(value, Dispatcher):
-            parts.add(_stamp_file(value.py_func.__code__.co_filename))
-            if value.py_func is not function:
-                parts |= _find_parts(value.py_func)
-        elif isinstance(value, np.ndarray):
-            parts.add(f"{name} {value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}")
-        elif isinstance(value, int | float | str | bytes | tuple | np.generic):
-            parts.add(f"{name} {value!r}")
-    return frozenset(parts)
+    left, met = [function], {function}
+    while left:
+        for name, value in _find_globals(left.pop()):
+            if isinstance(value, Dispatcher):
+                parts.add(_stamp_file(value.py_func.__code__.co_filename))
+                if value.py_func not in met:
+                    met.add(value.py_func)
+                    left.append(value.py_func)
+            elif isinstance(value, np.ndarray):
+                parts.add(f"{name} {value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}")
+            elif isinstance(value, int | float | str | bytes | tuple | np.generic):
+                parts.add(f"{name} {value!r}")
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
 def _find_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:

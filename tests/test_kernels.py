@@ -96,6 +96,28 @@ def test_a_function_is_compiled_again_when_what_it_calls_has_changed(tmp_path: P
     assert [run(), run()] == ["3200 0", "3200 1"]
 
 
+FORWARD = """
+    from overlay.kernels import kernel
+    @kernel
+    def first(x):
+        return second(x)
+    from low import low
+    @kernel
+    def second(x):
+        return low(x)
+    print(first(0), sum(first.stats.cache_hits.values()))
+"""
+
+
+def test_what_is_defined_further_down_the_module_counts_as_well(tmp_path: Path) -> None:
+    """It does not exist yet when the function that calls it is decorated."""
+    (tmp_path / "low.py").write_text(MODULES["low.py"])
+    (tmp_path / "forward.py").write_text(textwrap.dedent(FORWARD))
+    assert [run_module(tmp_path, "forward") for _ in range(2)] == ["1 0", "1 1"]
+    (tmp_path / "low.py").write_text(MODULES["low.py"].replace("x + 1", "x + 200"))
+    assert [run_module(tmp_path, "forward") for _ in range(2)] == ["200 0", "200 1"]
+
+
 BEYOND = """
     import numpy as np
     from overlay.kernels import kernel
