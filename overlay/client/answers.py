@@ -91,8 +91,8 @@ class Answers:
                 thread = threading.Thread(
                     target=self._listener.run, args=arguments, name="overlay-answers", daemon=True
                 )
-                self._finalizer = weakref.finalize(self, _end, self._listener, thread)
                 thread.start()
+                self._finalizer = weakref.finalize(self, _end, self._listener, thread)
             # within the lock: a listener that is being closed resolves those that it knows, and no later ones
             return self.make_waiting()
 

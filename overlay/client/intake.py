@@ -44,8 +44,9 @@ class Intake:
         self.acks = Sender(kafka, ack_topic, target.head, target.policy, answers, self.shelf.end)
         self._work = _Work(Member(kafka, target, self.shelf, is_alone=is_alone), self.acks, self.shelf, on_silence)
         thread = threading.Thread(target=self._work.run, name="overlay-subscription", daemon=True)
-        self._finalizer = weakref.finalize(self, _end, self._work, thread)
         thread.start()
+        # behind the start: a process that ends starts no thread, and nothing could be waited for
+        self._finalizer = weakref.finalize(self, _end, self._work, thread)
 
     @property
     def is_silent(self) -> bool:

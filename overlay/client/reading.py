@@ -95,8 +95,8 @@ class Reading:
         self._channel = Channel()
         self._turn = Turn("reading", _INSTEAD)
         thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
-        self._finalizer = weakref.finalize(self, _end, self._channel, thread)
         thread.start()
+        self._finalizer = weakref.finalize(self, _end, self._channel, thread)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
