@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.admin import Admin, new_topic
+from overlay.admin import Admin
 from overlay.errors import SourceUnavailable
 from tests.support.cluster import Cluster, run_cluster
 from tests.support.kafka import make_topic
@@ -63,10 +63,7 @@ async def test_a_suspended_broker_holds_up_its_own_questions_alone(cluster: Clus
                 )
                 slowest = max(slowest, time.monotonic() - began)
                 await asyncio.sleep(BETWEEN_S)
-            began = time.monotonic()
-            await admin.create_topics([new_topic("alone-new", 1, 1, {})])
             assert slowest < 4, "one change of brokers, no deadline"
-            assert time.monotonic() - began < 14
         found = await asyncio.gather(*hung, return_exceptions=True)
     assert all(isinstance(one, SourceUnavailable) or one == {(ours[stopped], 0): (0, 0)} for one in found)
 
