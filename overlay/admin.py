@@ -86,7 +86,7 @@ class Admin:
             raise SourceUnavailable(f"{what}: Kafka did not answer within {DEADLINE_S:g} s{reason}") from error
         except Unsupported as error:
             raise SourceUnavailable(
-                f"{what}: the broker does not know a request that the overlay needs; Kafka 2.8 is the oldest that does: {error}"
+                f"{what}: the broker does not know a request that the overlay needs; see docs/your-own-kafka.md: {error}"
             ) from error
 
     async def find_cluster(self) -> str:
@@ -184,11 +184,11 @@ class Admin:
         found: dict[tuple[str, int], int] = {}
 
         async def ask() -> None:
-            async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
-                await self._find_offsets([source for source in wanted if source not in found], spec, committed, found)
+            await self._find_offsets([source for source in wanted if source not in found], spec, committed, found)
 
         if wanted:
-            await self._await_leaders()(ask)
+            async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
+                await self._await_leaders()(ask)
         return {source: found[source] for source in wanted}
 
     async def _find_offsets(
@@ -286,8 +286,7 @@ class Admin:
         async def ask_rest() -> None:
             rest = [group for group in wanted if group not in found.answers and group not in refused]
             found.codes.clear()
-            async with self._in_time(f"groups {_list(rest)}"):
-                await ask(rest)
+            await ask(rest)
             faults: list[OverlayError] = []
             for group, code in found.codes.items():
                 judged = _judge(f"group {group}", "Describe", code)
@@ -300,7 +299,8 @@ class Admin:
                 raise min(faults, key=lambda fault: isinstance(fault, Unled))
 
         if wanted:
-            await self._await_leaders()(ask_rest)
+            async with self._in_time(f"groups {_list(wanted)}"):
+                await self._await_leaders()(ask_rest)
         if denied is not None:
             denied |= refused
 

@@ -1,8 +1,8 @@
 """Requests to Kafka that aiokafka does not know, or knows in versions that say too little, written as it writes its own.
 
-`Request` classes are what a caller sends; aiokafka picks the newest version that the broker and the class both know. Each
-class here has one version, which every Kafka from 2.8 on answers. The exception is ConsumerGroupDescribe, which came with
-Kafka 4.0: sending it to an older broker raises `Unsupported`.
+`Request` classes are what a caller sends; aiokafka picks the newest version that the broker and the class both know. Every
+Kafka from 2.8 on knows one of each. Two exceptions raise `Unsupported`: Kafka before 4.0 does not know ConsumerGroupDescribe,
+and before 3.0 ListOffsets cannot find the newest record.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ class TopicsRequest(Request[MetadataRequest_v10]):
         return request_struct_class(named, False, False, False, NO_TAGS)
 
 
-class ListOffsetsResponse_v7(Response):
+class ListOffsetsResponse_v6(Response):
     API_KEY = 2
-    API_VERSION = 7
+    API_VERSION = 6
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
         (
@@ -208,11 +208,17 @@ class ListOffsetsResponse_v7(Response):
     )
 
 
-class ListOffsetsRequest_v7(RequestStruct):
-    FLEXIBLE_VERSION = True
+class ListOffsetsResponse_v7(Response):
     API_KEY = 2
     API_VERSION = 7
-    RESPONSE_TYPE = ListOffsetsResponse_v7
+    SCHEMA = ListOffsetsResponse_v6.SCHEMA
+
+
+class ListOffsetsRequest_v6(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 2
+    API_VERSION = 6
+    RESPONSE_TYPE = ListOffsetsResponse_v6
     SCHEMA = Schema(
         ("replica_id", Int32),
         ("isolation_level", Int8),
@@ -236,16 +242,29 @@ class ListOffsetsRequest_v7(RequestStruct):
     )
 
 
-class ListOffsetsRequest(Request[ListOffsetsRequest_v7]):
+class ListOffsetsRequest_v7(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 2
+    API_VERSION = 7
+    RESPONSE_TYPE = ListOffsetsResponse_v7
+    SCHEMA = ListOffsetsRequest_v6.SCHEMA
+
+
+class ListOffsetsRequest(Request[ListOffsetsRequest_v6 | ListOffsetsRequest_v7]):
     """Offsets of partitions that one broker leads, by a timestamp in ms or one of the negative ones with a meaning: -1 for
-    the end, -2 for the start, -3 for the newest record."""
+    the end, -2 for the start, `NEWEST` for the newest record, which brokers know from Kafka 3.0 on."""
 
     API_KEY = 2
+    NEWEST: ClassVar[int] = -3
 
     def __init__(self, topics: Mapping[str, Iterable[int]], timestamp: int, *, committed: bool) -> None:
         self.topics, self.timestamp, self.committed = topics, timestamp, committed
 
-    def build(self, request_struct_class: type[ListOffsetsRequest_v7]) -> ListOffsetsRequest_v7:
+    def build(
+        self, request_struct_class: type[ListOffsetsRequest_v6 | ListOffsetsRequest_v7]
+    ) -> ListOffsetsRequest_v6 | ListOffsetsRequest_v7:
+        if self.timestamp == self.NEWEST and request_struct_class.API_VERSION < 7:
+            raise IncompatibleBrokerVersion("the newest record requires ListOffsetsRequest >= v7")
         topics = [
             (topic, [(partition, NO_EPOCH, self.timestamp, NO_TAGS) for partition in partitions], NO_TAGS)
             for topic, partitions in self.topics.items()

