@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
+from overlay.deliver.replies import ReplyRule
 from overlay.desk.hearing import Hearing, Said
 from overlay.scan.commit import NO_ABORTS
 from tests.oracle.batches import Record
 from tests.support.batches import build
+
+RULE = ReplyRule("overlay", ("answers",))
 
 MINE, OTHERS = ("a", "late-jfk", "zz"), ("b",)
 
@@ -151,7 +154,7 @@ def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int) -> 
 @given(ack_records())
 @settings(max_examples=200, deadline=None)
 def test_columns_say_what_rows_say(records: list[Record]) -> None:
-    heard = Hearing("S", MINE, OTHERS, "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, OTHERS, RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     told, kinds, refused = expect(records)
     assert {name: flatten(said) for name, said in heard.said.items()} == told
     assert heard.kinds == kinds
@@ -162,7 +165,7 @@ def test_a_run_of_acks_is_one_word() -> None:
     records = [
         Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"+ACK" if n % 2 else b"", []) for n in range(1000)
     ]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     (said,) = heard.said["a"]
     assert isinstance(said, Said)
     assert said.sequences.tolist() == list(range(1, 1001))
@@ -170,5 +173,5 @@ def test_a_run_of_acks_is_one_word() -> None:
 
 def test_what_lies_before_the_position_was_heard_before() -> None:
     records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n, n, "") for n in (8, 9, 10)]
