@@ -5,7 +5,7 @@ Every message says what happened, where (file:line:column, or topic-partition@of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,14 +105,23 @@ class Fenced(OverlayError):
 class DeliveryFailed(OverlayError):
     """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled.
 
-    `final`: whether trying again cannot help. `consumer`: stream and name, when it is the fault of one only.
+    `final`: whether trying again cannot help. `consumer`: stream and name, when it is the fault of one only. `topics`: all
+    topics that refused at the same time, `topic` among them.
     """
 
     def __init__(
-        self, topic: str, partition: int, reason: str, *, final: bool, consumer: tuple[str, str] | None = None
+        self,
+        topic: str,
+        partition: int,
+        reason: str,
+        *,
+        final: bool,
+        consumer: tuple[str, str] | None = None,
+        topics: Iterable[str] = (),
     ) -> None:
         self.topic, self.partition, self.reason = topic, partition, reason
         self.final, self.consumer = final, consumer
+        self.topics = frozenset((topic, *topics))
         super().__init__(f"{topic}-{partition}: {reason}")
 
 

@@ -61,6 +61,14 @@ class Metrics:
             "stream",
         )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
+        self.control_records_unreadable = counter(
+            "control_records_unreadable", "Records and batches of the control topic that were passed over"
+        )
+        self.replies_refused = counter(
+            "replies_refused",
+            "Answers and pull requests that go nowhere: their reply topic is not allowed (name), missing, or refuses (refused)",
+            "reason",
+        )
         self.fenced = counter("fenced", "Times that another worker took a shard over")
         self.shard_restarts = counter(
             "shard_restarts", "Times that a shard began again from what is committed, by cause", "cause"

@@ -17,6 +17,8 @@ from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 NANOSECONDS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 INT64_MAX = (1 << 63) - 1
+MAX_TEXT = 256
+"""Characters of a duration, size or time. Others write these texts too, and a number of a million digits takes seconds."""
 
 _STEP = r"(?:\d+(?:\.\d+)?(?:h|ms|m|s|us|µs|ns))"
 _DURATION = re.compile(rf"-?{_STEP}+", re.ASCII)
@@ -34,6 +36,7 @@ def parse_duration(value: object) -> int:
         return _within_int64(value, "a duration")
     if not isinstance(value, str):
         raise ValueError("a duration is a text like 30s, 1m30s or 100ms, or an integer of nanoseconds")
+    _refuse_long(value, "a duration")
     if value == "0":
         return 0
     if not _DURATION.fullmatch(value):
@@ -64,6 +67,7 @@ def parse_size(value: object) -> int:
         return _within_int64(value, "a size")
     if not isinstance(value, str):
         raise ValueError("a size is a text like 1MiB or 64KiB, or an integer of bytes")
+    _refuse_long(value, "a size")
     found = _SIZE.fullmatch(value)
     if found is None:
         decimal = re.search(r"[kKmMgG]B?$", value)
@@ -83,6 +87,7 @@ def format_size(size: int) -> str:
 
 def parse_time(text: str) -> int:
     """Nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
+    _refuse_long(text, "a time")
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00")
@@ -100,6 +105,11 @@ def format_time(nanoseconds: int) -> str:
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     return text + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
+
+
+def _refuse_long(text: str, what: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"{what} has at most {MAX_TEXT} characters; this one has {len(text)}")
 
 
 def _within_int64(value: int, what: str) -> int:

@@ -33,6 +33,7 @@ from overlay.errors import OverlayError
 from overlay.units import format_time
 
 from .arguments import CONSUMER_FIELDS, check_names
+from .headers import read_headers
 from .inbox import Inbox, NoAnswer
 from .refusals import read_error
 
@@ -194,7 +195,7 @@ class Control:
         found: list[Pulled] = []
         with self._lock:
             for record in self._send(Op.NEXT, body, self.timeout + expires):
-                headers = dict(record.headers() or ())
+                headers = dict(read_headers(record))
                 if CODE in headers and _is_end(headers):
                     break
                 if TOKEN in headers:
@@ -328,7 +329,7 @@ def _read_answer(record: Message) -> dict[str, Any]:
 
 def _read_message(record: Message, headers: Mapping[str, bytes | None]) -> Pulled:
     subject, token = (headers.get(name) or b"" for name in (SUBJECT, TOKEN))
-    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), tuple(record.headers() or ()))
+    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), tuple(read_headers(record)))
 
 
 _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Completed", "Message Size Exceeds MaxBytes")

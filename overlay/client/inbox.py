@@ -16,6 +16,7 @@ from overlay.deliver.record import Headers
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, reply_topic
 from overlay.errors import OverlayError, SourceUnavailable
 
+from .headers import read_headers
 from .replies import judge, open_replies
 
 POLL_S = 0.05
@@ -96,4 +97,4 @@ class Inbox:
 
 
 def _find(record: Message, name: str) -> bytes | None:
-    return next((value for key, value in reversed(record.headers() or ()) if key == name), None)
+    return next((value for key, value in reversed(read_headers(record)) if key == name), None)

@@ -28,6 +28,7 @@ from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 
+from .headers import read_headers
 from .kind import Kind
 from .order import is_silent
 from .shelf import Batch, Shelf
@@ -176,7 +177,7 @@ class Member:
                 self._shelf.put(Batch(record.partition(), deque(), record.offset()))
 
     def _is_heard(self, record: KafkaRecord) -> bool:
-        headers = record.headers() or ()
+        headers = read_headers(record)
         return self._kind.find_token(headers) is not None or self._kind.is_status(headers)
 
     def _is_silent(self) -> bool:

@@ -35,6 +35,7 @@ from overlay.logs import get_logger
 from .acking import Head
 from .answers import Answers
 from .control import ConsumerInfo, Control
+from .headers import read_headers
 from .inbox import NoAnswer
 from .intake import Intake, OnSilence
 from .kind import Kind
@@ -181,7 +182,7 @@ class OrderedConsumer:
     def _sort(self, batch: Batch, intake: Intake) -> Iterator[Delivered]:
         kind = Kind(Head(self._holdings.stream, self._holdings.name))
         while (record := batch.pop()) is not None:
-            headers = record.headers() or ()
+            headers = read_headers(record)
             if (token := kind.find_token(headers)) is not None:
                 message = Delivered(record, token, intake.acks)
                 verdict = self._judge(message)

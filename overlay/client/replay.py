@@ -26,6 +26,8 @@ from overlay.deliver.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
 from overlay.deliver.deadletter import CAUSES, CONSUMER, DELIVERIES, REASON, SOURCE_OFFSET, SOURCE_PARTITION, STREAM
 from overlay.errors import OverlayError, SourceUnavailable
 
+from .headers import read_headers
+
 REACH_S = 5.0
 DEADLINE_S = 30.0
 POLL_S = 0.2
@@ -67,7 +69,7 @@ class Letter:
     @property
     def headers(self) -> list[tuple[str, Any]]:
         """Those of the original."""
-        return [(name, value) for name, value in self.record.headers() or () if name not in _OURS]
+        return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]
 
     def is_of(self, stream: str, consumer: str) -> bool:
         return (self._find(STREAM), self._find(CONSUMER)) == (stream, consumer)
@@ -78,7 +80,7 @@ class Letter:
         return {**told, "whole": self.is_whole, "origin": self.origin}
 
     def _find(self, name: str) -> str:
-        found = next((value for key, value in reversed(self.record.headers() or ()) if key == name), None)
+        found = next((value for key, value in reversed(read_headers(self.record)) if key == name), None)
         return (found or b"").decode(errors="replace")
 
 

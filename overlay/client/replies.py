@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
@@ -13,6 +14,7 @@ from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 OPEN_S = 10.0
 WAIT_MS = 50
 """How long the broker may hold a fetch back: whoever asks waits for the answer."""
+_NO_LEADER = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVAILABLE)
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -30,12 +32,26 @@ def open_replies(kafka: Properties, topic: str, group: str) -> Consumer:
                 )
             places = [TopicPartition(topic, partition) for partition in found.partitions]
             # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
-            ends = [consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1] for place in places]
+            ends = [_find_end(consumer, place) for place in places]
             consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
         except KafkaException as error:
             raise judge(topic, "Read", error.args[0]) from error
         closing.pop_all()
     return consumer
+
+
+def _find_end(consumer: Consumer, place: TopicPartition) -> int:
+    """Return where a partition ends now. One that was made a moment ago may have no leader yet. Raises KafkaException."""
+    deadline = time.monotonic() + OPEN_S
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1]
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                raise
+            time.sleep(WAIT_MS / 1000)
+        else:
+            return end
 
 
 def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:

@@ -19,6 +19,7 @@ from confluent_kafka import Message as KafkaRecord
 from overlay.connection import Properties
 
 from .answers import Answers
+from .headers import read_headers
 from .intake import Intake, OnSilence
 from .kind import Kind
 from .message import Acks, AsyncMessage, Delivered, Message
@@ -113,7 +114,7 @@ class Subscription:
         """The next message of a batch that is to be handed out, None after the last."""
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
-            headers = record.headers() or ()
+            headers = read_headers(record)
             if (token := kind.find_token(headers)) is None:
                 if flow := kind.find_flow(headers):
                     acks.answer_flow(flow)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from overlay.config.model import Model
+from overlay.config.model import Model, check_topic
 
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
 _PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)
@@ -43,6 +43,13 @@ def _check_prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ValueError("a prefix has 1 to 40 of the characters a-z A-Z 0-9 . _ - and does not begin with a dot")
     return text
+
+
+def _check_reply_topic(name: str) -> str:
+    check_topic(name.removesuffix("*") if name.endswith(".*") else name)
+    if name.startswith("__"):
+        raise ValueError("Kafka's own topics take no answers")
+    return name
 
 
 def _upper(value: object) -> object:
@@ -127,6 +134,11 @@ class KafkaProperties(Model):
         return {name: str(value) for name, value in given.items()}
 
 
+ReplyTopic = Annotated[
+    str, AfterValidator(_check_reply_topic), Field(json_schema_extra={"pattern": r"^[a-zA-Z0-9._-]{1,249}(\.\*)?$"})
+]
+
+
 class TopicsConfig(Model):
     """The overlay's own topics."""
 
@@ -136,6 +148,9 @@ class TopicsConfig(Model):
     """Their names begin with this and a dot."""
     replication: Annotated[int, Field(ge=1, le=32767)] = 1
     """Replication factor with which the overlay creates topics, output topics included."""
+    reply_to: tuple[ReplyTopic, ...] = ()
+    """Topics that clients may name for answers, beside `<prefix>.replies` and `<prefix>.replies.*`. `name.*` allows every
+    topic whose name begins with `name.`"""
 
 
 class HttpConfig(Model):

@@ -22,6 +22,15 @@ from dataclasses import dataclass
 
 from overlay.units import INT64_MAX, parse_duration
 
+from .ranges import MAX_RANGES
+
+MAX_BODY = 512 << 10
+"""Bytes of a body that is read at all: MAX_RANGES ranges of two numbers with 19 digits fit."""
+MAX_TEXT = 4 << 10
+"""Bytes of what stands behind a verb: a delay, or a pull request. A longer one counts as flawed."""
+MAX_REASON = 1 << 10
+"""Characters of a term's reason. It goes into an advisory, and a longer one could be more than the events topic takes."""
+
 _HEAD = ("$JS", "ACK")
 
 
@@ -138,14 +147,17 @@ def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
 
 
 def _parse_body(token: Token, body: bytes) -> Ack | Garbage:
+    if len(body) > MAX_BODY:
+        return Garbage(Flaw.PAYLOAD, token)
     if body in (b"", b"+ACK", b"+OK"):
         return Ack(token, Verb.ACK)
     if body == Verb.PROGRESS.value:
         return Ack(token, Verb.PROGRESS)
     if body.startswith(Verb.NEXT.value):
-        return Ack(token, Verb.NEXT, text=_read_text(body, Verb.NEXT))
+        is_flawed = len(body) > MAX_TEXT
+        return Ack(token, Verb.NEXT, text="" if is_flawed else _read_text(body, Verb.NEXT), is_flawed=is_flawed)
     if body.startswith(Verb.TERM.value):
-        return Ack(token, Verb.TERM, text=_read_text(body, Verb.TERM))
+        return Ack(token, Verb.TERM, text=_read_text(body, Verb.TERM)[:MAX_REASON])
     if body.startswith(Verb.NAK.value):
         return _parse_nak(token, _read_text(body, Verb.NAK))
     return Garbage(Flaw.PAYLOAD, token)
@@ -154,6 +166,8 @@ def _parse_body(token: Token, body: bytes) -> Ack | Garbage:
 def _parse_nak(token: Token, text: str) -> Ack:
     if not text:
         return Ack(token, Verb.NAK)
+    if len(text) > MAX_TEXT:
+        return Ack(token, Verb.NAK, is_flawed=True)
     try:
         delay = _read_delay(text)
     except (ValueError, RecursionError):
@@ -171,14 +185,14 @@ def _read_delay(text: str) -> int:
 
 
 def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: bytes) -> RangeAck | Garbage:
-    if not body.startswith(b"+ACK"):
+    if not body.startswith(b"+ACK") or len(body) > MAX_BODY:
         return Garbage(Flaw.RANGES)
     try:
         found = json.loads(body[4:])
     except (ValueError, RecursionError):
         return Garbage(Flaw.RANGES)
     ranges = found.get("consumer_seq") if isinstance(found, dict) else None
-    if not isinstance(ranges, list) or not ranges or not all(_is_range(pair) for pair in ranges):
+    if not isinstance(ranges, list) or not 0 < len(ranges) <= MAX_RANGES or not all(_is_range(pair) for pair in ranges):
         return Garbage(Flaw.RANGES)
     return RangeAck(stream, consumer, tuple((first, last) for first, last in ranges), incarnation)
 

@@ -48,6 +48,13 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Nothing can be sent to the reply addresses that begin with `head`."""
+
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """Acks of these stream sequences. `consumer_seq`: of the last token; `all` counts its floor by it.
 
@@ -163,7 +170,7 @@ class Deleted:
 
 Event = (
     Offered | Removed | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound | Unbound | Read | FlowAnswered
-    | Ticked | Paused | Resumed | Updated | Deleted
+    | Ticked | Paused | Resumed | Updated | Deleted | Unreachable
 )  # fmt: skip
 
 

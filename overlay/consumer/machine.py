@@ -180,6 +180,9 @@ class Machine:
         if refused is not None:
             self.effects.append(Status(reply, refused))
 
+    def _leave_pulls(self, event: events.Unreachable, now: int) -> None:
+        self.waiting.drop(event.head)
+
     def _exhaust(self, ended: Settled) -> None:
         self.effects.extend(exhaust(ended))
         self.bury(ended, "max_deliver")
@@ -344,6 +347,7 @@ _HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
     events.Offered: Machine._offer,
     events.Removed: Machine._remove,
     events.Pulled: Machine._pull,
+    events.Unreachable: Machine._leave_pulls,
     events.Acked: settling.ack,
     events.RangeAcked: settling.ack_ranges,
     events.Nakked: settling.nak,

@@ -19,6 +19,8 @@ PENDING_MESSAGES, PENDING_BYTES = "Nats-Pending-Messages", "Nats-Pending-Bytes"
 LAST_CONSUMER, LAST_STREAM = "Nats-Last-Consumer", "Nats-Last-Stream"
 STALLED = "Nats-Consumer-Stalled"
 MAX_PRIORITY = 9
+MAX_BODY = 4 << 10
+"""Bytes of a request's body: ten fields, of which two are names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ _TYPES: dict[str, type] = {
 
 def parse_pull(body: bytes) -> PullRequest | StatusText:
     """A request's body, or the 400 that it gets."""
+    if len(body) > MAX_BODY:
+        return _refuse(f"the request has more than {MAX_BODY} bytes")
     text = body.decode(errors="replace").strip()
     if text.startswith("{"):
         return _parse_json(text)

@@ -121,7 +121,7 @@ def decode(value: bytes) -> Record:
             )
         head = json.loads(value[_HEAD.size : _HEAD.size + size])
         return _read(head, value, _HEAD.size + size)
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise SnapshotUnreadable(f"a record of consumer state is damaged: {value[:16]!r} ({error})") from error
 
 

@@ -29,6 +29,7 @@ from .events import (
     Termed,
     Ticked,
     Unbound,
+    Unreachable,
     Updated,
 )
 
@@ -43,7 +44,8 @@ class State(enum.Enum):
 
 def _stay(state: State) -> dict[type[Event], State]:
     kinds = (
-        Offered, Removed, Pulled, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered, Ticked, Updated
+        Offered, Removed, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered, Ticked,
+        Updated,
     )  # fmt: skip
     return dict.fromkeys(kinds, state)
 

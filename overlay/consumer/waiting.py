@@ -131,6 +131,10 @@ class Waiting:
         for waiter in [waiter for waiter in self._waiters if waiter.is_one_shot]:
             self._end(waiter, NO_MESSAGES)
 
+    def drop(self, head: str) -> None:
+        """Forget the requests whose reply address begins with `head`, without a word to them."""
+        self._waiters = [waiter for waiter in self._waiters if not waiter.reply.startswith(head)]
+
     def end_all(self, text: StatusText) -> None:
         for waiter in list(self._waiters):
             self._end(waiter, text)

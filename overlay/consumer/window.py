@@ -25,6 +25,7 @@ from overlay.index.ragged import Ints
 from .deadlines import NEVER, Deadlines
 from .pending import Pending, Row, distinct
 from .queues import Redeliveries
+from .ranges import find_within, join
 
 _MANY_AGAIN = 4096
 _MANY_TOUCHES = 1 << 20
@@ -207,8 +208,9 @@ class Window:
         """Stream sequences of known messages that were delivered under these consumer sequences, rising."""
         own = self.pending.view("sequence")
         consumer_seqs, again = self.again
-        found = [own[self.pending.find_delivered(first, last)] for first, last in ranges]
-        found += [again[(consumer_seqs >= first) & (consumer_seqs <= last)] for first, last in ranges]
+        joined = join(ranges, self.delivered.consumer)
+        found = [own[self.pending.find_delivered(first, last)] for first, last in joined]
+        found.append(again[find_within(consumer_seqs, joined)])
         sequences = distinct(np.concatenate(found))
         return own[self.pending.find(sequences)]
 

@@ -20,6 +20,7 @@ from overlay.config.codes import ERRORS
 from overlay.config.document import Path, show_path
 from overlay.config.filters import check_filter
 from overlay.config.load import check_own, word_violation
+from overlay.deliver.replies import make_rule
 from overlay.errors import ConfigError, Place
 
 from .records import (
@@ -52,6 +53,8 @@ class Book:
     """Consumers of files that inactive_threshold has ended; they come back with the next start."""
     foreign: int = 0
     """Records that were passed over."""
+    fault: str = ""
+    """Why the last of them was."""
     _effective: Loaded | None = None
 
     @property
@@ -68,7 +71,9 @@ class Book:
                 (id,) = names
                 self.requests.pop(id, None)
                 if value is not None:
-                    self.requests[id] = parse_request(id, value, find_header, timestamp, self.prefix)
+                    self.requests[id] = parse_request(
+                        id, value, find_header, timestamp, make_rule(self.files.service.topics)
+                    )
                 return subject
             consumer = names[0], names[1]
             self._effective = None
@@ -76,10 +81,17 @@ class Book:
                 _put(self.pauses, consumer, None if value is None else read_pause(value))
             else:
                 _put(self.definitions, consumer, None if value is None else read_definition(consumer, value))
-        except Unreadable:
-            self.foreign += 1
+        except Unreadable as error:
+            self._pass_over(str(error))
+            return None
+        except Exception as error:  # noqa: BLE001 - every worker reads the record at every start, and would end there
+            self._pass_over(f"{type(error).__name__}: {error}")
             return None
         return subject
+
+    def _pass_over(self, reason: str) -> None:
+        self.foreign += 1
+        self.fault = reason
 
     def reload(self, files: Loaded) -> None:
         """The folder has changed. What was sound and is not any more goes on as it was."""
@@ -116,7 +128,7 @@ class Book:
             if definition.origin is Origin.FILE or definition.is_deleted or definition.id in self.files.consumers:
                 continue
             place = Place(control_topic(self.prefix))
-            if refusal := find_fault(definition.config, found):
+            if refusal := _judge(definition.config, found):
                 name = "/".join(definition.id)
                 message = f"consumer {name} is not served: {refusal.description}: {refusal.hint}"
                 problems.append(ConfigError(place, message, code=refusal.error.err_code))
@@ -181,6 +193,14 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
     if way:
         return refuse(10081, f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic")
     return None
+
+
+def _judge(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
+    """Return what `find_fault` does; an error in there is a fault of this one config, which every worker would meet."""
+    try:
+        return find_fault(config, loaded)
+    except Exception as error:  # noqa: BLE001 - as above
+        return refuse(10012, "delete the consumer", err=f"cannot be judged: {type(error).__name__}: {error}")
 
 
 def refuse_field(path: Path, message: str) -> Refusal:

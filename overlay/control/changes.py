@@ -17,6 +17,11 @@ from .records import Definition, Origin, Pause, read_config
 from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
 
 ACTIONS = ("", "create", "update")
+MAX_FIELDS = 100
+"""Fields of a requested config: each unknown one is compared with all known ones."""
+MAX_ITEMS = 1_000
+"""Items of a list in a requested config: each filter subject is compared with all others, on the service's event loop. A
+file may have more, since its author has the service's machine anyway."""
 
 
 def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> Refusal | Definition:
@@ -27,6 +32,8 @@ def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> R
     action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
     if action not in ACTIONS:
         return refuse(10025, err=f"action: found {action!r}, known are {', '.join(filter(None, ACTIONS))}")
+    if excess := _find_excess(request.body.get("config")):
+        return refuse(10025, err=excess)
     try:
         written = read_config(request.stream, request.body.get("config", {}))
     except ConfigError as error:
@@ -39,6 +46,18 @@ def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> R
     if refusal := find_fault(config, book.effective()):
         return refusal
     return _judge_existing(book, config, str(action), now, is_bound=is_bound)
+
+
+def _find_excess(config: object) -> str:
+    """Return what a requested config has too much of, or an empty text."""
+    if not isinstance(config, dict):
+        return ""
+    if len(config) > MAX_FIELDS:
+        return f"config: has {len(config)} fields; at most {MAX_FIELDS} are read"
+    for name, value in config.items():
+        if isinstance(value, list) and len(value) > MAX_ITEMS:
+            return f"{name}: has {len(value)} items; a request may have {MAX_ITEMS}, a file in the folder more"
+    return ""
 
 
 def _judge_existing(

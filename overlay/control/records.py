@@ -31,6 +31,8 @@ from overlay.errors import ConfigError, Place
 from overlay.units import format_time, parse_time
 
 VERSION = 1
+MAX_KEY = 1_000
+"""Bytes of a key: two names of at most 255 characters, or the id of a request, which its answer and its end repeat."""
 DEEPEST = 50
 """Levels of a value: configs have six at most, and they are walked by recursion."""
 
@@ -83,6 +85,8 @@ class Unreadable(ValueError):
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
     """What a key is about. Raises Unreadable."""
+    if key is not None and len(key) > MAX_KEY:
+        raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}")
     try:
         word, *names = (key or b"").decode().split(" ")
         subject = Subject(word)

@@ -16,7 +16,7 @@ import mmh3
 
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
-from overlay.deliver.replies import Address, read_address, reply_topic
+from overlay.deliver.replies import Address, ReplyRule, read_address, reply_topic
 from overlay.units import parse_duration
 
 from .records import ConsumerId, Unreadable, read_json
@@ -111,13 +111,13 @@ def refuse_violation(found: Violation) -> Refusal:
 
 
 def parse_request(
-    id: str, value: bytes, find_header: Callable[[str], bytes | None], timestamp: int, prefix: str
+    id: str, value: bytes, find_header: Callable[[str], bytes | None], timestamp: int, rule: ReplyRule
 ) -> Request:
     """A request from its record. `timestamp`: of the record, ms.
 
     One that names no topic, or none that may be written to, is answered in the overlay's own reply topic.
     """
-    reply = read_address(find_header, prefix) or str(Address(reply_topic(prefix), id.encode()))
+    reply = read_address(find_header, rule) or str(Address(reply_topic(rule.prefix), id.encode()))
     client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
     sent = timestamp * 1_000_000
     try:

@@ -6,7 +6,8 @@ that has seen every earlier decision: after something is written, the next reque
 
 What takes time does not hold up the others. A consumer that was created is answered for once it is being served, so that
 whoever is told of it can produce the next record and be sure of it; one that was deleted, once its state is forgotten. Until
-then the request stays in the topic. Should this worker die, its successor finds it there and comes to the same answer.
+then the request stays in the topic. Should this worker die, its successor finds it there and comes to the same answer. Only the
+answer itself may be lost, if the worker dies between the commit and the sending; the client then asks again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from overlay.config import ConsumerConfig, Loaded
 from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
 from overlay.deliver.addressees import Addressees
+from overlay.deliver.answering import Answering
 from overlay.deliver.answers import answer
 from overlay.deliver.entry import Entry
-from overlay.deliver.notices import encode_audit, encode_notices
+from overlay.deliver.notices import encode_audit, encode_notices, events_topic
 from overlay.deliver.record import Record
 from overlay.desk.seat import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
+from overlay.metrics import Metrics
 from overlay.waits import is_set_within
 
 from . import decide as rules
@@ -76,9 +79,10 @@ class Registrar:
     book: Book
     name: str
     """Of this worker, in audits."""
+    metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
-    _addressees: Addressees = field(init=False)
+    _outbox: Answering = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
     _hold: int = 0
     """How far the book has to have read before anything more is decided."""
@@ -97,12 +101,15 @@ class Registrar:
     """A journal has one transaction at a time."""
 
     def __post_init__(self) -> None:
-        self._addressees = Addressees(self.admin)
-        self._tail = Tail(self.kafka, self.admin, self.book)
+        self._outbox = Answering(self.kafka, Addressees(self.admin), self._count_refused)
+        self._tail = Tail(self.kafka, self.admin, self.book, self.metrics.control_records_unreadable.inc)
 
     @property
     def prefix(self) -> str:
         return self.book.prefix
+
+    def _count_refused(self, reason: str, count: int) -> None:
+        self.metrics.replies_refused.labels(reason).inc(count)
 
     async def open(self) -> None:
         """Read the topic up to its present end. Raises SourceUnavailable, CredentialsRefused."""
@@ -116,6 +123,7 @@ class Registrar:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._drop_journals()
+        await self._outbox.close()
         await self._tail.close()
 
     async def run(self, host: Host, stop: asyncio.Event) -> None:
@@ -217,7 +225,7 @@ class Registrar:
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         for request in self.book.requests.values():
             if request.op is Op.DELETE and request.about == id:
-                entries += await self._answer(request, respond(request, {"success": True}))
+                entries += self._answer(request, respond(request, {"success": True}))
         await self._write(id, records, entries)
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
@@ -261,7 +269,7 @@ class Registrar:
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
         if decision.response is not None:
-            entries += await self._answer(request, decision.response)
+            entries += self._answer(request, decision.response)
         records = [*decision.records, *([_settle(request)] if decision.is_settled else [])]
         if records or entries:
             await self._write(request.about, records, entries)
@@ -277,7 +285,7 @@ class Registrar:
                     response = respond(request, describe(self.book, self.host, request.about, now_ns()))
                 else:
                     response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
-                await self._write(request.about, [], await self._answer(request, response))
+                await self._write(request.about, [], self._answer(request, response))
         except OF_KAFKA as error:
             log.warning("a request is answered later", reason=str(error))
             await self._drop_journals()
@@ -298,15 +306,12 @@ class Registrar:
         except Exception:
             log.exception("a request fails", request=request.id, subject=request.subject)
             refusal = refuse(10012, "the log of the service says more", err="internal error")
-            await self._write(request.about, [], await self._answer(request, respond_refused(request, refusal)))
+            await self._write(request.about, [], self._answer(request, respond_refused(request, refusal)))
 
-    async def _answer(self, request: Request, response: Body) -> list[Entry]:
+    def _answer(self, request: Request, response: Body) -> list[Entry]:
         """The answer, the end of the request, and the audit of it."""
         value = write_json(response)
-        reachable, lost = await self._addressees.sort([answer(request.reply, value)])
-        for entry in lost:
-            log.warning("nobody can be answered", topic=entry.topic, partition=entry.partition, request=request.id)
-        entries = [*reachable, Entry(self._tail.topic, _settle(request))]
+        entries = [answer(request.reply, value), Entry(self._tail.topic, _settle(request))]
         if request.op is not None and request.op.changes:
             entries.append(
                 encode_audit(self.name, request.subject, request.text, response, now_ns(), self.prefix, request.client)
@@ -316,25 +321,32 @@ class Registrar:
     # writing
 
     async def _write(self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = ()) -> None:
-        """Commit as the owner of what it is about; nothing for what is not ours any more."""
+        """Commit as the owner of what it is about; nothing for what is not ours any more.
+
+        Answers are sent behind the commit, outside it: clients choose their topics, and one that refuses must hold up nothing.
+        """
         shard = self.host.find_shard(about)
         if shard is None:
             return
-        wanted = [*(Entry(self._tail.topic, record) for record in records), *entries]
+        own = {self._tail.topic, events_topic(self.prefix)}
+        answers = [entry for entry in entries if entry.topic not in own]
+        wanted = [Entry(self._tail.topic, record) for record in records]
+        wanted += [entry for entry in entries if entry.topic in own]
         async with self._writing:
             while wanted:
                 await self._open_journal(shard)
                 try:
                     last = await self._journals[shard].commit(wanted)
                     self._hold = max(self._hold, last + 1)
+                    self._outbox.put(answers)
                     return
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
                     wanted = self._leave_out(error, wanted)
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
-        """What is written where a topic does not take its share: strangers name topics, and what they are answered may be
-        larger than these take."""
+        """Return what is written if the events topic does not take its share: an audit repeats what was asked, and may be
+        larger than that topic takes."""
         if not error.final and error.topic in list_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
         if error.topic == self._tail.topic:

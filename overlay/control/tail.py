@@ -1,25 +1,48 @@
-"""Reading the control topic into a book: all of it, and then what comes."""
+"""Reading the control topic into a book: all of it, and then what comes.
+
+Whoever may write to the topic chooses its bytes, and every worker reads them at every start. So they are read by the project's
+own decoder and not by a client's consumer, which raises on some of them. A batch or a record that cannot be read is passed
+over, counted and logged with its place; the records behind it are taken in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
-from aiokafka.structs import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
 from overlay.config import Loaded
-from overlay.connection import Properties, for_aiokafka
+from overlay.connection import Properties, open_client
+from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.logs import get_logger
+from overlay.scan import Malformed
+from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.rows import Row, RowReader
+from overlay.waits import is_set_within
 
 from .book import Book
 from .records import Subject, control_topic
+from .requests import CLIENT
 
-POLL_MS = 200
+log = get_logger(__name__)
+
+POLL_S = 0.2
 OPEN_S = 30.0
+MOST_BYTES = 32 << 20
+"""What one batch may decompress to: a batch of the default size limit, compressed 32 times smaller."""
+TURN = 200
+"""Records that are taken in before the event loop's other work has a turn."""
+HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
+
+
+def _ignore(_: int) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -29,9 +52,14 @@ class Tail:
     kafka: Properties
     admin: Admin
     book: Book
+    on_passed_over: Callable[[int], None] = _ignore
+    """Told how many records and batches could not be read."""
     seen: int = 0
     """How far the book has read."""
-    _reader: AIOKafkaConsumer | None = None
+    _client: AIOKafkaClient | None = None
+    _feed: Feed | None = None
+    _lane: Lane | None = None
+    _rows: RowReader = field(default_factory=lambda: RowReader(HEADERS, most_bytes=MOST_BYTES))
 
     @property
     def topic(self) -> str:
@@ -39,46 +67,90 @@ class Tail:
 
     async def open(self) -> None:
         """Read the topic, which is there, up to its present end. Raises SourceUnavailable, CredentialsRefused."""
-        place = TopicPartition(self.topic, 0)
-        self._reader = AIOKafkaConsumer(
-            **for_aiokafka(self.kafka), isolation_level="read_committed", auto_offset_reset="earliest"
-        )
         try:
             async with asyncio.timeout(OPEN_S):
-                await self._reader.start()
-                self._reader.assign([place])
-                await self._reader.seek_to_beginning(place)
-                end = await self.find_end()
+                self._client = await open_client(self.kafka)
+                self._feed = Feed(self._client)
+                self.seen, end = await self._find_bounds()
+                self._lane = await self._feed.open(self.topic, 0, self.seen)
                 while self.seen < end:
                     await self.read()
-        except TopicAuthorizationFailedError as error:
-            raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it") from error
         except (KafkaError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise SourceUnavailable(f"{self.topic}: cannot be read: {reason}") from error
 
     async def read(self) -> set[Subject]:
-        """Take in what has come, or what comes soon; what it was about. Raises KafkaError."""
-        assert self._reader is not None
-        place = TopicPartition(self.topic, 0)
-        found = await self._reader.getmany(place, timeout_ms=POLL_MS)
-        subjects = set()
-        for record in found.get(place, ()):
-            headers: dict[str, bytes] = dict(record.headers)
-            subject = self.book.take(record.key, record.value, headers.get, record.timestamp)
-            subjects |= {subject} if subject else set()
-        self.seen = await self._reader.position(place)
+        """Take in the records that are there, or that come soon. Returns what they were about.
+
+        Raises CredentialsRefused, SourceUnavailable.
+        """
+        assert self._feed is not None
+        assert self._lane is not None
+        self._feed.changed.clear()
+        taken = self._lane.take()
+        if taken is None:
+            await is_set_within(self._feed.changed, POLL_S)
+            taken = self._lane.take()
+        match taken:
+            case Fetched():
+                return await self._take(taken, self._lane)
+            case Denied():
+                raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it")
+            case Lost():
+                # compaction or retention has moved the log's start; what went with it is not in force any more
+                self.seen, _ = await self._find_bounds()
+                self._lane.seek(self.seen)
+        return set()
+
+    async def _take(self, fetched: Fetched, lane: Lane) -> set[Subject]:
+        subjects: set[Subject] = set()
+        reached = fetched.next_offset
+        passed_over: list[tuple[int, str]] = []
+        for count, found in enumerate(self._rows.read(fetched, fetched.position)):
+            if isinstance(found, Malformed):
+                passed_over.append((found.base_offset, found.fault.text))
+                reached = max(reached, found.next_offset)
+            elif (subject := self._take_row(found)) is not None:
+                subjects.add(subject)
+            else:
+                passed_over.append((found.offset, self.book.fault))
+            if count % TURN == TURN - 1:
+                await asyncio.sleep(0)
+        if reached > fetched.next_offset:
+            lane.seek(reached)  # the header of a batch cannot be read, so nothing says where the next one begins
+        self.seen = reached
+        self._tell(passed_over)
         return subjects
+
+    def _take_row(self, row: Row) -> Subject | None:
+        return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
+
+    def _tell(self, passed_over: list[tuple[int, str]]) -> None:
+        """Count what cannot be read and log the first of it: others choose how much of it there is."""
+        if not passed_over:
+            return
+        self.on_passed_over(len(passed_over))
+        offset, reason = passed_over[0]
+        log.warning(
+            "control records passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200], count=len(passed_over)
+        )
 
     async def find_end(self) -> int:
         """The committed end of the topic."""
+        return (await self._find_bounds())[1]
+
+    async def _find_bounds(self) -> tuple[int, int]:
         source = (self.topic, 0)
-        return (await self.admin.find_bounds([source]))[source][1]
+        return (await self.admin.find_bounds([source]))[source]
 
     async def close(self) -> None:
-        if self._reader is not None:
+        """Stop reading and disconnect."""
+        if self._feed is not None:
+            await self._feed.close()
+        if self._client is not None:
             with contextlib.suppress(KafkaError, OSError):
-                await self._reader.stop()
+                await self._client.close()
+        self._feed = self._client = self._lane = None
 
 
 async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Book:

@@ -1,5 +1,4 @@
-"""Reply topics as they stand: an answer to a topic that is not there, or takes nothing, would hold up the transaction that it
-is in."""
+"""Reply topics as they stand: which of them are there and take records, and which have refused of late."""
 
 from __future__ import annotations
 
@@ -33,9 +32,10 @@ class Addressees:
         lost = [entry for entry in given if entry.partition >= partitions[entry.topic]]
         return reachable, lost
 
-    def avoid(self, topic: str, seconds: float) -> None:
-        """Answer nobody there for a while: it has refused."""
-        self._known[topic] = 0, time.monotonic() + seconds
+    def avoid(self, topics: Iterable[str], seconds: float) -> None:
+        """Count these topics as unreachable for a while: they have refused."""
+        until = time.monotonic() + seconds
+        self._known.update(dict.fromkeys(topics, (0, until)))
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
         now = time.monotonic()

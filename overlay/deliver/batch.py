@@ -52,9 +52,9 @@ COMPRESS_FROM = 64 << 10
 """Bytes of records from which on a batch of them is compressed: a state may be larger than its topic takes."""
 
 
-def encode_records(records: Sequence[Record], now: int) -> EncodedBatch:
-    """A transactional batch of some records. `now`: ms since 1970."""
+def encode_records(records: Sequence[Record], now: int, *, transactional: bool = True) -> EncodedBatch:
+    """A batch of some records. `now`: ms since 1970."""
     out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))
     body.size = body.out.size
-    return EncodedBatch(body, Codec.LZ4 if len(out) > COMPRESS_FROM else Codec.NONE, transactional=True)
+    return EncodedBatch(body, Codec.LZ4 if len(out) > COMPRESS_FROM else Codec.NONE, transactional=transactional)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .batch import encode_records
@@ -28,8 +28,9 @@ class Entry(NamedTuple):
         return len(self.record.key or b"") + len(self.record.value or b"") + headers + _AROUND
 
 
-def press_entries(entries: Iterable[Entry], now: int) -> list[Outgoing]:
-    """Transactional batches of the entries, in order within each partition. `now`: ms since 1970."""
+def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Record]]]:
+    """Return the entries' records in parts of at most about BATCH_BYTES, each with its topic and partition. Those of one
+    partition keep their order."""
     packs: dict[tuple[str, int], list[list[Record]]] = {}
     filled: dict[tuple[str, int], int] = {}
     for entry in entries:
@@ -40,4 +41,9 @@ def press_entries(entries: Iterable[Entry], now: int) -> list[Outgoing]:
             size = entry.size
         packs[place][-1].append(entry.record)
         filled[place] = size
-    return [Outgoing(*place, encode_records(pack, now)) for place, found in packs.items() for pack in found]
+    return ((place, pack) for place, found in packs.items() for pack in found)
+
+
+def press_entries(entries: Iterable[Entry], now: int) -> list[Outgoing]:
+    """Transactional batches of the entries, in order within each partition. `now`: ms since 1970."""
+    return [Outgoing(*place, encode_records(pack, now)) for place, pack in divide(entries)]

@@ -75,6 +75,13 @@ class Outgoing:
     batch: EncodedBatch
     oversized_offset: int = -1
     """The source offset of a record that is by itself larger than the topic takes; -1 for a batch that fits."""
+    reply: str = ""
+    """The reply address of the pull request that it answers; empty for a batch that answers none."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return self.batch.size
 
 
 def refuse_oversized(batches: Iterable[tuple[tuple[str, str], Outgoing]]) -> None:

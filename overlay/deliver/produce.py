@@ -113,6 +113,8 @@ class Produce:
         self._busy: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
+        self._refusals: list[DeliveryFailed] = []
+        """Partitions that have refused for good while answers of others are under way."""
 
     async def send(self, batches: Iterable[Outgoing], deadline_s: float) -> list[int]:
         """Send batches and wait until all are taken; the offset of each. Several calls may overlap.
@@ -126,6 +128,8 @@ class Produce:
         _, late = await asyncio.wait(
             [p.taken for p in parcels], timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION
         )
+        if self._failure is None and self._refusals:
+            self._fail(_join(self._refusals))  # the answers of others take too long
         if self._failure is not None:
             raise self._failure
         if late:
@@ -158,7 +162,7 @@ class Produce:
 
     def _pump(self) -> None:
         """Send whatever may be sent now."""
-        if self._failure is not None:
+        if self._failure is not None or self._refusals:
             return
         now = time.monotonic()
         waiting: dict[int, list[_Queue]] = {}
@@ -195,6 +199,8 @@ class Produce:
         for tp in load:
             if self._failure is None:
                 self._settle(self._queues[tp], *answers.get(tp, (kafka_errors.UnknownError, -1)))
+        if self._refusals and self._failure is None and not self._busy.total():
+            self._fail(_join(self._refusals))
         self._pump()
 
     def _settle(self, queue: _Queue, error: type[KafkaError], offset: int) -> None:
@@ -208,7 +214,11 @@ class Produce:
             return
         if queue.refused is None:
             queue.refused = error()
-            if reason := self._give_up(queue, queue.refused):
+            reason = self._give_up(queue, queue.refused)
+            if isinstance(reason, DeliveryFailed):
+                # it fails once the requests under way are back: whoever has to avoid topics learns of all of them at once
+                self._refusals.append(reason)
+            elif reason is not None:
                 self._fail(reason)
         if queue.sent == 0:  # those behind it are back as well
             queue.refused = None
@@ -243,6 +253,20 @@ class Produce:
                     parcel.taken.set_exception(self._failure)
                     parcel.taken.exception()  # else asyncio complains of those that nobody awaits any more
             queue.parcels.clear()
+
+
+def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
+    """Return the first refusal, with the topics of all of them."""
+    first = refusals[0]
+    if len(refusals) == 1:
+        return first
+    return DeliveryFailed(
+        first.topic,
+        first.partition,
+        first.reason,
+        final=any(each.final for each in refusals),
+        topics=[each.topic for each in refusals],
+    )
 
 
 def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _Parcel]:

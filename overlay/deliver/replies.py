@@ -1,9 +1,8 @@
 """Reply addresses: where an answer goes, as one string that a machine can carry without knowing what it means.
 
 An address is `topic/partition/correlation`; the partition may be empty, which means the first, and the correlation is
-percent-escaped. Whoever wants an answer names the topic, and the answer is written in the transaction of a shard. So a topic
-that the overlay must not write to on a stranger's word is no address: Kafka's own, and those of the overlay but for its
-reply topics.
+percent-escaped. The client that wants an answer names the topic, and the service writes there with its own rights. So only a
+topic that is meant for answers is an address: the overlay's reply topics, and those that overlay.yaml lists.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from overlay.config.model import check_topic
+from overlay.config.service import TopicsConfig
 
 REPLY_TOPIC = "Overlay-Reply-Topic"
 REPLY_PARTITION = "Overlay-Reply-Partition"
@@ -47,10 +47,38 @@ def reply_topic(prefix: str) -> str:
     return f"{prefix}.replies"
 
 
-def read_address(find_header: Callable[[str], bytes | None], prefix: str) -> str:
-    """The address that a record's headers name; empty when no answer is wanted or the topic may not be written to.
+@dataclass(frozen=True, slots=True)
+class ReplyRule:
+    """Which topics a client may name for answers: the overlay's reply topics, and the listed ones.
 
-    `find_header(name)`: the last header of that name. `prefix`: of the overlay's own topics.
+    `prefix`: of the overlay's own topics. `listed`: names of topics (`topics.reply_to` in overlay.yaml); one that ends in
+    `.*` stands for all names that begin with what is before the star.
+    """
+
+    prefix: str
+    listed: tuple[str, ...] = ()
+
+    def allows(self, topic: str) -> bool:
+        """Return whether a client may name this topic. Kafka's own topics and the overlay's other ones never are allowed."""
+        own = reply_topic(self.prefix)
+        if topic.startswith((f"{self.prefix}.", "__")):
+            return topic == own or topic.startswith(f"{own}.")
+        return any(_fits(topic, name) for name in self.listed)
+
+
+def make_rule(topics: TopicsConfig) -> ReplyRule:
+    """Return the rule that a service's config states."""
+    return ReplyRule(topics.prefix, topics.reply_to)
+
+
+def _fits(topic: str, name: str) -> bool:
+    return topic.startswith(name[:-1]) if name.endswith(".*") else topic == name
+
+
+def read_address(find_header: Callable[[str], bytes | None], rule: ReplyRule) -> str:
+    """Return the address that a record's headers name; empty if no answer is wanted or the address is not allowed.
+
+    `find_header(name)`: the last header of that name.
     """
     wanted = find_header(REPLY_TOPIC)
     if not wanted:
@@ -62,12 +90,4 @@ def read_address(find_header: Callable[[str], bytes | None], prefix: str) -> str
     except ValueError:
         return ""
     sound = len(correlation) <= MAX_CORRELATION and (number is None or 0 <= number <= _MAX_PARTITION)
-    return str(Address(topic, correlation, number)) if sound and may_answer(topic, prefix) else ""
-
-
-def may_answer(topic: str, prefix: str) -> bool:
-    """Whether a stranger may name this topic for answers."""
-    if topic.startswith("__"):
-        return False
-    own = reply_topic(prefix)
-    return not topic.startswith(f"{prefix}.") or topic == own or topic.startswith(own + ".")
+    return str(Address(topic, correlation, number)) if sound and rule.allows(topic) else ""

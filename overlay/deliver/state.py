@@ -200,7 +200,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
             {(stream, (topic, p)): offset for stream, topic, p, offset in record.get("acks", ())},
         )
         return delta, record["kind"] == "checkpoint"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise StateUnreadable(f"a state record is not ours: {value[:80]!r} ({error})") from error
 
 

@@ -187,8 +187,8 @@ class Transactions(_Sender):
             raise Fenced(f"{self._state.topic}-{self._state.partition}: {type(error).__name__}: {error}") from error
         except TopicAuthorizationFailedError as error:
             await self._abort()
-            topic = min(error.args[0]) if error.args and error.args[0] else self._state.topic
-            raise DeliveryFailed(topic, -1, "not authorized to write", final=True) from error
+            topics = error.args[0] if error.args and error.args[0] else {self._state.topic}
+            raise DeliveryFailed(min(topics), -1, "not authorized to write", final=True, topics=topics) from error
         except (Fenced, DeliveryFailed):
             await self._abort()
             raise

@@ -42,6 +42,7 @@ from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
 from overlay.consumer.window import EMPTY
+from overlay.deliver.entry import Entry
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.state import ConsumerId
 from overlay.index.ragged import Ints
@@ -76,6 +77,8 @@ class Work:
     """What a step came to, for one transaction."""
 
     batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
+    answers: list[tuple[ConsumerId, Entry | Outgoing]] = field(default_factory=list)
+    """For reply topics, to be sent in order once the transaction is committed."""
     records: dict[ConsumerId, bytes] = field(default_factory=dict)
     """What is to be remembered of each machine that moved."""
     facts: dict[ConsumerId, Facts] = field(default_factory=dict)
@@ -95,7 +98,7 @@ class Work:
     """Consumers that nobody uses any more (inactive_threshold)."""
 
     def __bool__(self) -> bool:
-        return bool(self.batches or self.records)
+        return bool(self.batches or self.answers or self.records)
 
 
 class Desk:
@@ -287,9 +290,10 @@ class Desk:
                     work.buried[consumer] += 1
         printed = self._printing.print(consumer, seat, effects, self.larder, now)
         work.batches += ((consumer, outgoing) for outgoing in printed.batches)
+        work.answers += ((consumer, answer) for answer in printed.answers)
         if printed.newest is not None and printed.oldest is not None:
             work.newest[consumer], work.oldest[consumer] = printed.newest, printed.oldest
-        return sum(outgoing.batch.size for outgoing in printed.batches)
+        return sum(outgoing.batch.size for outgoing in printed.batches) + sum(answer.size for answer in printed.answers)
 
     def _remember(self, work: Work, tells_all: bool) -> None:
         """Put the machines' state beside the batches: what changed, or everything when the changes have grown beyond it."""

@@ -20,11 +20,12 @@ import numpy as np
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Event, FlowAnswered, read_ack
-from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, read_address
+from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, ReplyRule, read_address
 from overlay.field import Field, FieldKind
 from overlay.index.ragged import Ints
 from overlay.kernels import kernel
 from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan.codec import Arena
 from overlay.scan.commit import Aborted
 from overlay.scan.header import Bytes
 from overlay.scan.kernel import open_bodies
@@ -40,6 +41,8 @@ _MOST_INCARNATIONS = 64
 """Of a slice's tokens; those of further ones are read row by row."""
 FLOW = "$JS.FC."
 HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
+MOST_BYTES = 32 << 20
+"""What one batch of acks may decompress to: any client may write one, and each of its records is looked at."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +82,8 @@ class Heard:
     said: dict[str, list[Said | Event]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     refused: Counter[Flaw] = field(default_factory=Counter)
+    unanswered: int = 0
+    """Acks that name a reply topic which is not allowed. They count all the same."""
 
     def add(self, consumer: str, *said: Said | Event) -> None:
         self.said.setdefault(consumer, []).extend(said)
@@ -87,12 +92,12 @@ class Heard:
 class Hearing:
     """Reads a stream's acks. Not for two threads at once.
 
-    `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `prefix`: of
-    the overlay's topics, to which no answer goes.
+    `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `rule`: which
+    topics take answers.
     """
 
-    def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], prefix: str) -> None:
-        self._stream, self._prefix = stream, prefix
+    def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
+        self._stream, self._rule = stream, rule
         self._mine = set(mine)
         self._names = sorted({*self._mine, *others}, key=lambda name: name.encode())
         texts = [name.encode() for name in self._names]
@@ -101,7 +106,8 @@ class Hearing:
         self._is_mine = np.array([name in self._mine for name in self._names], np.bool_)
         self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
         self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
-        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)))
+        arena = Arena(limit=MOST_BYTES)
+        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
 
     def read(self, data: Bytes, position: int, aborted: Aborted) -> Heard:
         """What the acks from `position` on say. Batches that cannot be read are passed over and counted."""
@@ -181,7 +187,9 @@ class Hearing:
         elif name in self._mine:
             heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
             # the record's offset serves as the id that a pinned client would get
-            heard.add(name, *read_ack(found, read_address(find_header, self._prefix), str(offset)))
+            reply = read_address(find_header, self._rule)
+            heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
+            heard.add(name, *read_ack(found, reply, str(offset)))
 
     def _tell_flow(self, text: bytes, body: bytes, heard: Heard) -> None:
         """An answer to a flow control request. Its body may name what was taken, as a range ack does."""

@@ -37,6 +37,8 @@ class Printed:
     """Batches in order; the newest and the oldest source record among the deliveries, ms, None for none."""
 
     batches: list[Outgoing] = field(default_factory=list)
+    answers: list[Entry | Outgoing] = field(default_factory=list)
+    """What goes to reply topics, in order: it belongs to no transaction (deliver/answering.py)."""
     newest: int | None = None
     oldest: int | None = None
 
@@ -55,7 +57,7 @@ class Printing:
 
     def print(self, consumer: ConsumerId, seat: Seat, effects: Sequence[Effect], larder: Larder, now: int) -> Printed:
         """What one consumer's effects become. The larder has the records of all deliveries; now: ns."""
-        printed, entries = Printed(), list[Entry]()
+        printed = Printed()
         time = now // MILLISECOND
         for effect in effects:
             if isinstance(effect, Deliver):
@@ -67,10 +69,9 @@ class Printing:
                 printed.batches += press_entries(statuses, time)
         self._flush(printed)
         printed.batches += self._bury(effects, consumer, seat, larder, time)
-        entries += encode_statuses([e for e in effects if isinstance(e, Status) and e.reply], *consumer)
-        entries += encode_answers(effects)
-        entries += encode_notices(effects, *consumer, now, self._prefix)
-        printed.batches += press_entries(entries, time)
+        printed.answers += encode_statuses([e for e in effects if isinstance(e, Status) and e.reply], *consumer)
+        printed.answers += encode_answers(effects)
+        printed.batches += press_entries(encode_notices(effects, *consumer, now, self._prefix), time)
         return printed
 
     def find_refused(self, consumer: ConsumerId, seat: Seat, larder: Larder, sequences: Ints, now: int) -> Ints:
@@ -109,7 +110,9 @@ class Printing:
             printed.note(int(times.min()), int(times.max()))
         if deliver.reply:
             partition = parse_address(deliver.reply).partition or 0
-            printed.batches += (replace(outgoing, partition=partition) for _, outgoing in self._press.flush())
+            printed.answers += (
+                replace(outgoing, partition=partition, reply=deliver.reply) for _, outgoing in self._press.flush()
+            )
 
     def _flush(self, printed: Printed) -> None:
         printed.batches += (outgoing for _, outgoing in self._press.flush())
@@ -153,4 +156,4 @@ def _reply_outlet(deliver: Deliver, consumer: ConsumerId, seat: Seat) -> Outlet:
 
 def _make_reply_outlet(topic: str, envelope: Envelope, max_message_bytes: int) -> Outlet:
     """A reply topic takes what Kafka's topics take by default: nobody asks it what else it would."""
-    return Outlet(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, True, envelope)
+    return Outlet(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, False, envelope)

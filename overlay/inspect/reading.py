@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
+from overlay.client.headers import read_headers
 from overlay.config.relations import suggest
 from overlay.confluent import check_reachable
 from overlay.connection import Properties, for_confluent
@@ -157,9 +158,7 @@ class _Reading:
             return
         if offset < left[partition]:
             key, value = _as_bytes(message.key()), _as_bytes(message.value())
-            given = message.headers() or []
-            pairs = given.items() if isinstance(given, dict) else given
-            headers = tuple((name, _as_bytes(header)) for name, header in pairs)
+            headers = tuple((name, _as_bytes(header)) for name, header in read_headers(message))
             self.records.append(Record(partition, offset, key, value, headers))
             self.size += len(key or b"") + len(value or b"")
         if offset >= left[partition] - 1:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overlay.admin import Admin
+from overlay.deliver.entry import Entry
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.parts import PARTITIONS, split
 from overlay.deliver.record import Record
@@ -65,6 +66,8 @@ class Round:
     """Bytes of its batches, until they are with Kafka."""
     offsets: list[int] = field(default_factory=list)
     """Where `owned` went, once it is with Kafka."""
+    answers: Sequence[Entry | Outgoing] = ()
+    """Sent by `on_commit`: clients wait for them."""
     on_commit: Callable[[Round], None] | None = None
     """Told of the commit."""
     plain: asyncio.Task[Any] | None = None
@@ -93,7 +96,7 @@ class Round:
     @property
     def is_waited_for(self) -> bool:
         """Whether somebody waits for what it brings; positions alone can wait."""
-        return bool(self.owned or self.outcome.ledger)
+        return bool(self.owned or self.outcome.ledger or self.answers)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ session, and the others do not notice. A consumer that is deleted has its state 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -35,6 +34,7 @@ from .amend import amend, forget_consumer
 from .membership import Membership
 from .report import Rates, report_consumer, report_service, report_stream
 from .round.pipeline import Outcome
+from .series import Series
 from .session import Session
 from .shard import Shard
 
@@ -86,8 +86,12 @@ class Holding:
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
+    series: Series = field(init=False)
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.series = Series(self.metrics)
 
     # the group's news
 
@@ -95,6 +99,7 @@ class Holding:
         """The group has given us these shards."""
         async with self._changing:
             self.trouble, self.owned = "", frozenset(numbers)
+            self.series.close_consumers(self.elsewhere)
             for number in sorted(numbers):
                 self._start(number)
 
@@ -119,7 +124,7 @@ class Holding:
         failures: list[OverlayError] = []
         async with self._changing:
             before, self.loaded = self.loaded, loaded
-            self._drop_gauges(before.consumers.keys() - loaded.consumers.keys())
+            self.series.open_streams(loaded.streams.keys() - before.streams.keys())
             for number in sorted(self.owned):
                 gone = [id for id in forget if self.find_shard(id) == number]
                 old, new = self._choose(before, number), self._choose(loaded, number)
@@ -134,6 +139,9 @@ class Holding:
                         failures += await self._forget(gone)
                     finally:
                         self._start(number)
+            # behind the last commit of the sessions that have ended, which counts once more
+            self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
+            self.series.close_streams(before.streams.keys() - loaded.streams.keys())
         if failures:
             raise failures[0]
 
@@ -254,6 +262,7 @@ class Holding:
             return
         shard = Shard(self.loaded, number, mine, keeps, self.admin, self.metrics, self.membership, self._note_commit)
         self.shards[number] = shard
+        self.series.open_consumers(mine)
         enough = asyncio.Event()
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 
@@ -281,11 +290,3 @@ class Holding:
         for consumer, records in outcome.buried.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         self.rates.note(outcome, now)
-
-    def _drop_gauges(self, gone: Iterable[ConsumerId]) -> None:
-        """What is not served any more has no lag and does not stall."""
-        metrics = self.metrics
-        for consumer in gone:
-            for gauge in (metrics.consumer_lag_records, metrics.consumer_lag_seconds, metrics.consumer_stalled):
-                with contextlib.suppress(KeyError):
-                    gauge.remove(*consumer)

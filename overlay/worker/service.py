@@ -32,6 +32,7 @@ from .http import make_app, start_http
 from .identity import Identity, identify
 from .membership import Membership
 from .report import Rates, report_service
+from .series import Series
 from .session import Session
 from .shard import unless
 from .takeover import ensure_state_topic, state_topic
@@ -67,6 +68,9 @@ class Service:
 
     def __post_init__(self) -> None:
         self.identity = identify(self.loaded)
+        series = Series(self.metrics)
+        series.open_service()
+        series.open_streams(self.loaded.streams)
 
     @property
     def sessions(self) -> list[Session]:
@@ -167,7 +171,7 @@ class Service:
         """Read the control topic to its end, where Kafka lets us. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # known before it is open: it is told of what changes meanwhile
-        registrar = self._registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name)
+        registrar = self._registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name, self.metrics)
         try:
             await registrar.open()
         except SourceUnavailable:

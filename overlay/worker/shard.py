@@ -20,9 +20,10 @@ from overlay.admin import Admin
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.connection import open_client
 from overlay.deliver.addressees import Addressees
+from overlay.deliver.answering import Answering
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.deliver.transaction import PlainSender
-from overlay.errors import DeliveryFailed, Fenced, SourceChanged, SourceUnavailable
+from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.index import Index, index_topic
@@ -45,7 +46,11 @@ from .watch import watch_topics
 
 log = get_logger(__name__)
 
+KNOWN = (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged)
+"""Errors that trying again mends, or that say which consumer or stream to leave out."""
 BACKOFF_S = (0.2, 3.0)
+LONG_BACKOFF_S = (1.0, 60.0)
+"""After any other error, which an operator has to mend."""
 STALL_S = 60.0
 """How long a consumer that cannot be served is left out before it is tried again."""
 
@@ -65,7 +70,8 @@ class Shard:
     on_commit: Callable[[Outcome], None]
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
-    addressees: Addressees = field(init=False)
+    answering: Answering = field(init=False)
+    """Beyond a session: it knows which reply topics have refused, and sends what the last session has committed."""
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
     _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -76,7 +82,7 @@ class Shard:
     _session: Session | None = None
 
     def __post_init__(self) -> None:
-        self.addressees = Addressees(self.admin)
+        self.answering = Answering(self.loaded.service.kafka, Addressees(self.admin), self._count_refused)
 
     @property
     def session(self) -> Session | None:
@@ -84,15 +90,28 @@ class Shard:
         return None if self._session is None or self._session.is_over else self._session
 
     async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`. Every error is this shard's own: it is told in `trouble`, and the shard begins again."""
+        try:
+            await self._run_sessions(stop)
+        finally:
+            await self.answering.close()
+
+    async def _run_sessions(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 await self._serve(stop)
-            except (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged) as error:
+            except KNOWN as error:
                 self._note(error)
-                await self._rest(stop)
+                await self._rest(stop, BACKOFF_S)
+            except Exception as error:
+                # state that cannot be read, credentials that are refused, or a fault of ours: none concerns other shards
+                self._note(error)
+                if not isinstance(error, OverlayError):
+                    log.exception("an error that was not foreseen", shard=self.number)
+                await self._rest(stop, LONG_BACKOFF_S)
 
     def _note(self, error: Exception) -> None:
-        self.trouble = str(error)
+        self.trouble = str(error) or type(error).__name__
         self._failures += 1
         cause = type(error).__name__
         self.metrics.shard_restarts.labels(cause).inc()
@@ -104,32 +123,32 @@ class Shard:
         if isinstance(error, SourceChanged) and error.stream:
             self._stopped[error.stream] = (str(error), time.monotonic() + STALL_S)
 
+    def _count_refused(self, reason: str, count: int) -> None:
+        self.metrics.replies_refused.labels(reason).inc(count)
+
     def _stall(self, error: DeliveryFailed) -> None:
         """Leave out the consumers of an output that refuses for good, or for the second time.
 
         Those that bury what an output never takes begin again at once: the topic may take less than it did, and what it takes
         is looked up then.
         """
-        self._refusals[error.topic] += 1
+        self._refusals.update(error.topics)
         is_second = self._refusals[error.topic] > 1
         if not error.final and not is_second:
             return
         for stream in self.keeps:
-            if index_topic(self.loaded.service.topics.prefix, stream) == error.topic:
+            if index_topic(self.loaded.service.topics.prefix, stream) in error.topics:
                 self._unindexed[stream] = (str(error), time.monotonic() + STALL_S)
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
-        self.addressees.avoid(
-            error.topic, STALL_S
-        )  # where it is nobody's output somebody has asked for an answer there
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
-            writes = error.topic in (config.deliver_subject, find_letters(config))
+            writes = not error.topics.isdisjoint((config.deliver_subject, find_letters(config)))
             if consumer == error.consumer or (error.consumer is None and writes and not buries):
                 self._stalled[consumer] = (str(error), time.monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
-    async def _rest(self, stop: asyncio.Event) -> None:
-        pause = min(BACKOFF_S[0] * 2 ** (self._failures - 1), BACKOFF_S[1])
+    async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
+        pause = min(backoff[0] * 2 ** min(self._failures - 1, 20), backoff[1])
         await is_set_within(stop, pause)
 
     async def _serve(self, stop: asyncio.Event) -> None:
@@ -182,7 +201,7 @@ class Shard:
                     state,
                     session.positions,
                     session.commits,
-                    self.addressees,
+                    self.answering,
                 )
                 await self._load_snapshots(session)
                 self.trouble = ""

@@ -20,6 +20,7 @@ from overlay.deliver.assemble import Body, make_envelope
 from overlay.deliver.batch import EncodedBatch, encode_records
 from overlay.deliver.outbox import Outlet
 from overlay.deliver.record import Record
+from overlay.deliver.replies import ReplyRule
 from overlay.desk.desk import Desk, Offer
 from overlay.desk.hearing import Hearing
 from overlay.desk.printing import Printing
@@ -98,7 +99,7 @@ def _load_desk(outlet: Outlet | None, offers: list[Offer]) -> None:
         desk.take_in(offered, {}, {"W": now}, now)
         desk.find_wanted()
         delivered += sum(desk.give_out((), {}, now).delivered.values())
-    heard = Hearing("W", ["m"], (), "w").read(acks, 0, NO_ABORTS)
+    heard = Hearing("W", ["m"], (), ReplyRule("w")).read(acks, 0, NO_ABORTS)
     desk.take_in((), {config.id: heard.said["m"]}, {"W": 3}, 3)
     desk.give_out((), {}, 3)
     assert delivered == 2

@@ -14,11 +14,12 @@ from overlay.control.book import Book
 from overlay.control.decide import Decision
 from overlay.control.requests import Request, parse_request
 from overlay.deliver.record import Record
-from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
+from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, ReplyRule
 from overlay.errors import Place
 
 NOW = 1_800_000_000 * 10**9
 PREFIX = "overlay"
+RULE = ReplyRule(PREFIX, ("inbox",))
 
 
 def make_config(name: str = "c", **fields: Any) -> ConsumerConfig:
@@ -38,7 +39,7 @@ def make_files(*configs: ConsumerConfig) -> Loaded:
 def make_request(op: str, id: str = "r", **body: Any) -> Request:
     headers = {REPLY_TOPIC: b"inbox", CORRELATION: id.encode()}
     value = json.dumps({"v": 1, "op": op, **body}).encode()
-    return parse_request(id, value, headers.get, NOW // 10**6, PREFIX)
+    return parse_request(id, value, headers.get, NOW // 10**6, RULE)
 
 
 def take(book: Book, *records: Record) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from overlay.control.requests import CONSUMER_NOT_FOUND, TIMEOUT, Op, parse_request, refuse, respond, respond_refused
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
-from tests.control.books import NOW, PREFIX, make_request
+from tests.control.books import NOW, RULE, make_request
 
 NESTED = b'{"filter":[' * 300 + b"1" + b"]}" * 300
 """Less deep than Python's reader of JSON goes."""
@@ -22,10 +22,10 @@ def test_a_request() -> None:
 
 
 def test_without_a_reply_topic_it_is_answered_in_ours() -> None:
-    found = parse_request("id-1", b'{"op":"stream.list"}', dict[str, bytes]().get, NOW // 10**6, PREFIX)
+    found = parse_request("id-1", b'{"op":"stream.list"}', dict[str, bytes]().get, NOW // 10**6, RULE)
     assert (found.reply, found.expires_at) == ("overlay.replies//id-1", NOW + TIMEOUT)
     theirs = {REPLY_TOPIC: b"overlay.state", CORRELATION: b"x"}
-    assert parse_request("id-1", b"{}", theirs.get, 0, PREFIX).reply == "overlay.replies//id-1"
+    assert parse_request("id-1", b"{}", theirs.get, 0, RULE).reply == "overlay.replies//id-1"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_nameless_consumer_gets_one_name_however_often_it_is_read() -> None:
     ],
 )
 def test_faults(body: bytes, fault: str) -> None:
-    assert fault in parse_request("id", body, dict[str, bytes]().get, 0, PREFIX).fault
+    assert fault in parse_request("id", body, dict[str, bytes]().get, 0, RULE).fault
 
 
 @given(st.binary(max_size=80) | st.dictionaries(
@@ -66,7 +66,7 @@ def test_faults(body: bytes, fault: str) -> None:
     st.sampled_from(["consumer.create", "consumer.next", "stream.info", "S", 1, None, [], {"name": 3}, "5s"]),
 ).map(lambda body: json.dumps(body).encode()))  # fmt: skip
 def test_nothing_breaks_the_reader(value: bytes) -> None:
-    found = parse_request("id", value, dict[str, bytes]().get, 0, PREFIX)
+    found = parse_request("id", value, dict[str, bytes]().get, 0, RULE)
     assert found.fault or found.op is not None
 
 

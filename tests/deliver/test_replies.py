@@ -9,11 +9,13 @@ from overlay.deliver.replies import (
     REPLY_PARTITION,
     REPLY_TOPIC,
     Address,
-    may_answer,
+    ReplyRule,
     parse_address,
     read_address,
     reply_topic,
 )
+
+RULE = ReplyRule("overlay", ("inbox", "team.*"))
 
 topics = st.from_regex(r"[a-z][a-zA-Z0-9._-]{0,20}", fullmatch=True)
 
@@ -25,7 +27,7 @@ def test_addresses_survive_as_text(address: Address) -> None:
 
 @given(st.dictionaries(st.sampled_from([REPLY_TOPIC, REPLY_PARTITION, CORRELATION]), st.binary(max_size=300)))
 def test_headers_never_break_the_reader(headers: dict[str, bytes]) -> None:
-    found = read_address(headers.get, "overlay")
+    found = read_address(headers.get, RULE)
     if found:
         address = parse_address(found)
         assert address.topic.encode() == headers[REPLY_TOPIC]
@@ -46,17 +48,26 @@ def test_headers_never_break_the_reader(headers: dict[str, bytes]) -> None:
         ({REPLY_TOPIC: b"in box"}, ""),
         ({REPLY_TOPIC: b"\xff"}, ""),
         ({REPLY_TOPIC: b"overlay.state"}, ""),
+        ({REPLY_TOPIC: b"orders"}, ""),
+        ({REPLY_TOPIC: b"inbox", REPLY_PARTITION: b"9" * 900_000}, ""),
     ],
 )
 def test_headers(headers: dict[str, bytes], found: str) -> None:
-    assert read_address(headers.get, "overlay") == found
+    assert read_address(headers.get, RULE) == found
 
 
 @pytest.mark.parametrize(
     ("topic", "may"),
     [
         ("inbox", True),
-        ("overlay-inbox", True),
+        ("inbox2", False),
+        ("inbox.me", False),
+        ("team.a", True),
+        ("team.", True),
+        ("team", False),
+        ("teams", False),
+        ("orders", False),
+        ("overlay-inbox", False),
         (reply_topic("overlay"), True),
         ("overlay.replies.me", True),
         ("overlay.state", False),
@@ -66,5 +77,11 @@ def test_headers(headers: dict[str, bytes], found: str) -> None:
         ("__transaction_state", False),
     ],
 )
-def test_strangers_may_not_name_our_topics(topic: str, may: bool) -> None:
-    assert may_answer(topic, "overlay") is may
+def test_only_reply_topics_are_allowed(topic: str, may: bool) -> None:
+    assert RULE.allows(topic) is may
+
+
+@pytest.mark.parametrize("listed", ["overlay.state", "overlay.*", "__consumer_offsets", "__*"])
+def test_a_list_cannot_allow_topics_that_take_no_answers(listed: str) -> None:
+    rule = ReplyRule("overlay", (listed,))
+    assert not any(rule.allows(topic) for topic in ("overlay.state", "overlay.control", "__consumer_offsets"))

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
+from overlay.deliver.replies import ReplyRule
 from overlay.desk.hearing import Hearing, Said
 from overlay.scan.commit import NO_ABORTS
 from tests.oracle.batches import Record
 from tests.support.batches import build
+
+RULE = ReplyRule("overlay", ("answers",))
 
 MINE, OTHERS = ("a", "late-jfk", "zz"), ("b",)
 
@@ -160,7 +163,7 @@ def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int, by:
 @given(ack_records())
 @settings(max_examples=200, deadline=None)
 def test_columns_say_what_rows_say(records: list[Record]) -> None:
-    heard = Hearing("S", MINE, OTHERS, "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, OTHERS, RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     told, kinds, refused = expect(records)
     assert {name: flatten(said) for name, said in heard.said.items()} == told
     assert heard.kinds == kinds
@@ -171,7 +174,7 @@ def test_a_run_of_acks_is_one_word() -> None:
     records = [
         Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"+ACK" if n % 2 else b"", []) for n in range(1000)
     ]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     (said,) = heard.said["a"]
     assert isinstance(said, Said)
     assert said.sequences.tolist() == list(range(1, 1001))
@@ -180,7 +183,7 @@ def test_a_run_of_acks_is_one_word() -> None:
 def test_acks_of_two_incarnations_are_one_word() -> None:
     tokens = [f"$JS.ACK._.7x{1 + n % 2}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(1000)]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     (said,) = heard.said["a"]
     assert isinstance(said, Said)
     assert said.names == ("7x1", "7x2", "")
@@ -193,7 +196,7 @@ def test_acks_of_two_incarnations_are_one_word() -> None:
 def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
     tokens = [f"$JS.ACK._.7x{n}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(200)]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n + 1, n + 1, "", f"7x{n}") for n in range(200)]
 
 
@@ -201,11 +204,11 @@ def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
 def test_names_that_look_like_parts_of_a_token(stream: str, consumer: str) -> None:
     tokens = [f"$JS.ACK.{by}{stream}.{consumer}.1.5.6.7.8".encode() for by in ("", "_.7x1.", "_._.", "")]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing(stream, [consumer], (), "overlay").read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = Hearing(stream, [consumer], (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     assert flatten(heard.said[consumer]) == [("ack", 5, 6, "", by) for by in ("", "7x1", "_", "")]
 
 
 def test_what_lies_before_the_position_was_heard_before() -> None:
     records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
-    heard = Hearing("S", MINE, (), "overlay").read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
+    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n, n, "", "") for n in (8, 9, 10)]

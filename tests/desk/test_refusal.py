@@ -14,6 +14,7 @@ from overlay.config.consumer import OnUndeliverable
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.deliver.deadletter import DELIVERIES, FIRST, REASON, UNDELIVERABLE
+from overlay.deliver.outbox import Outgoing
 from overlay.desk import printing
 from overlay.desk.larder import Larder
 from tests.consumer.driver import SECOND
@@ -156,7 +157,11 @@ def test_a_pull_that_no_reply_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     work = office.step(said=[Pulled(PullRequest(batch=3), "inbox/0/1")])
     office.settle()
     replies = [
-        r for w in (work, *office.works) for _, out in w.batches if out.topic == "inbox" for r in decode(out).records
+        r
+        for w in (work, *office.works)
+        for _, out in w.answers
+        if isinstance(out, Outgoing)
+        for r in decode(out).records
     ]
     assert {parse_token(dict(r.headers)[TOKEN] or b"").sequence for r in replies if TOKEN in dict(r.headers)} == {1, 3}
     assert letters(office) == [(2, UNDELIVERABLE, "0")]

@@ -10,6 +10,7 @@ from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
 from overlay.deliver.assemble import make_envelope
 from overlay.deliver.outbox import Outgoing, Outlet
+from overlay.deliver.replies import ReplyRule
 from overlay.desk.desk import Desk, Offer
 from overlay.desk.hearing import Hearing, Said
 from overlay.desk.printing import Printing
@@ -114,7 +115,7 @@ def open_desk() -> Work:
         desk = Desk({config.id: seat(fill_defaults(config), Beginning(), 0, reader.outlet, None)}, Printing("w"))
         desk.take_in(offers, {}, {STREAM: 1}, 1)
         tokens = _give_out(desk, NOW * NANOSECONDS, digest)
-        heard = Hearing(STREAM, [ACKED], [], "w").read(as_buffer(tokens[::3], b"+ACK"), 0, NO_ABORTS)
+        heard = Hearing(STREAM, [ACKED], [], ReplyRule("w")).read(as_buffer(tokens[::3], b"+ACK"), 0, NO_ABORTS)
         for each in heard.said[ACKED]:
             assert isinstance(each, Said)
             digest.add("acks", each.verb, each.sequences, each.consumer_seqs, each.deliveries)

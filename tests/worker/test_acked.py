@@ -14,7 +14,7 @@ from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.deliver.replies import Address
 from overlay.worker.acks.clerk import Clerk
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     CommittedReader,
@@ -128,9 +128,14 @@ def test_a_consumer_that_was_away_is_given_again_what_it_had_not_acked(
         await_acked(served, "c")
 
 
+def new_inbox(scene: Scene, name: str = "a", **config: str) -> str:
+    """Create a topic that clients may name for answers."""
+    return make_topic(scene.bootstrap, f"{scene.prefix}.replies.{name}", config=config)
+
+
 def test_an_answer_that_its_topic_refuses_holds_up_nobody(scene: Scene, new_topic: NewTopicFixture) -> None:
     """Who asks for it there gets none; acks are taken, and what comes later is delivered."""
-    topic, inbox = new_topic(), new_topic(max_message_bytes=100)
+    topic, inbox = new_topic(), new_inbox(scene, **{"max.message.bytes": "64"})
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "60s"})
     produce(scene.bootstrap, topic, ["a"] * 10)
@@ -204,7 +209,7 @@ def test_readers_that_are_done_are_known_after_a_restart(scene: Scene, new_topic
 
 def test_an_answer_comes_with_the_state(scene: Scene, new_topic: NewTopicFixture) -> None:
     """An ack that wants an answer gets one; one that names a topic that is not there changes nothing for the others."""
-    topic, answers = new_topic(), new_topic()
+    topic, answers = new_topic(), new_inbox(scene)
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c", **ACKED)
     produce(scene.bootstrap, topic, ["a"] * 2)
@@ -252,7 +257,7 @@ def test_who_does_not_ack_holds_up_nobody(
 
 def test_a_pull_is_answered_on_the_reply_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
     """+NXT acks and asks for more; the messages come to the topic that the ack names, as would those of any pull."""
-    topic, inbox = new_topic(), new_topic()
+    topic, inbox = new_topic(), new_inbox(scene)
     scene.add_stream("S", topic)
     scene.add_consumer("S", "c", deliver_subject="", ack_policy="explicit", max_batch=5)
     produce(scene.bootstrap, topic, ["a"] * 8)

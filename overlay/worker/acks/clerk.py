@@ -14,16 +14,16 @@ any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 
 from overlay.clock import now_ns
 from overlay.consumer.deadlines import NEVER
-from overlay.consumer.events import Acked, Event, Nakked, Progressed, Pulled, RangeAcked, Termed
-from overlay.deliver.addressees import Addressees
+from overlay.consumer.events import Event, Pulled, Unreachable
+from overlay.deliver.answering import Answering
 from overlay.deliver.entry import Entry
 from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.record import Record
@@ -66,14 +66,12 @@ class Clerk:
     positions: Positions
     commits: Commits
     metrics: Metrics
-    addressees: Addressees
+    answering: Answering
     """Of the shard, beyond the session: a topic that has refused ended the one before."""
     on_progress: Callable[[], None] = lambda: None
     """Called when there may be room for more offers."""
     standings: Standings = field(init=False)
     readers: Readers = field(init=False)
-    _written_to: set[str] = field(default_factory=set)
-    """Reply topics that the producer knows."""
     _offers: list[Offer] = field(default_factory=list)
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
     """How much lies ahead of consumers behind their offers, where that has changed."""
@@ -85,6 +83,7 @@ class Clerk:
     _ended: bool = False
 
     def __post_init__(self) -> None:
+        self.answering.on_unreachable = self._drop_pulls
         self.standings = Standings(self.desk.facts)
         outlets = {consumer: seat.outlet for consumer, seat in self.desk.seats.items()}
         self.readers = Readers(self.client, self.commits.admin, outlets, self.standings.facts, self.order)
@@ -117,6 +116,12 @@ class Clerk:
         """Have one more event handed to a consumer's machine in the next step."""
         self._orders.append((consumer, event))
         self._wake.set()
+
+    def _drop_pulls(self, head: str) -> None:
+        """Drop the pull requests whose reply address begins with `head`: what they are given is refused."""
+        for consumer, facts in self.standings.facts.items():
+            if not facts.config.is_push:
+                self.order(consumer, Unreachable(head))
 
     def end(self) -> None:
         """Nothing is offered any more: `run` returns after a last step."""
@@ -153,6 +158,7 @@ class Clerk:
 
     async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
         """One step of the desk, if there is anything to do; whether there was."""
+        await self.answering.make_room()
         fetches = await self.listening.take()
         await self.listening.probe(self.desk.waiting_for_acks)
         offers, self._offers = self._offers, []
@@ -169,7 +175,7 @@ class Clerk:
         recalled = await self.recall.read(await jobs.run(self.desk.find_wanted), jobs)
         work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
         self.standings.end_step(work.facts)
-        refuse_oversized(work.batches)
+        refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, Outgoing))])
         self._count(heard, work)
         acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}
         self._heard_to |= acks
@@ -228,22 +234,25 @@ class Clerk:
         return said
 
     async def _reach(self, said: dict[ConsumerId, list[Said | Event]]) -> dict[ConsumerId, list[Said | Event]]:
-        """The same without the replies that would go nowhere: one of them would hold up the transaction that it is in."""
-        wanted = {reply: None for events in said.values() for event in events if (reply := getattr(event, "reply", ""))}
+        """Return the same without the pull requests whose messages would go nowhere: others can have these messages. Where
+        answers go is looked up when they are sent."""
+        pulls = [event for events in said.values() for event in events if isinstance(event, Pulled)]
+        wanted = dict.fromkeys(event.reply for event in pulls if event.reply)
         if not wanted:
             return said
         by_place = {}
         for reply in wanted:
             address = parse_address(reply)
             by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
-        _, lost = await self.addressees.sort(by_place.values())
-        if fresh := {entry.topic for entry in by_place.values() if entry not in lost} - self._written_to:
-            await self.commits.transactions.look_up(fresh)
-            self._written_to |= fresh
+        _, lost = await self.answering.addressees.sort(by_place.values())
         nowhere = {reply for reply, entry in by_place.items() if entry in lost}
         if not nowhere:
             return said
-        return {consumer: [_drop_reply(event, nowhere) for event in events] for consumer, events in said.items()}
+        self.metrics.replies_refused.labels("missing").inc(sum(event.reply in nowhere for event in pulls))
+        return {
+            consumer: [e for e in events if not (isinstance(e, Pulled) and e.reply in nowhere)]
+            for consumer, events in said.items()
+        }
 
     def _make_round(self, work: Work, delta: Delta) -> Round:
         """The step as a round, with where its consumers stand now."""
@@ -264,13 +273,20 @@ class Clerk:
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
         delta = self.positions.delta((), changed).merge(delta)
-        done = Round(outcome, delta, machines, work.is_checkpoint)
+        done = Round(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
         written = _describe(done.owned)  # the batches are let go of before the commit
-        done.on_commit = lambda round: self._note_places(written, round.offsets)
+
+        def finish(done: Round) -> None:
+            self._note_places(written, done.offsets)
+            self.answering.put(done.answers)
+
+        done.on_commit = finish
         return done
 
     def _count(self, heard: Iterable[tuple[str, Heard]], work: Work) -> None:
         for stream, each in heard:
+            if each.unanswered:
+                self.metrics.replies_refused.labels("name").inc(each.unanswered)
             for kind, count in each.kinds.items():
                 self.metrics.acks.labels(stream, kind).inc(count)
             for flaw, count in each.refused.items():
@@ -283,12 +299,6 @@ class Clerk:
             self.metrics.redeliveries.labels(*consumer).inc(count)
         for consumer in work.records:
             self.metrics.ack_pending.labels(*consumer).set(self.standings.facts[consumer].num_ack_pending)
-
-
-def _drop_reply(event: Said | Event, nowhere: Collection[str]) -> Said | Event:
-    if isinstance(event, Acked | RangeAcked | Nakked | Progressed | Termed | Pulled) and event.reply in nowhere:
-        return replace(event, reply="")
-    return event
 
 
 def _describe(batches: Iterable[tuple[ConsumerId, Outgoing]]) -> list[_Written]:

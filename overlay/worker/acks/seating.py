@@ -10,7 +10,8 @@ from overlay.admin import Admin, OffsetSpec
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.consumer.acks import acks_topic
-from overlay.deliver.addressees import Addressees
+from overlay.deliver.answering import Answering
+from overlay.deliver.replies import make_rule
 from overlay.deliver.state import ConsumerId, ShardState
 from overlay.desk.desk import Desk
 from overlay.desk.hearing import Hearing
@@ -36,7 +37,7 @@ async def open_clerk(
     state: ShardState,
     positions: Positions,
     commits: Commits,
-    addressees: Addressees,
+    answering: Answering,
 ) -> Clerk | None:
     """The clerk for the roster's consumers that have a machine; None without any."""
     machines = roster.machines
@@ -50,7 +51,7 @@ async def open_clerk(
             stream,
             [name for name_of, name in machines if name_of == stream],
             [name for name_of, name in loaded.consumers if name_of == stream],
-            prefix,
+            make_rule(loaded.service.topics),
         )
         for stream in streams
     }
@@ -70,7 +71,7 @@ async def open_clerk(
         positions,
         commits,
         metrics,
-        addressees,
+        answering,
     )
 
 

@@ -1,0 +1,31 @@
+"""Headers of received records, of which any client may have written the names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Message
+
+from overlay.logs import get_logger
+
+log = get_logger(__name__)
+
+Headers = Sequence[tuple[str, Any]]
+
+
+def read_headers(record: Message) -> Headers:
+    """Return a record's headers in order, none if one of their names is not UTF-8.
+
+    confluent-kafka cannot read such a name and raises SystemError. For the overlay the record is then none of its own: one that
+    names no consumer and answers no request.
+    """
+    try:
+        found = record.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        log.warning(
+            "a record is passed over: the name of a header is not UTF-8",
+            where=f"{record.topic()}-{record.partition()}@{record.offset()}",
+        )
+        return ()
+    return tuple(found.items()) if isinstance(found, dict) else found

@@ -1,0 +1,46 @@
+"""Ranges of sequences as range acks name them: how many an ack may have, and one order in which none overlaps another.
+
+Anyone with write access to an ack topic chooses the ranges. Joined and clipped ranges select each delivery once, so the
+work that an ack causes is bounded by its own size and by what waits for an ack, not by their product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.index.ragged import Ints
+
+MAX_RANGES = 10_000
+"""Ranges in one ack. The client library writes up to 4,000 (client/acking.py)."""
+
+Range = tuple[int, int]
+
+
+def join(ranges: Iterable[Range], last: int) -> list[Range]:
+    """Return the ranges in rising order, overlapping and adjacent ones as one, without what lies above `last`.
+
+    Both ends belong to a range.
+    """
+    joined: list[Range] = []
+    for first, end in sorted(ranges):
+        clipped = min(end, last)
+        if clipped < first:
+            continue
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], clipped)
+        else:
+            joined.append((first, clipped))
+    return joined
+
+
+def find_within(sequences: Ints, joined: list[Range]) -> npt.NDArray[np.bool_]:
+    """Return which of the sequences, in any order, lie in one of some ranges that `join` has returned."""
+    if not joined:
+        return np.zeros(sequences.size, np.bool_)
+    bounds = np.array(joined, np.int64)
+    at = np.searchsorted(bounds[:, 0], sequences, side="right") - 1
+    within: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= bounds[at, 1])
+    return within
