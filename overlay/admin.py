@@ -19,7 +19,16 @@ from aiokafka.protocol.admin import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
 )
-from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import (
+    AsyncRetrying,
+    RetryError,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_exponential,
+    wait_fixed,
+)
+from tenacity.wait import wait_base
 
 from overlay.brokers import Address, Brokers
 from overlay.connection import Properties, open_client
@@ -33,6 +42,7 @@ __all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled",
 DEADLINE_S = 15.0
 LEADER_S = 5.0
 PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
 TOPIC = 2
 """The type of a topic in requests for configurations."""
 
@@ -188,7 +198,7 @@ class Admin:
 
         if wanted:
             async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
-                await self._await_leaders()(ask)
+                await self._await_leaders(wait_fixed(PAUSE_S))(ask)
         return {source: found[source] for source in wanted}
 
     async def _find_offsets(
@@ -300,14 +310,15 @@ class Admin:
 
         if wanted:
             async with self._in_time(f"groups {_list(wanted)}"):
-                await self._await_leaders()(ask_rest)
+                # a coordinator that loads its groups is asked about all of them again
+                await self._await_leaders(wait_exponential(PAUSE_S, LONGEST_PAUSE_S))(ask_rest)
         if denied is not None:
             denied |= refused
 
-    def _await_leaders(self) -> AsyncRetrying:
+    def _await_leaders(self, pauses: wait_base) -> AsyncRetrying:
         return AsyncRetrying(
             retry=retry_if_exception_type(Unled),
-            wait=wait_fixed(PAUSE_S),
+            wait=pauses,
             stop=stop_after_delay(LEADER_S),
             before_sleep=lambda _: self._brokers.doubt(),
             reraise=True,

@@ -78,6 +78,10 @@ class Brokers:
         others = [address for address in self._nodes.values() if address != self._preferred]
         self._preferred = random.choice(others) if others else None
 
+    def learn(self, node: int, address: Address) -> None:
+        """Remember where a broker is, as another one says. It may have moved."""
+        self._nodes[node] = address
+
     async def find_topics(self, topics: Iterable[str]) -> Any:
         """Return the metadata of the cluster and of some topics, as the broker that answers first has it."""
         (found,) = await self.ask_any([TopicsRequest(topics)])
@@ -162,13 +166,16 @@ class Brokers:
             await self.find_topics(())
         if node not in self._nodes:
             return items
-        asking = asyncio.create_task(ask(self._nodes[node], items))
+        address = self._nodes[node]
+        asking = asyncio.create_task(ask(address, items))
         looking: asyncio.Future[Mapping[T, int]] | None = None
         try:
             while not (await asyncio.wait({asking}, timeout=LOOK_S))[0]:
                 looking = asyncio.ensure_future(locate(items, True))
                 await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
-                if not asking.done() and looking.result() != dict.fromkeys(items, node):
+                if not asking.done() and (
+                    looking.result() != dict.fromkeys(items, node) or self._nodes.get(node) != address
+                ):
                     return items
             await asking
         except Lost:

@@ -39,6 +39,7 @@ NO_TAGS: Mapping[int, bytes] = {}
 class Code(IntEnum):
     """Error codes of answers that the overlay tells apart."""
 
+    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
