@@ -30,7 +30,7 @@ from tenacity import (
 )
 from tenacity.wait import wait_base
 
-from overlay.brokers import Address, Brokers
+from overlay.brokers import Address, Brokers, Lost
 from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.groups import Found, Group, Groups
@@ -125,6 +125,7 @@ class Admin:
         return {
             name: TopicFacts(name, identity, len(replicas), configs.get(name, {}), replicas)
             for name, (identity, replicas) in sorted(found.items())
+            if name in configs or not with_config
         }
 
     async def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
@@ -133,6 +134,8 @@ class Admin:
         configs: dict[str, dict[str, str]] = {}
         (answer,) = await self._brokers.ask_any([DescribeConfigsRequest([(TOPIC, name, None) for name in names])])
         for code, message, _, name, entries, *_ in answer.resources:
+            if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                continue  # deleted just now, or created just now, and another broker was asked than before
             if code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED):
                 raise _judge(f"topic {name}", "DescribeConfigs", code, message)
             # what it would say has defaults, where we may not look
@@ -162,10 +165,14 @@ class Admin:
         return refused
 
     async def _order(self, request: Any) -> Any:
-        """Give an order to the controller, and to the next one if it has moved."""
+        """Give an order to the controller, and to the next one if it has moved.
+
+        A creation is ordered again without an answer, and never a deletion: it could be of a topic that was created anew.
+        """
+        is_creation = isinstance(request, CreateTopicsRequest)
         while True:
-            answer = await self._brokers.ask_controller(request)
-            results = answer.topic_errors if isinstance(request, CreateTopicsRequest) else answer.topic_error_codes
+            answer = await (self._brokers.ask_controller if is_creation else self._brokers.order_once)(request)
+            results = answer.topic_errors if is_creation else answer.topic_error_codes
             if all(code != Code.NOT_CONTROLLER for _, code, *_ in results):
                 return answer
             await asyncio.sleep(PAUSE_S)
@@ -326,8 +333,13 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; one that is not there is left alone."""
-        async with self._in_time(f"topic {topic}"):
-            answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
+        try:
+            async with self._in_time(f"topic {topic}"):
+                answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
+        except Lost as error:
+            raise SourceUnavailable(
+                f"topic {topic}: the broker did not say whether it deletes it; look for it before you order that again: {error}"
+            ) from error
         for name, code, *_ in answer.topic_error_codes:
             if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
                 raise _judge(f"topic {name}", "Delete", code)

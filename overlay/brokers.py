@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from aiokafka import client as aiokafka_client
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
-from aiokafka.errors import KafkaError
 
-from overlay.connection import Properties, for_aiokafka
+from overlay.connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
 from overlay.protocol import TopicsRequest, Unsupported
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ HURRY_S = 1.0
 """After so long without an answer, another broker is asked too where any broker can answer."""
 LOOK_S = 2.0
 """After so long without an answer, the cluster is asked whether the same broker is still responsible."""
+REREAD_S = 1.0
+"""Certificates are read again after a failure, and at most once in so many seconds."""
 CLOSE_S = 2.0
 
 
@@ -53,6 +55,8 @@ class Brokers:
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
         self._settings: dict[str, Any] = {}
+        self._read_at = 0.0
+        self._reading = asyncio.Lock()
         self._bootstrap: list[Address] = []
         self._nodes: dict[int, Address] = {}
         self._preferred: Address | None = None
@@ -64,11 +68,11 @@ class Brokers:
 
     async def close(self) -> None:
         """Close all connections. The next question opens new ones."""
-        for connections in self._idle.values():
-            for connection in connections:
-                self._hang_up(connection)
+        for address in self._idle:
+            self._hang_up_idle(address)
         self._idle.clear()
         self._slots.clear()
+        self._reading = asyncio.Lock()  # the next one may be of another event loop
         closing, self._closing = self._closing, set()
         if closing:
             await asyncio.wait({asyncio.ensure_future(one) for one in closing}, timeout=CLOSE_S)
@@ -93,6 +97,27 @@ class Brokers:
         controller = (await self.find_topics(())).controller_id
         (answer,) = await self.ask_any([request], first=self._nodes.get(controller), hurry_s=2 * LOOK_S)
         return answer
+
+    async def order_once(self, request: Any) -> Any:
+        """Return the answer to an order that must not be given twice. Raises Lost if the answer does not come: the order may
+        have been carried out, or may be later.
+
+        As `ask_controller` otherwise. A broker that answers a question gets the order right after it.
+        """
+        pause = PAUSE_S
+        while True:
+            controller = (await self.find_topics(())).controller_id
+            if (address := self._nodes.get(controller)) is not None:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await self.send(address, [TopicsRequest(())])
+                except (Lost, TimeoutError):
+                    pass  # brokers that pass orders on name another one next time
+                else:
+                    (answer,) = await self.send(address, [request])
+                    return answer
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
@@ -130,7 +155,8 @@ class Brokers:
 
     def _rank(self, first: Address | None) -> list[Address]:
         """Return all addresses in the order in which they are asked, the ones of the settings last."""
-        self._prepare()
+        if not self._bootstrap:
+            self._bootstrap = [(host, port) for host, port, _ in collect_hosts(list_servers(self._kafka))]
         nodes = random.sample([*self._nodes.values()], len(self._nodes))
         preferred = [address for address in (first, self._preferred) if address is not None]
         return list(dict.fromkeys([*preferred, *nodes, *self._bootstrap]))
@@ -189,7 +215,7 @@ class Brokers:
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)
-            is_usable = False
+            began, is_usable, is_lost = time.monotonic(), False, False
             try:
                 connection = connection or await self._open(address)
                 answers = await asyncio.gather(*[connection.send(request) for request in requests])
@@ -197,10 +223,16 @@ class Brokers:
             except Unsupported:  # nothing was sent
                 is_usable = True
                 raise
-            except (OSError, KafkaError) as error:
-                self.failure = f"{address[0]}:{address[1]}: {error or type(error).__name__}"
+            except FAILURES as error:
+                is_lost = True
+                self.failure = f"{address[0]}:{address[1]}: {describe_failure(error)}"
                 raise Lost(self.failure) from error
+            except asyncio.CancelledError:
+                is_lost = time.monotonic() - began >= HURRY_S
+                raise
             finally:
+                if is_lost:  # what befell this connection may have befallen the others, and each would cost a deadline
+                    self._hang_up_idle(address)
                 if connection is not None and is_usable and self._idle.get(address) is idle:
                     idle.append(connection)
                 elif (
@@ -208,12 +240,6 @@ class Brokers:
                 ):  # a late answer would be taken for the next one; or we were closed meanwhile
                     self._hang_up(connection)
             return answers
-
-    def _prepare(self) -> None:
-        if not self._settings:
-            settings = for_aiokafka(self._kafka)
-            self._bootstrap = [(host, port) for host, port, _ in collect_hosts(settings.pop("bootstrap_servers"))]
-            self._settings = settings
 
     def _take(self, idle: list[AIOKafkaConnection]) -> AIOKafkaConnection | None:
         while idle:
@@ -224,11 +250,28 @@ class Brokers:
         return None
 
     async def _open(self, address: Address) -> AIOKafkaConnection:
-        self._prepare()
-        settings, self._settings = self._settings, {}  # certificates are read again after a failure
-        connection = await aiokafka_client.create_conn(*address, max_idle_ms=IDLE_MS, **settings)
-        self._settings = settings
-        return connection
+        settings = await self._read_settings()
+        try:
+            return await aiokafka_client.create_conn(*address, max_idle_ms=IDLE_MS, **settings)
+        except FAILURES:
+            # certificates may have been replaced
+            if self._settings is settings and time.monotonic() - self._read_at >= REREAD_S:
+                self._settings = {}
+            raise
+
+    async def _read_settings(self) -> dict[str, Any]:
+        """Return what connections are opened with. It is read in a thread: certificates take tens of milliseconds."""
+        async with self._reading:
+            if not self._settings:
+                settings = await asyncio.to_thread(for_aiokafka, self._kafka)
+                del settings["bootstrap_servers"]
+                self._settings, self._read_at = settings, time.monotonic()
+            return self._settings
+
+    def _hang_up_idle(self, address: Address) -> None:
+        idle = self._idle.get(address, [])
+        while idle:
+            self._hang_up(idle.pop())
 
     def _hang_up(self, connection: AIOKafkaConnection) -> None:
         closed = connection.close()

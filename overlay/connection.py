@@ -15,7 +15,6 @@ from aiokafka.errors import (
     AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
     IllegalSaslStateError,
-    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -35,6 +34,8 @@ _REFUSALS = (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+FAILURES = (OSError, KafkaError, UnicodeError)
+"""What connecting and asking raise. Python raises the last for a host name that is none, as `a..b`."""
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 DEADLINE_S = 10.0
 GRACE_S = 1.0
@@ -42,6 +43,25 @@ GRACE_S = 1.0
 RETRY_S = 0.5
 # by itself librdkafka comes to wait 10 s between two tries, so that a broker that is back would be found that much later
 _RECONNECT_MS = "500"
+
+
+def find_refusal(error: BaseException) -> BaseException | None:
+    """Return the error with which a broker refuses us, None if `error` may pass.
+
+    With TLS 1.3 the client ends its handshake before the broker has looked at the client's certificate: the broker refuses it
+    under the first request, and aiokafka then says why as the cause of the broken connection.
+    """
+    for each in (error, error.__cause__):
+        # a broker that stops, perhaps
+        if isinstance(each, _REFUSALS) and not isinstance(each, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            return each
+    return None
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return what went wrong, and why, as far as the system or TLS says so."""
+    text = str(error) or type(error).__name__
+    return f"{text}: {error.__cause__}" if isinstance(error.__cause__, OSError) else text
 
 
 def for_confluent(kafka: Properties) -> dict[str, str]:
@@ -54,12 +74,17 @@ def name_files(kafka: Properties) -> str:
     return "".join(f"{name} {kafka[name]}: " for name in _FILES if name in kafka)
 
 
+def list_servers(kafka: Properties) -> list[str]:
+    """Return the addresses of the settings, each as host:port."""
+    return [server.strip() for server in kafka["bootstrap.servers"].split(",")]
+
+
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:
     """Keyword arguments for aiokafka's clients. Raises SourceUnavailable while certificates cannot be read: at the start they
     could be (reach), so somebody is about to replace them."""
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     arguments: dict[str, Any] = {
-        "bootstrap_servers": [server.strip() for server in kafka["bootstrap.servers"].split(",")],
+        "bootstrap_servers": list_servers(kafka),
         "client_id": kafka.get("client.id", "kafka-overlay"),
         "security_protocol": protocol,
     }
@@ -100,8 +125,8 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     except SourceUnavailable as error:
         raise CredentialsRefused(f"{error}. Check ssl.* of the Kafka settings") from error
     hosts = [(host, port) for host, port, _ in collect_hosts(settings.pop("bootstrap_servers"))]
-    failures: list[Exception] = []
-    refusals: list[Exception] = []
+    failures: list[BaseException] = []
+    refusals: list[BaseException] = []
     tries = {asyncio.create_task(_try_host(host, settings, failures)) for host in hosts}
     pending = tries
     try:
@@ -118,7 +143,7 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
                     refusals.append(refusal)
     except TimeoutError as error:
         if not refusals:
-            reason = failures[-1] if failures else f"no answer within {deadline_s:g} s"
+            reason = describe_failure(failures[-1]) if failures else f"no answer within {deadline_s:g} s"
             raise SourceUnavailable(f"{address}: Kafka cannot be reached: {reason}") from error
     finally:
         for task in tries:
@@ -130,7 +155,9 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     ) from refusals[-1]
 
 
-async def _try_host(host: tuple[str, int], settings: Mapping[str, Any], failures: list[Exception]) -> Exception | None:
+async def _try_host(
+    host: tuple[str, int], settings: Mapping[str, Any], failures: list[BaseException]
+) -> BaseException | None:
     """Return None once a broker answers, or the error with which it refuses us. `failures` takes what may pass."""
     while True:
         try:
@@ -140,11 +167,9 @@ async def _try_host(host: tuple[str, int], settings: Mapping[str, Any], failures
             finally:
                 await connection.close()
             return None
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
-            failures.append(error)  # a broker that stops, perhaps
-        except _REFUSALS as error:
-            return error
-        except (OSError, KafkaError) as error:
+        except FAILURES as error:
+            if (refusal := find_refusal(error)) is not None:
+                return refusal
             failures.append(error)
         await asyncio.sleep(RETRY_S)
 
@@ -154,7 +179,8 @@ async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
     try:
         await client.bootstrap()
-    except (TimeoutError, KafkaConnectionError, KafkaError) as error:
+    except FAILURES as error:
         await client.close()
-        raise SourceUnavailable(f"{kafka['bootstrap.servers']}: Kafka cannot be reached: {error}") from error
+        reason = describe_failure(error)
+        raise SourceUnavailable(f"{kafka['bootstrap.servers']}: Kafka cannot be reached: {reason}") from error
     return client

@@ -10,12 +10,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from aiokafka.protocol.admin import DeleteTopicsRequest, DescribeConfigsRequest
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.admin import Admin, NewTopic, OffsetSpec, new_topic
 from overlay.errors import SourceUnavailable
+from overlay.protocol import Code, TopicsRequest
 from tests.support.kafka import DEADLINE_S, NewTopicFixture, produce_values
 from tests.support.proxy import Proxy, lead_through, run_proxy
+from tests.support.stub import Cut, run_stub
 from tests.support.waiting import wait_until
 
 
@@ -224,3 +227,48 @@ async def test_a_question_that_is_cancelled_leaves_no_answer_behind(
             await asking
         proxy.open()
         assert await admin.find_committed([topic]) == {topic: {topic: {0: 5}}}
+
+
+def tell_configs(request: Any) -> tuple[Any, ...]:
+    """The broker that is asked does not know topics called late."""
+    resources = [
+        (Code.UNKNOWN_TOPIC_OR_PARTITION if name == "late" else 0, None, kind, name, [])
+        for kind, name, _ in request.resources
+    ]
+    return 0, resources
+
+
+async def test_a_topic_that_the_second_broker_does_not_know_is_left_out() -> None:
+    """A new topic comes to brokers at different moments, and a topic may go between two questions."""
+    async with run_stub() as stub, Admin({"bootstrap.servers": stub.address}) as admin:
+        stub.on(TopicsRequest, lambda request: stub.tell_topics({name: 0 for _, name, _ in request.topics}))
+        stub.on(DescribeConfigsRequest, tell_configs)
+        assert list(await admin.find_topics(["there", "late"])) == ["there"]
+        assert list(await admin.find_topics(["there", "late"], with_config=False)) == ["late", "there"]
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_deletion_without_an_answer_is_ordered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker may carry it out yet; a second order would delete a topic that was created anew in between."""
+
+    def cut(_: Any) -> None:
+        raise Cut
+
+    monkeypatch.setattr("overlay.brokers.LOOK_S", 0.05)
+    handlers: list[Callable[[Any], None]] = [lambda _: None, cut]
+    for handler in handlers:
+        async with run_stub(1) as one, run_stub(2) as two, Admin({"bootstrap.servers": one.address}) as admin:
+            one.others, two.others = [two], [one]
+            for stub in (one, two):
+                stub.on(DeleteTopicsRequest, handler)
+            with pytest.raises(SourceUnavailable, match="topic t: "):
+                await admin.delete_topic("t")
+            assert one.count(DeleteTopicsRequest) + two.count(DeleteTopicsRequest) == 1
+
+
+async def test_a_deletion_is_ordered_again_where_another_broker_is_the_controller() -> None:
+    async with run_stub() as stub, Admin({"bootstrap.servers": stub.address}) as admin:
+        codes = [Code.NOT_CONTROLLER, Code.NONE]
+        stub.on(DeleteTopicsRequest, lambda _: (0, [("t", codes.pop(0))]))
+        await admin.delete_topic("t")
+        assert codes == []

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from overlay.admin import Admin
 from overlay.confluent import check_reachable
 from overlay.connection import Properties, make_ssl_context, open_client, reach
 from overlay.control.journal import Journal
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from tests.support.security import Security, make_security
+from tests.support.stub import run_stub
 
 AWAY_S = 3.0
 NOTICED_S = 1.5
@@ -75,3 +78,38 @@ async def test_certificates_that_cannot_be_read(tmp_path: Path, setting: str) ->
             await open_client(kafka)
         with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
             Journal(kafka, "overlay", 0)
+
+
+def make_server_context(security: Security, folder: Path, *, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLContext:
+    """The server's side of `security`, for a server of Python's own. `folder` takes its files."""
+    store = Path(security.properties["ssl.keystore.location"]).read_bytes()
+    key, certificate, _ = pkcs12.load_key_and_certificates(store, security.properties["ssl.keystore.password"].encode())
+    assert key is not None
+    assert certificate is not None
+    file = folder / "server.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(security.ca))
+    context.load_cert_chain(file)
+    context.verify_mode = verify
+    return context
+
+
+async def test_a_client_without_its_certificate_is_refused_at_once(tmp_path: Path) -> None:
+    """TLS 1.3 lets the client's side end the handshake before the server has looked at the certificate."""
+    security = make_security(tmp_path)
+    context = make_server_context(security, tmp_path, verify=ssl.CERT_REQUIRED)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    async with run_stub(context=context) as stub, asyncio.timeout(10):
+        kafka = {"bootstrap.servers": stub.address, "security.protocol": "SSL", "ssl.ca.location": str(security.ca)}
+        with pytest.raises(CredentialsRefused, match=r"CERTIFICATE_REQUIRED.*Check security\.protocol"):
+            await reach(kafka, 30)
+
+
+async def test_a_name_that_is_none_cannot_be_reached() -> None:
+    kafka = {"bootstrap.servers": "a..b:9092"}
+    with pytest.raises(SourceUnavailable, match=r"a\.\.b:9092: Kafka cannot be reached: .*label"):
+        await reach(kafka, 0.3)
+    with pytest.raises(SourceUnavailable, match=r"a\.\.b:9092: Kafka cannot be reached: .*label"):
+        await open_client(kafka)

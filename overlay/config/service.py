@@ -23,6 +23,10 @@ def _check_servers(text: str) -> str:
         host, port = split_address(server.strip())
         if not host or port == 0:
             raise ValueError(f"{server.strip()!r} is not host:port; write host:port, several with commas between")
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{host!r} is not a host name: between two dots there are 1 to 63 characters") from None
     return text
 
 

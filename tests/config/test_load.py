@@ -110,6 +110,7 @@ KAFKA = "kafka:\n  bootstrap.servers: a:1\n"
         ("topics: {}\n", "1:1: kafka: ", "is missing"),
         ("kafka: {}\n", "1:8: kafka.bootstrap.servers: ", "is missing"),
         ("kafka: {bootstrap.servers: localhost}\n", "1:28: kafka.bootstrap.servers: ", "'localhost' is not host:port"),
+        ("kafka: {bootstrap.servers: 'a..b:1'}\n", "1:28: kafka.bootstrap.servers: ", "'a..b' is not a host name"),
         (KAFKA + "  bootstrap.server: a\n", "3:3: kafka.bootstrap.server: ", "Did you mean bootstrap.servers?"),
         (KAFKA + "  fetch.min.bytes: 1\n", "3:3: kafka.fetch.min.bytes: ", "only properties that reach every client"),
         (KAFKA + "  security.protocol: TLS\n", "3:22: kafka.security.protocol: ", "PLAINTEXT, SSL, SASL_PLAINTEXT"),

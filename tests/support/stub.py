@@ -56,8 +56,7 @@ class Stub:
         """Connections stay open and nothing is answered any more, as after a power failure."""
         self._handlers: dict[int, Handler] = {}
         self.asked: dict[int, int] = {}
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._unwanted: set[int] = set()
+        self._writers: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
         self.on(TopicsRequest, lambda _: self.tell_topics({}))
         self.on(FindCoordinatorRequest, lambda _: (0, 0, None, self.node, self.host, self.port))
 
@@ -86,9 +85,15 @@ class Stub:
         for writer in self._writers:
             writer.transport.abort()
 
+    async def end(self) -> None:
+        """Break all connections, and wait until nothing of them is left."""
+        self.drop()
+        if serving := [task for task in self._writers.values() if task is not None]:
+            await asyncio.wait(serving)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened += 1
-        self._writers.add(writer)
+        self._writers[writer] = asyncio.current_task()
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4))
@@ -98,7 +103,7 @@ class Stub:
         except (Cut, OSError, EOFError):
             pass
         finally:
-            self._writers.discard(writer)
+            del self._writers[writer]
             writer.transport.abort()
 
     def _answer(self, frame: bytes) -> bytes | None:
@@ -130,4 +135,4 @@ async def run_stub(node: int = 1, *, context: ssl.SSLContext | None = None) -> A
         yield stub
     finally:
         server.close()
-        stub.drop()
+        await stub.end()
