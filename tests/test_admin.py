@@ -231,7 +231,7 @@ async def test_a_question_that_is_cancelled_leaves_no_answer_behind(
 
 def tell_configs(request: Any) -> tuple[Any, ...]:
     """The broker that is asked does not know topics called late."""
-    resources = [
+    resources: list[tuple[Any, ...]] = [
         (Code.UNKNOWN_TOPIC_OR_PARTITION if name == "late" else 0, None, kind, name, [])
         for kind, name, _ in request.resources
     ]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overlay import brokers as brokers_module
 from overlay.admin import Admin
+from overlay.connection import for_aiokafka
 from overlay.errors import SourceUnavailable
 from overlay.protocol import TopicsRequest
 from tests.support.security import make_security
@@ -51,11 +50,10 @@ async def test_certificates_are_read_beside_the_event_loop_and_once(
 ) -> None:
     security = make_security(tmp_path)
     readers: list[threading.Thread] = []
-    read = brokers_module.for_aiokafka
 
     def count(kafka: Any) -> dict[str, Any]:
         readers.append(threading.current_thread())
-        return read(kafka)
+        return for_aiokafka(kafka)
 
     monkeypatch.setattr("overlay.brokers.for_aiokafka", count)
     async with run_stub(context=make_server_context(security, tmp_path)) as stub:
@@ -89,14 +87,3 @@ async def test_certificates_are_read_again_after_a_failure(tmp_path: Path, monke
             old.ca.write_bytes(new.ca.read_bytes())
             assert await admin.find_cluster() == "a-cluster"
             assert stub.count(TopicsRequest) == 1
-
-
-async def test_a_refused_certificate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.admin.DEADLINE_S", 2.0)
-    security = make_security(tmp_path)
-    context = make_server_context(security, tmp_path, verify=ssl.CERT_REQUIRED)
-    async with run_stub(context=context) as stub:
-        kafka = {"bootstrap.servers": stub.address, "security.protocol": "SSL", "ssl.ca.location": str(security.ca)}
-        async with Admin(kafka) as admin:
-            with pytest.raises(SourceUnavailable, match="CERTIFICATE_REQUIRED"):
-                await admin.find_cluster()
