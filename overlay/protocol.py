@@ -334,18 +334,19 @@ class DescribeGroupsRequest(Request[DescribeGroupsRequest_v5]):
         return request_struct_class(self.groups, self.operations, NO_TAGS)
 
 
-_ASSIGNMENT: tuple[Any, ...] = (
-    (
-        "topic_partitions",
-        CompactArray(
-            ("topic_id", Uuid),
-            ("topic", CompactString("utf-8")),
-            ("partitions", CompactArray(Int32)),
-            ("tags", TaggedFields),
+def _make_assignment() -> Schema:
+    return Schema(
+        (
+            "topic_partitions",
+            CompactArray(
+                ("topic_id", Uuid),
+                ("topic", CompactString("utf-8")),
+                ("partitions", CompactArray(Int32)),
+                ("tags", TaggedFields),
+            ),
         ),
-    ),
-    ("tags", TaggedFields),
-)
+        ("tags", TaggedFields),
+    )
 
 
 class ConsumerGroupDescribeResponse_v0(Response):
@@ -374,8 +375,8 @@ class ConsumerGroupDescribeResponse_v0(Response):
                         ("client_host", CompactString("utf-8")),
                         ("subscribed_topics", CompactArray(CompactString("utf-8"))),
                         ("subscribed_pattern", CompactString("utf-8")),
-                        ("assignment", Schema(*_ASSIGNMENT)),
-                        ("target_assignment", Schema(*_ASSIGNMENT)),
+                        ("assignment", _make_assignment()),
+                        ("target_assignment", _make_assignment()),
                         ("tags", TaggedFields),
                     ),
                 ),
