@@ -11,7 +11,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from aiokafka.errors import IncompatibleBrokerVersion, for_code
 from aiokafka.protocol.abstract import AbstractType
