@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Message
@@ -13,6 +14,11 @@ log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, Any]]
 
+# For such a name confluent-kafka returns a list and leaves an exception behind. A plain call, once the
+# interpreter has specialised it, does not look for that, and the exception comes out of whatever is
+# called next. A call through `methodcaller` looks.
+_call = methodcaller("headers")
+
 
 def read_headers(record: Message) -> Headers:
     """Return a record's headers in order, none if one of their names is not UTF-8.
@@ -21,7 +27,7 @@ def read_headers(record: Message) -> Headers:
     names no consumer and answers no request.
     """
     try:
-        found = record.headers() or ()
+        found = _call(record) or ()
     except (SystemError, UnicodeDecodeError):
         log.warning(
             "a record is passed over: the name of a header is not UTF-8",

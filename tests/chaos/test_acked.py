@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.consumer.acks import acks_topic
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Headers, Scene, Seen, produce, read_committed
@@ -125,7 +125,7 @@ def test_kill_while_acks_flow(scene: Scene, running_service: StartService, new_t
     seed = int(os.environ.get("OVERLAY_SEED", random.SystemRandom().randrange(1 << 32)))
     rng = random.Random(seed)
     print(f"chaos: OVERLAY_SEED={seed} OVERLAY_KILLS={KILLS}")  # noqa: T201 - a failure shows it
-    topic, answers = new_topic(), new_topic()
+    topic, answers = new_topic(), make_topic(scene.bootstrap, f"{scene.prefix}.replies.answers")
     scene.add_stream("S", topic)
     output = scene.add_consumer(
         "S", "c", "t.a", "t.b", ack_policy="explicit", ack_wait=f"{ACK_WAIT_S}s", interest="always", max_ack_pending=300

@@ -14,7 +14,7 @@ from tests.chaos.flights.plan import Consumer, Flight, plan_consumers
 
 COUNT = 20
 BEGAN = 1_000_000.0
-PLAIN, ACKED, ALL = "everything", "shared", "newark"
+PLAIN, ACKED, ALL, PULLED = "everything", "shared", "newark", "boston"
 
 
 def take_consumer(name: str) -> Consumer:
@@ -25,7 +25,7 @@ def make_judge(delivery: str = "exactly_once") -> Judge:
     """Return a judge whose source has records 1 to COUNT, which every consumer wants."""
     source = Source()
     for number in range(1, COUNT + 1):
-        subject = "flights.LGA.SFO.UA"
+        subject = "flights.LGA.BOS.UA"
         source.flights[number] = Flight(subject, 2000, "N5", 200.0)
         source.bodies[number] = number * 7
     return Judge(source, delivery, (0.0, 0.0))
@@ -155,6 +155,24 @@ def test_what_was_confirmed_may_not_come_again() -> None:
     notes.nakked.add(1)
     notes.confirmed[1] = BEGAN + 3
     assert "came again after ack_sync: 1" in judge(ACKED, deliver_again(7.0), notes)
+
+
+def judge_pulled(notes: Notes) -> str:
+    found = make_judge()
+    found.judge_pulled(take_consumer(PULLED), notes)
+    return "\n".join(found.faults)
+
+
+def test_what_is_pulled_is_judged_as_well() -> None:
+    notes = ack_all(deliver_all())
+    notes.numbers = {number: {number} for number in range(1, COUNT + 1)}
+    assert not judge_pulled(notes)
+    del notes.acked[3]
+    assert judge_pulled(notes) == "boston: settled without an ack: 1, such as [3]"
+    notes.numbers[4] = {4, 5}
+    assert "sequences that name two records: 1" in judge_pulled(notes)
+    del notes.numbers[7]
+    assert "lost: 1, such as [7]" in judge_pulled(notes)
 
 
 def test_timetables_are_those_of_their_seed_and_end_with_every_worker_running() -> None:

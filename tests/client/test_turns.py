@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
-from confluent_kafka import Producer
 
 import overlay
 from overlay.client import ConcurrentIteration, Subscription
@@ -16,7 +15,7 @@ from overlay.client.reading import ROOM
 from overlay.client.turns import AsyncIteration, Turn
 from overlay.errors import OverlayError
 from tests.client.deliveries import DEADLINE_S, Output, make_output, read_numbers
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_thread_of_a_subscription_is_left")
@@ -124,7 +123,7 @@ def test_two_threads_on_a_reading(bootstrap: str, new_topic: NewTopicFixture, th
         first = threads.submit(next, batches)
         wait_until(lambda: batches._turn.is_taken, DEADLINE_S, "the first thread waits")
         await_refusal(lambda: next(batches))
-        producer = Producer({"bootstrap.servers": bootstrap})
+        producer = SureProducer(bootstrap)
         producer.produce(topic, b"x")
         assert producer.flush(30) == 0
         assert first.result(DEADLINE_S).num_rows == 1
@@ -136,7 +135,7 @@ def test_two_threads_on_a_reading(bootstrap: str, new_topic: NewTopicFixture, th
 
 def test_a_reading_goes_from_thread_to_thread(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer(bootstrap)
     for _ in range(ROOM + 1):
         producer.produce(topic, b"x")
         assert producer.flush(30) == 0

@@ -17,7 +17,7 @@ OVERFLOW: dict[str, object] = {"priority_policy": "overflow", "priority_groups":
         (b" 7 ", PullRequest(7)),
         (b"-3", PullRequest(-3)),
         (b"many", PullRequest()),
-        (b"9" * 5000, PullRequest()),
+        (b"9" * 4000, PullRequest()),
         (b'{"batch": 5, "expires": 9, "no_wait": true}', PullRequest(5, 9, True)),
         (b'{"expires": 9, "other": [1]}', PullRequest(0, 9)),
     ],
@@ -27,7 +27,7 @@ def test_bodies(body: bytes, request_: PullRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b'{"batch": "5"}', b'{"batch": true}', b'{"no_wait": 1}', b'{"batch": 1e3}', b"{" * 100_000]
+    "body", [b"{", b'{"batch": "5"}', b'{"batch": true}', b'{"no_wait": 1}', b'{"batch": 1e3}', b"{" * 4_000]
 )
 def test_bad_json(body: bytes) -> None:
     found = parse_pull(body)

@@ -66,13 +66,15 @@ def await_acked(served: Served, name: str) -> None:
 
 
 ACKED: dict[str, Any] = {"ack_policy": "explicit", "ack_wait": "1s", "interest": "always"}
+UNHURRIED = {"ack_wait": "4s"}
+"""For tests whose acks have to arrive in time, on a machine that has other things to do."""
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_what_is_not_acked_comes_again(scene: Scene, new_topic: NewTopicFixture, delivery: str) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", "c", "t.a", **ACKED, delivery=delivery)
+    output = scene.add_consumer("S", "c", "t.a", **ACKED | UNHURRIED, delivery=delivery)
     produce(scene.bootstrap, topic, ["a", "b"] * 10)
     with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
         first = await_records(reader, 10)[:10]
@@ -150,7 +152,7 @@ def test_an_answer_that_its_topic_refuses_holds_up_nobody(scene: Scene, new_topi
 def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic, graves = new_topic(), f"{scene.prefix}-graves"
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", "c", **ACKED, max_deliver=2, dead_letter=graves)
+    output = scene.add_consumer("S", "c", **ACKED | UNHURRIED, max_deliver=2, dead_letter=graves)
     produce(scene.bootstrap, topic, ["a"] * 4)
     with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
         first = await_records(reader, 4)[:4]

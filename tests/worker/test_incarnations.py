@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from overlay.client.acking import Head, write_acks
 from overlay.consumer.acks import acks_topic
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {
 
 def ack(scene: Scene, records: Sequence[Seen]) -> None:
     """Ack deliveries as the client library does."""
-    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    producer = SureProducer(scene.bootstrap)
     for record in write_acks(Head("S", "c"), [seen.header(b"Nats-Reply-To") or b"" for seen in records]):
         producer.produce(acks_topic(scene.prefix, "S"), record.value, record.key, headers=list(record.headers))
     assert producer.flush(DEADLINE_S) == 0

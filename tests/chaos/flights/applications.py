@@ -11,17 +11,23 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from overlay.client.answers import AckTimeout
+from overlay.client.control import Pulled
 from overlay.client.door import Client
 from overlay.client.message import Message
 from overlay.client.subscribe import Subscription
+from overlay.consumer.acks import acks_topic
 from overlay.errors import OverlayError
+from tests.oracle.push import parse_token
+from tests.support.kafka import SureProducer
 
-from .plan import STREAM, Consumer
+from .plan import NUMBER, STREAM, Consumer
 
+BATCH = 50
 STAY_S = (10.0, 40.0)
 EVERY = 10
 """Of how many messages one is acked where an ack stands for all before it."""
@@ -36,28 +42,28 @@ class Notes:
     acked: dict[int, float] = field(default_factory=dict)
     """When a message was first acked."""
     nakked: set[int] = field(default_factory=set)
+    numbers: dict[int, set[int]] = field(default_factory=dict)
+    """The numbers of the records that came under a sequence, of a consumer that is pulled from."""
     confirmed: dict[int, float] = field(default_factory=dict)
     """When `ack_sync` returned."""
     troubles: list[str] = field(default_factory=list)
 
 
-class Application:
-    """One member of a consumer's group, in a thread of its own. `is_diligent`: ack everything from now on."""
+class Application(ABC):
+    """A program that takes messages, in a thread of its own. `is_diligent`: ack everything from now on."""
 
     def __init__(self, open_client: Callable[[], Client], consumer: Consumer, notes: Notes, rng: random.Random):
         self._open_client, self._consumer, self._notes, self._rng = open_client, consumer, notes, rng
         self.is_diligent = False
         self.error: BaseException | None = None
-        self._subscription: Subscription | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"application-{consumer.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the group and wait for the thread."""
+        """Take no more messages and wait for the thread."""
         self._stop.set()
-        if (subscription := self._subscription) is not None:
-            subscription.close()
+        self._leave()
         self._thread.join(60)
         if self._thread.is_alive():
             raise AssertionError(f"an application of {self._consumer.name} did not end")
@@ -71,11 +77,33 @@ class Application:
                     try:
                         self._take(client)
                     except OverlayError as error:
-                        # a service or a broker that is away; the next subscription goes on
+                        # a service or a broker that is away; the next try goes on
                         self._notes.troubles.append(f"{self._consumer.name}: {type(error).__name__}: {error}")
                         self._stop.wait(0.5)
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self.error = error
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Have `_take` return soon. Called in another thread."""
+
+    @abstractmethod
+    def _take(self, client: Client) -> None:
+        """Take messages for a while."""
+
+    def _draws_neglect(self, deliveries: int) -> float:
+        """Return what decides how a message is treated: below 0.1 it is neglected in some way, at 1.0 it is acked."""
+        return self._rng.random() if not self.is_diligent and deliveries < 3 else 1.0
+
+
+class Subscriber(Application):
+    """One member of a push consumer's group."""
+
+    _subscription: Subscription | None = None
+
+    def _leave(self) -> None:
+        if (subscription := self._subscription) is not None:
+            subscription.close()
 
     def _take(self, client: Client) -> None:
         """Take messages until it is time to leave the group."""
@@ -95,7 +123,7 @@ class Application:
             if sequence % EVERY == 0 or self.is_diligent or deliveries > 2:
                 self._ack(message, sequence)
             return
-        dice = self._rng.random() if not self.is_diligent and deliveries < 3 else 1.0
+        dice = self._draws_neglect(deliveries)
         if dice < 0.04:
             return
         if dice < 0.08:
@@ -116,3 +144,35 @@ class Application:
     def _ack(self, message: Message, sequence: int) -> None:
         self._notes.acked.setdefault(sequence, time.time())
         message.ack()
+
+
+class Puller(Application):
+    """Pulls messages in batches, and acks each by a plain record on the ack topic, as any Kafka producer can."""
+
+    def _leave(self) -> None:
+        pass  # a pull ends by itself within a second
+
+    def _take(self, client: Client) -> None:
+        producer = SureProducer(client.kafka["bootstrap.servers"], {"log_level": 0})
+        topic = acks_topic(client.prefix, STREAM)
+        while not self._stop.is_set():
+            for message in client.control.next(STREAM, self._consumer.name, BATCH, expires=1.0):
+                body = self._decide(message)
+                if body is not None:
+                    producer.produce(topic, body, headers=[("Nats-Reply-To", message.token)])
+            producer.flush(60)
+
+    def _decide(self, message: Pulled) -> bytes | None:
+        """Return what to say of a message, None for nothing."""
+        token = parse_token(message.token.encode())
+        self._notes.taken.setdefault(token.sequence, time.time())
+        number = next(int(value) for name, value in message.headers if name == NUMBER and value is not None)
+        self._notes.numbers.setdefault(token.sequence, set()).add(number)
+        dice = self._draws_neglect(token.deliveries)
+        if dice < 0.05:
+            return None
+        if dice < 0.1:
+            self._notes.nakked.add(token.sequence)
+            return b"-NAK"
+        self._notes.acked.setdefault(token.sequence, time.time())
+        return b"+ACK"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -177,6 +177,16 @@ class Judge:
         if notes is not None:
             self._check_acks(consumer, deliveries, notes)
 
+    def judge_pulled(self, consumer: Consumer, notes: Notes) -> None:
+        """Compare what an application has pulled with the source."""
+        wanted = self.find_wanted(consumer)
+        found = {number for numbers in notes.numbers.values() for number in numbers}
+        self._blame(consumer, "lost", wanted - found)
+        self._blame(consumer, "not wanted", found - wanted)
+        odd = {s for s, numbers in notes.numbers.items() if numbers != {self._names.setdefault(s, min(numbers))}}
+        self._blame(consumer, "sequences that name two records", odd)
+        self._blame(consumer, "settled without an ack", notes.numbers.keys() - notes.acked.keys())
+
     def _blame(self, consumer: Consumer, what: str, which: set[int]) -> None:
         if which:
             self.faults.append(f"{consumer.name}: {what}: {len(which)}, such as {sorted(which)[:SHOWN]}")
@@ -248,8 +258,3 @@ class Judge:
                 if before <= acked < before + PROMPT_S and not is_away:
                     yield each.sequence
             last[each.sequence] = time
-
-
-def find_left(consumer: Consumer, wanted: Mapping[str, set[int]], outputs: Mapping[str, Output]) -> int:
-    """Return how many records a consumer's output still lacks."""
-    return len(wanted[consumer.name] - outputs[consumer.name].numbers)

@@ -58,6 +58,11 @@ class Consumer:
     by_request: bool = False
     """Whether it is made through the control topic; otherwise a file is written."""
     output: str = ""
+    """The output topic; empty for a consumer that is pulled from."""
+
+    @property
+    def is_pulled(self) -> bool:
+        return not self.output
 
     @property
     def acks(self) -> bool:
@@ -112,6 +117,12 @@ def plan_consumers(prefix: str, delivery: str) -> list[Consumer]:
             {**ACKED, "ack_policy": "all", "filter_subjects": ["flights.EWR.*.UA"]},
             members=1,
         ),
+        make(
+            "boston",
+            _from("flights.*.BOS.*"),
+            {**ACKED, "filter_subjects": ["flights.*.BOS.*"], "deliver_subject": "", "max_ack_pending": 300},
+            members=1,
+        ),
     ]
 
 
@@ -140,15 +151,15 @@ def _make(
     members: int = 0,
     by_request: bool = False,
 ) -> Consumer:
-    output = f"{prefix}-{name}"
     config = {
         "stream": STREAM,
         "durable_name": name,
-        "deliver_subject": output,
+        "deliver_subject": f"{prefix}-{name}",
         "ack_policy": "none",
         "delivery": delivery,
+        **more,
     }
-    return Consumer(name, {**config, **more}, wants, members, by_request, output)
+    return Consumer(name, config, wants, members, by_request, config["deliver_subject"])
 
 
 def _is_far_from_jfk(flight: Flight) -> bool:

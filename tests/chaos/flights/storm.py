@@ -21,9 +21,9 @@ from tests.support.kafka import make_topic
 from tests.support.service import READY_S, find_free_port
 from tests.support.waiting import wait_until
 
-from .applications import Application, Notes
+from .applications import Application, Notes, Puller, Subscriber
 from .faults import Fault, What, plan_faults
-from .judge import Judge, Output, find_left, read_source
+from .judge import Judge, Output, read_source
 from .plan import PARTITIONS, SHARDS, STREAM, STREAM_FILE, Consumer, plan_arrival, plan_consumers
 from .traffic import Traffic
 from .workers import PORT, BusyLoops, Worker
@@ -167,7 +167,8 @@ class Storm:
             notes = self._notes[consumer.name] = Notes()
             for _ in range(consumer.members):
                 rng = random.Random(self._rng.getrandbits(32))
-                self._applications.append(Application(self._open_client, consumer, notes, rng))
+                make = Puller if consumer.is_pulled else Subscriber
+                self._applications.append(make(self._open_client, consumer, notes, rng))
 
     def _request(self, consumer: Consumer) -> None:
         """Have the service make a consumer; both workers may be away for a while."""
@@ -196,7 +197,8 @@ class Storm:
     def _judge(self) -> Found:
         source = read_source(self._broker.bootstrap, TOPIC)
         judge = Judge(source, self.delivery, self._restart)
-        outputs = {each.name: Output(self._broker.bootstrap, each.output) for each in self._consumers}
+        pushed = [each for each in self._consumers if not each.is_pulled]
+        outputs = {each.name: Output(self._broker.bootstrap, each.output) for each in pushed}
         began = time.monotonic()
         left = self._await_calm(judge, outputs)
         calm_s = time.monotonic() - began
@@ -206,10 +208,13 @@ class Storm:
             worker.stop()
         if left:
             judge.faults.append(f"{CALM_S:.0f} s after the storm there is something left: {left}")
-        for consumer in self._consumers:
+        for consumer in pushed:
             outputs[consumer.name].read()
             judge.judge(consumer, outputs[consumer.name].deliveries, self._notes.get(consumer.name))
             outputs[consumer.name].close()
+        for consumer in self._consumers:
+            if consumer.is_pulled:
+                judge.judge_pulled(consumer, self._notes[consumer.name])
         judge.faults += [death for worker in self._workers for death in worker.deaths]
         figures: dict[str, Any] = {
             "records": len(source.flights),
@@ -233,8 +238,7 @@ class Storm:
                 self._look()
                 left = {}
                 for consumer in self._consumers:
-                    outputs[consumer.name].read()
-                    if missing := find_left(consumer, wanted, outputs):
+                    if missing := len(wanted[consumer.name] - self._find_numbers(consumer, outputs)):
                         left[consumer.name] = f"{missing} records not delivered"
                     elif consumer.acks and (pending := self._find_pending(client, consumer)):
                         left[consumer.name] = pending
@@ -242,6 +246,13 @@ class Storm:
                     return {}
                 time.sleep(LOOK_S)
         return left
+
+    def _find_numbers(self, consumer: Consumer, outputs: dict[str, Output]) -> set[int]:
+        """Return the numbers of the records that a consumer has delivered."""
+        if consumer.is_pulled:
+            return {number for numbers in list(self._notes[consumer.name].numbers.values()) for number in numbers}
+        outputs[consumer.name].read()
+        return outputs[consumer.name].numbers
 
     def _find_pending(self, client: Client, consumer: Consumer) -> str:
         """Return what a consumer still waits for; empty for nothing."""

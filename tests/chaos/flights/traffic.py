@@ -38,10 +38,11 @@ class Traffic:
     def __post_init__(self) -> None:
         common = {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": 0}
         self._plain = [
-            Producer({**common, "enable.idempotence": True, "compression.type": codec}) for codec in ("lz4", "zstd")
+            Producer({**common, "enable.idempotence": True, "compression.type": codec, "on_delivery": self._note})
+            for codec in ("lz4", "zstd")
         ]
         self._transactional = Producer(
-            {**common, "transactional.id": f"storm-{self.topic}", "transaction.timeout.ms": 20_000}
+            {**common, "transactional.id": f"storm-{self.topic}", "transaction.timeout.ms": 60_000}
         )
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
         self._thread.start()
@@ -73,12 +74,17 @@ class Traffic:
 
     def _write_transaction(self, flights: Iterator[tuple[bytes, Headers]]) -> None:
         self._transactional.begin_transaction()
-        self._write(self._transactional, flights)
-        if self.rng.random() < ABORTED:
+        try:
+            self._write(self._transactional, flights)
             self._transactional.flush(PATIENCE_S)
+        except KafkaException as error:
+            # a record waited too long for a broker that was away
+            if not error.args[0].txn_requires_abort():
+                raise
             self._end(self._transactional.abort_transaction)
-        else:
-            self._end(self._transactional.commit_transaction)
+            return
+        is_aborted = self.rng.random() < ABORTED
+        self._end(self._transactional.abort_transaction if is_aborted else self._transactional.commit_transaction)
 
     def _end(self, end: Any) -> None:
         """End the transaction, trying again as often as Kafka allows. Which way it ended, the source topic tells."""
@@ -102,17 +108,14 @@ class Traffic:
             headers = [*headers, (NUMBER, b"%d" % self.written)]
             while True:
                 try:
-                    producer.produce(
-                        self.topic, value, key, self.rng.randrange(PARTITIONS), headers=headers, on_delivery=self._note
-                    )
+                    producer.produce(self.topic, value, key, self.rng.randrange(PARTITIONS), headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.1)
             producer.poll(0)
 
-    def _note(self, error: Any, message: Any) -> None:
-        # a transaction that is aborted purges what was not sent yet
-        if error is not None and error.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
+    def _note(self, error: Any, _: Any) -> None:
+        if error is not None:
             self.error = KafkaException(error)
             self._stop.set()
 
