@@ -47,7 +47,6 @@ SHARED = {
     "overlay.index.ledger._NO_LOCK": "contextlib.nullcontext has no state",
     "overlay.kernels._stamp_file": "returns a string",
     "overlay.local.broker._children": "each use is one operation of a dict; the thread that removes a process waits for it",
-    "overlay.protocol._ASSIGNMENT": "a schema: aiokafka reads it and changes nothing",
     "overlay.logs._open_nothing": "a file that takes whatever is written",
     "spark.interest._followed": "changed with _lock held",
     "spark.kept._kept": "changed with _lock held",
