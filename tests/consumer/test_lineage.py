@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,10 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from overlay.consumer.acks import Flaw, RangeAck, Token, Verb, parse_ack, write_head, write_ranges
 from overlay.consumer.effects import Answer, Effect, Refuse
 from overlay.consumer.events import Acked, Event, FlowAnswered, Offered, RangeAcked, Ticked, read_ack
-from overlay.consumer.lineage import MOST, Lineage
+from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
 from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.window import Pair
 from overlay.desk.hearing import Said
 from overlay.desk.seat import Seat
 from tests.consumer.driver import SECOND, Driver, configure, some
@@ -155,7 +158,7 @@ def test_flow_control_requests_of_two_owners_differ() -> None:
 
 def test_runs_are_kept_while_acks_may_name_them() -> None:
     records: list[bytes] = []
-    for owner in range(1, 2 * MOST):
+    for owner in range(1, 2 * RECENT):
         driver = restore(records, f"7x{owner}", 1)
         driver.offer(2)
         settled = driver.sent()[0] if owner % 2 else driver.sent()[1]
@@ -164,10 +167,86 @@ def test_runs_are_kept_while_acks_may_name_them() -> None:
             driver.do(RangeAcked(((1, 2 * owner),)))
         records = [take_checkpoint(driver.machine)]
         runs = driver.machine.lineage.list_runs(2 * owner)
-        assert len(runs) == (owner - 1) % 3 + 1
+        assert len(runs) == min(owner, RECENT + 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_cumulative", "kept"),
+    [([1, 3], False, [1, 3]), ([1, 3], True, range(1, 101)), ([30], True, range(30, 101)), ([], True, [])],
+)
+def test_the_newest_runs_stay_and_those_that_an_ack_may_use(
+    named: list[int], is_cumulative: bool, kept: Iterable[int]
+) -> None:
+    runs = [(each, each, str(each)) for each in range(1, 101)]
     lineage = Lineage("new")
-    lineage.restore([(each, each, str(each)) for each in range(1, 1001)], 1000, np.arange(1, 1001))
-    assert lineage.list_runs(1000) == [(each, each, str(each)) for each in range(1001 - MOST, 1001)]
+    lineage.restore(runs, 100, some(*named), is_cumulative=is_cumulative)
+    expected = {*kept, *range(101 - RECENT, 101)}
+    assert lineage.list_runs(100) == [run for run in runs if run[0] in expected]
+
+
+def test_of_very_many_runs_the_newest_stay() -> None:
+    runs = [(each, each, str(each)) for each in range(1, MOST + 1001)]
+    lineage = Lineage("new")
+    lineage.restore(runs, MOST + 1000, np.arange(1, MOST + 1001))
+    assert lineage.list_runs(MOST + 1000) == runs[-MOST:]
+
+
+def test_acks_count_after_a_thousand_restarts() -> None:
+    """A message of each owner waits for its ack; none is dead-lettered that was acked."""
+    records: list[bytes] = []
+    for owner in range(1, 1001):
+        driver = restore(records, f"7x{owner}", 1, max_deliver=1)
+        offer(driver, owner)
+        records = [take_checkpoint(driver.machine)]
+    driver = restore(records, "7x1001", 1, max_deliver=1)
+    for owner in range(1, 1001):
+        assert tell(driver, Token("S", "c", 1, owner, owner, incarnation=f"7x{owner}")) == []
+    assert list_pending(driver.machine) == []
+
+
+def test_a_delta_does_not_grow_with_the_owners() -> None:
+    records: list[bytes] = []
+    for owner in range(1, 200):
+        driver = restore(records, f"7x{owner}", 1)
+        offer(driver, 2 * owner)
+        records.append(take_delta(driver.machine))
+        offer(driver, 2 * owner + 1)
+        records.append(take_delta(driver.machine))
+    assert max(map(len, records)) < len(records[0]) + 30
+    last = restore(records, "7x200", 1).machine
+    assert last.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
+
+
+def test_deltas_with_all_runs_are_read() -> None:
+    """Records as the first version with incarnations wrote them."""
+    head = {"delivered": Pair(5, 5), "incarnations": [(1, 2, "7x1"), (3, 5, "7x2")]}
+    assert join_runs([head]) == [(1, 2, "7x1"), (3, 5, "7x2")]
+    assert join_runs([{"delivered": Pair(1, 1)}, head, {"delivered": Pair(6, 6), "run": (6, 6, "7x3")}])[-1] == (
+        6,
+        6,
+        "7x3",
+    )
+
+
+@pytest.mark.parametrize("is_checkpoint", [True, False])
+def test_after_an_earlier_version_has_served_acks_count(is_checkpoint: bool) -> None:
+    first = restore([], "7x1", 1)
+    first.offer(2)
+    records = [(take_checkpoint if is_checkpoint else take_delta)(first.machine)]
+    # two deltas of an earlier version: it knows nothing of incarnations
+    former = restore(records, "", 1)
+    for _ in range(2):
+        former.offer(1)
+        records.append(take_delta(former.machine))
+    assert not {"run", "incarnations"} & {*decode(records[-1]).head}
+    second = restore(records, "7x2", 1)
+    second.offer(1)
+    records.append(take_delta(second.machine))
+    last = restore(records, "7x3", 1)
+    assert last.machine.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
+    for number, by in enumerate(["7x1", "7x1", "", "", "7x2"], 1):
+        assert tell(last, Token("S", "c", 1, number, number, incarnation=by)) == []
+    assert list_pending(last.machine) == []
 
 
 class Ownerships(RuleBasedStateMachine):
