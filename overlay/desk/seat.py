@@ -104,7 +104,7 @@ def count_unnamed(said: Said | Event) -> Counter[str]:
     if isinstance(said, Said):
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
     elif isinstance(said, RangeAcked):
-        count["range"] = int(said.incarnation is None)
+        count["range"] = int(not said.incarnation)
     elif isinstance(said, Acked | Nakked | Progressed | Termed):
         count["token"] = int(said.incarnation == "")
     return count

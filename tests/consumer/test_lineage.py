@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from overlay.client.acking import Head, write_acks
 from overlay.consumer.acks import Flaw, RangeAck, Token, Verb, parse_ack, write_head, write_ranges
 from overlay.consumer.effects import Answer, Effect, Refuse
 from overlay.consumer.events import Acked, Event, FlowAnswered, Offered, RangeAcked, Ticked, read_ack
@@ -133,6 +134,20 @@ def test_a_range_whose_head_names_no_incarnation_counts_as_before() -> None:
     driver = fail_between_delivery_and_commit()
     assert tell(driver, b"$JS.ACK.S.c", write_ranges([(2, 4)])) == []
     assert list_pending(driver.machine) == [203]
+
+
+def test_our_client_s_ranges_of_tokens_without_incarnation_settle_what_a_former_version_delivered() -> None:
+    former = Driver(configure(ack_wait=WAIT))
+    former.offer(2)
+    records = [take_checkpoint(former.machine)]
+    former.offer(2)
+    driver = restore(records, "7x1", former.now)
+    driver.offer(2)
+    # #3 and #4 of the former version were not committed; the new owner has given them out again
+    tokens = [str(Token("S", "c", 1, number, number)).encode() for number in range(1, 5)]
+    (record,) = write_acks(Head("S", "c"), tokens)
+    assert tell(driver, record.key or b"", record.value or b"") == [Refuse(Flaw.INCARNATION)]
+    assert list_pending(driver.machine) == [3, 4]
 
 
 def test_a_policy_without_acks_by_name_refuses_none() -> None:
