@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from overlay.client.acking import Head, write_acks
 from overlay.consumer.acks import Flaw, RangeAck, Token, Verb, parse_ack, write_head, write_ranges
 from overlay.consumer.effects import Answer, Effect, Refuse
-from overlay.consumer.events import Acked, Event, FlowAnswered, Offered, RangeAcked, Ticked, read_ack
+from overlay.consumer.events import Acked, Event, FlowAnswered, Offered, RangeAcked, Termed, Ticked, read_ack
 from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
@@ -25,6 +25,7 @@ from tests.consumer.driver import SECOND, Driver, configure, some
 from tests.oracle.lineage import History
 
 WAIT = 10 * SECOND
+EXACT, AT_LEAST = "exactly_once", "at_least_once"
 
 
 def restore(records: list[bytes], incarnation: str, now: int, **fields: object) -> Driver:
@@ -267,12 +268,14 @@ def test_after_an_earlier_version_has_served_acks_count(is_checkpoint: bool) -> 
 class Ownerships(RuleBasedStateMachine):
     """A machine and an application that acks late and twice, beside the history of all deliveries.
 
-    Whatever happens, a message is settled only if the application has acked it in this life of the consumer.
+    Whatever happens, a message is settled only if the application has acked it in this life of the consumer, and it is
+    settled if the application has acked a delivery that was committed.
     """
 
-    @initialize(policy=st.sampled_from(["explicit", "explicit", "all"]))
-    def begin(self, policy: str) -> None:
-        self.policy, self.owner, self.now = policy, 0, 0
+    @initialize(policy=st.sampled_from(["explicit", "explicit", "all"]), delivery=st.sampled_from([EXACT, AT_LEAST]))
+    def begin(self, policy: str, delivery: str) -> None:
+        self.policy, self.delivery, self.owner, self.now = policy, delivery, 0, 0
+        self.is_fresh = True
         self.deliveries: list[Token] = []
         self.said: list[Event | Said] = []
         self.make()
@@ -281,12 +284,15 @@ class Ownerships(RuleBasedStateMachine):
     def make(self) -> None:
         """The consumer is made, again if it was there."""
         self.records: list[bytes] = []
-        self.history, self.lifetime = History(), list[Token]()
+        self.history, self.lifetime = History(self.delivery == AT_LEAST), list[Token]()
+        # tokens of version 1 do not tell one life from another
+        self.deliveries = [token for token in self.deliveries if token.incarnation]
         self.take_over()
 
-    def take_over(self) -> None:
+    def take_over(self, incarnation: str | None = None) -> None:
         self.owner += 1
-        self.driver = restore(self.records, f"7x{self.owner}", self.now, ack_policy=self.policy)
+        by = f"7x{self.owner}" if incarnation is None else incarnation
+        self.driver = restore(self.records, by, self.now, ack_policy=self.policy, delivery=self.delivery)
         self.said.clear()
         self.seen = 0
 
@@ -299,6 +305,34 @@ class Ownerships(RuleBasedStateMachine):
         self.take_over()
         for each in said:
             self.hear(each)
+
+    @precondition(lambda self: self.is_fresh)
+    @rule(count=st.sampled_from([RECENT + 6, 300]))
+    def restart(self, count: int) -> None:
+        """Very many owners in turn deliver one message each. It takes long, so it happens once."""
+        self.is_fresh = False
+        for _ in range(count):
+            self.hand_over()
+            self.offer([1])
+        self.hand_over()
+        # what is not pending any more may be forgotten by now
+        self.deliveries = [t for t in self.deliveries if (t.incarnation, t.consumer_seq) not in self.history.lost]
+
+    def hand_over(self, incarnation: str | None = None) -> None:
+        self.commit(is_checkpoint=incarnation is None)
+        self.now = self.driver.now
+        self.take_over(incarnation)
+
+    @rule(gaps=st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    def go_back(self, gaps: list[int]) -> None:
+        """A version that knows no incarnations serves for a while."""
+        self.hand_over("")
+        for gap in gaps:
+            self.offer([gap])
+            self.commit(is_checkpoint=False)
+            assert not {"incarnations", "run"} & {*decode(self.records[-1]).head}
+        self.now = self.driver.now
+        self.take_over()
 
     @rule(is_checkpoint=st.booleans())
     def commit(self, is_checkpoint: bool) -> None:
@@ -322,13 +356,15 @@ class Ownerships(RuleBasedStateMachine):
         self.driver.do(Ticked())
         self.note()
 
-    @rule(data=st.data(), verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.NAK, Verb.PROGRESS]))
+    @rule(data=st.data(), verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM]))
     def name_one(self, data: st.DataObject, verb: Verb) -> None:
         """The application says something of any delivery it ever had."""
         if self.deliveries:
             token = data.draw(st.sampled_from(self.deliveries))
+            if verb is Verb.TERM and self.policy == "all":
+                return
             (event,) = read_ack(parse_ack(str(token).encode(), verb.value))  # type: ignore[arg-type]
-            self.say(event, [token] if verb is Verb.ACK else [])
+            self.say(event, [token] if verb in (Verb.ACK, Verb.TERM) else [])
 
     @rule(data=st.data())
     def name_some(self, data: st.DataObject) -> None:
@@ -350,7 +386,8 @@ class Ownerships(RuleBasedStateMachine):
             last = data.draw(st.sampled_from([t for t in others if t.consumer_seq >= one.consumer_seq]))
             acked = [t for t in others if one.consumer_seq <= t.consumer_seq <= last.consumer_seq]
             head = write_head("S", "c", one.incarnation).encode()
-            parsed = parse_ack(head, write_ranges([(one.consumer_seq, last.consumer_seq)]))
+            body = write_ranges([(one.consumer_seq, last.consumer_seq)], is_unnamed=not one.incarnation)
+            parsed = parse_ack(head, body)
             assert isinstance(parsed, RangeAck)
             (event,) = read_ack(parsed)
             self.say(event, acked)
@@ -362,26 +399,28 @@ class Ownerships(RuleBasedStateMachine):
         self.hear(what)
 
     def hear(self, what: Event | Said) -> None:
+        settle = self.history.ack_up_to if self.policy == "all" else self.history.ack
         if isinstance(what, Said):
             kept, _ = Seat(self.driver.machine).sift(what)
             for event in Seat(self.driver.machine).list_events(kept):
                 self.driver.do(event)
-            for name, rows in what.split():
-                self.history.ack(name, what.consumer_seqs[rows].tolist())
+            settle([(name, seq) for name, rows in what.split() for seq in what.consumer_seqs[rows].tolist()])
         else:
             self.driver.do(what)
-            if isinstance(what, Acked):
-                self.history.ack(what.incarnation or "", [what.consumer_seq])
+            if isinstance(what, Acked | Termed):
+                settle([(what.incarnation or "", what.consumer_seq)])
             elif isinstance(what, RangeAcked):
                 for first, last in what.ranges:
-                    self.history.ack(what.incarnation or "", range(first, last + 1))
+                    by = what.incarnation or ""
+                    self.history.ack(((by, each) for each in range(first, last + 1)), by_range=True)
         self.note()
 
     def note(self) -> None:
         """Note what the machine has delivered."""
         sent = self.driver.sent()
         for sequence, consumer_seq, deliveries in sent[self.seen :]:
-            token = Token("S", "c", deliveries, sequence, consumer_seq, incarnation=f"7x{self.owner}")
+            by = self.driver.machine.lineage.incarnation
+            token = Token("S", "c", deliveries, sequence, consumer_seq, incarnation=by)
             self.deliveries.append(token)
             self.lifetime.append(token)
             self.history.deliver(token.incarnation, consumer_seq, sequence)
@@ -390,11 +429,11 @@ class Ownerships(RuleBasedStateMachine):
     @invariant()
     def settles_what_was_acked(self) -> None:
         pending = set(list_pending(self.driver.machine))
+        assert pending == self.history.now.pending
+        settled = {message for message in self.history.now.given.values() if message not in pending}
         if self.policy == "explicit":
-            assert pending == self.history.pending
-            assert {m for m in self.history.given.values() if m not in pending} <= self.history.acked
+            assert settled <= self.history.acked
         else:
-            settled = {message for message in self.history.given.values() if message not in pending}
             assert max(settled, default=0) <= max(self.history.acked, default=0)
 
     def teardown(self) -> None:
