@@ -8,7 +8,7 @@ and joined. Two policies say it otherwise: with `all` the token of the latest me
 A consumer sequence counts together with the incarnation that gave it out (overlay/consumer/lineage.py), which the token names.
 So the ranges of each incarnation are records of their own, with the incarnation in a header. There is one of them, but for the
 moments after the consumer has moved to another worker. Tokens of version 1, which services of earlier versions wrote, name no
-incarnation, and neither do the ranges that are made of them.
+incarnation. The ranges that are made of them say so in their body, and so they settle nothing that a later version delivered.
 
 All records of a consumer have the same key, also those that name one delivery by its token in a header: they go to one
 partition, and so a `+WPI` is not overtaken by what was said after it.
@@ -93,8 +93,9 @@ def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
     for incarnation, rows in read.split():
         ranges = list(join(read.consumers[rows]))
         headers: Headers = [(TOKEN, head.tag(incarnation))] if incarnation else ()
-        bodies = (write_ranges(ranges[at : at + MAX_RANGES]) for at in range(0, len(ranges), MAX_RANGES))
-        records += [Record(head.text, body, headers) for body in bodies]
+        for at in range(0, len(ranges), MAX_RANGES):
+            body = write_ranges(ranges[at : at + MAX_RANGES], is_unnamed=not incarnation)
+            records.append(Record(head.text, body, headers))
     return records
 
 

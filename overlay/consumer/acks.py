@@ -6,7 +6,8 @@ hash the incarnation that gave out the delivery (lineage.py). Nine parts are ver
 never valid.
 
 The head of a range ack, whose body names deliveries by their consumer sequences, is the token's beginning: six parts with
-the incarnation, or four without, as earlier versions wrote it.
+the incarnation, or four without. Earlier versions wrote four, for any delivery; with `"incarnation": ""` in the body, which
+earlier versions pass over, four parts name deliveries whose tokens are of version 1 and no others.
 
 Nothing here raises: what cannot be read comes back as `Garbage` with its reason, for the caller to count. A delay that
 cannot be read is no garbage to a server, which takes a plain nak for it; such an `Ack` has `is_flawed` set, and the
@@ -19,6 +20,7 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from overlay.units import INT64_MAX, parse_duration
 
@@ -87,7 +89,7 @@ class Ack:
 class RangeAck:
     """Acks of all deliveries whose consumer sequence lies in one of the ranges; both ends belong to them.
 
-    `incarnation`: that gave out the deliveries; None where the head names none.
+    `incarnation`: that gave out the deliveries, empty for machines that knew none; None where the ack does not say.
     """
 
     stream: str
@@ -191,15 +193,22 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: byt
         found = json.loads(body[4:])
     except (ValueError, RecursionError):
         return Garbage(Flaw.RANGES)
-    ranges = found.get("consumer_seq") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return Garbage(Flaw.RANGES)
+    if incarnation is None and found.get("incarnation") == "":
+        incarnation = ""
+    ranges = found.get("consumer_seq")
     if not isinstance(ranges, list) or not 0 < len(ranges) <= MAX_RANGES or not all(_is_range(pair) for pair in ranges):
         return Garbage(Flaw.RANGES)
     return RangeAck(stream, consumer, tuple((first, last) for first, last in ranges), incarnation)
 
 
-def write_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:
-    """The body of a range ack."""
-    return b"+ACK " + json.dumps({"consumer_seq": [list(pair) for pair in ranges]}, separators=(",", ":")).encode()
+def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False) -> bytes:
+    """The body of a range ack. `is_unnamed`: of deliveries whose tokens name no incarnation."""
+    fields: dict[str, Any] = {"consumer_seq": [list(pair) for pair in ranges]}
+    if is_unnamed:
+        fields["incarnation"] = ""
+    return b"+ACK " + json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _is_range(pair: object) -> bool:

@@ -20,7 +20,7 @@ def change(machine: Machine, new: ConsumerConfig) -> list[Effect]:
     machine.config = window.config = machine.waiting.config = new
     machine.sampling = Sampling(new.sample_freq, machine.sampling.rest)
     if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
-        machine.pace = Pace(new, machine.up_to, machine.burst, machine.lineage.incarnation)
+        machine.pace = Pace(new, machine.up_to, machine.burst, machine.lineage.incarnation, machine.pace.asked)
     if old.deliver_subject != new.deliver_subject:
         # nobody reads the old one any more
         window.requeue_all()

@@ -69,7 +69,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class RangeAcked:
-    """Acks by consumer sequence, both ends of each range included. `incarnation`: None where the head names none."""
+    """Acks by consumer sequence, both ends of each range included. `incarnation`: None where the ack does not say."""
 
     ranges: tuple[tuple[int, int], ...]
     reply: Reply = ""

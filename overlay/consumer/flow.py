@@ -25,13 +25,14 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Flow:
-    """`subject`: of the request that waits for its answer, empty for none. `acks`: whether answers ack messages."""
+    """`subject`: of the request that waits for its answer, empty for none. `acks`: whether answers ack messages. `asked`: how
+    many requests the machine has sent, also before the config changed; their numbers are never used again."""
 
-    def __init__(self, config: ConsumerConfig, incarnation: str = "") -> None:
+    def __init__(self, config: ConsumerConfig, incarnation: str = "", asked: int = 0) -> None:
         stream, consumer = config.id
         self._head = f"$JS.FC.{f'_.{incarnation}.' if incarnation else ''}{stream}.{consumer}."
         self.acks = config.ack_policy is AckPolicy.FLOW_CONTROL
-        self._asked, self._counted = 0, 0
+        self.asked, self._counted = asked, 0
         self.subject = ""
         self.outstanding, self.limit = 0, FIRST_WINDOW
 
@@ -57,8 +58,8 @@ class Flow:
         """The subject of a request that is to be sent now; empty while another one waits for its answer."""
         if self.subject:
             return ""
-        self.subject = self._head + _write_number(self._asked)
-        self._asked += 1
+        self.subject = self._head + _write_number(self.asked)
+        self.asked += 1
         self._counted = self.outstanding
         return self.subject
 

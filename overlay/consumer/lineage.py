@@ -6,14 +6,19 @@ machine of a consumer that was deleted and made again. So an ack names the incar
 counts if the committed state says that this incarnation gave out this sequence.
 
 The state holds runs: first and last consumer sequence, and the incarnation. The empty text stands for machines of versions
-that knew no incarnations; their tokens name none. Runs that no ack can settle a message by are left out when a machine is
-restored, and of the others the newest MOST are kept. An ack by a run that was left out is refused: its message is delivered
-again.
+that knew no incarnations; their tokens name none. Checkpoints write all runs and deltas the open one, so a delta costs the same
+however often a consumer changed hands; `join_runs` makes the list of them again.
+
+When a machine is restored, runs are left out that no ack can settle a message by. The newest RECENT stay in any case: what is
+known of an incarnation also decides about its deliveries that were never committed (settling.py). MOST bounds all of them. An
+ack by a run that was left out is refused: its message is delivered again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +27,9 @@ from overlay.index.ragged import Ints
 
 from .deadlines import NEVER
 
-MOST = 256
+MOST = 1 << 16
+"""Incarnations are sessions of a shard, and a session may last a minute only: this is a month and a half of such ones."""
+RECENT = 64
 
 Run = tuple[int, int, str]
 Range = tuple[int, int]
@@ -33,30 +40,85 @@ class Lineage:
 
     def __init__(self, incarnation: str = "") -> None:
         self.incarnation = incarnation
-        self._runs: list[Run] = [(1, NEVER, incarnation)]
+        self._open = 1
+        self._former: list[Run] = []
+        self._by_name: dict[str, list[Run]] = {}
+        self._keep([])
 
-    def restore(self, runs: Iterable[Run], delivered: int, named: Ints) -> None:
+    def restore(self, runs: list[Run], delivered: int, named: Ints, *, is_cumulative: bool = False) -> None:
         """Put the runs of a committed state in front of the open one.
 
         `delivered`: the last consumer sequence of that state. `named`: the consumer sequences that an ack may still name.
+        `is_cumulative`: an ack also settles what was delivered before it.
         """
-        known = [run for run in runs if np.any((named >= run[0]) & (named <= run[1]))][-MOST:]
-        self._runs = [*known, (delivered + 1, NEVER, self.incarnation)]
+        bounds = np.array([run[:2] for run in runs], np.int64).reshape(-1, 2)
+        rising = np.sort(named)
+        begin = np.searchsorted(rising, bounds[:, 0])
+        kept = np.searchsorted(rising, bounds[:, 1], side="right") > begin
+        if is_cumulative:
+            kept = np.maximum.accumulate(kept)
+        kept[-RECENT:] = True
+        self._open = delivered + 1
+        self._keep([runs[at] for at in np.flatnonzero(kept)[-MOST:].tolist()])
 
     def list_runs(self, delivered: int) -> list[Run]:
-        """The runs to be written into the state; `delivered`: the last consumer sequence given out."""
-        return [(first, min(last, delivered), name) for first, last, name in self._runs if first <= delivered]
+        """The runs to be written into a checkpoint; `delivered`: the last consumer sequence given out."""
+        run = self.find_open(delivered)
+        return [*self._former, run] if run else list(self._former)
+
+    def find_open(self, delivered: int) -> Run | None:
+        """The run to be written into a delta; None where this machine has given out nothing."""
+        return (self._open, delivered, self.incarnation) if self._open <= delivered else None
 
     def find_given(self, incarnation: str, consumer_seqs: Ints, delivered: int) -> npt.NDArray[np.bool_]:
         """Return for each consumer sequence whether this incarnation gave it out; `delivered`: the last one given out."""
         given = np.zeros(consumer_seqs.size, np.bool_)
-        for first, last, name in self._runs:
-            if name == incarnation:
-                given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))
+        for first, last, _ in self._by_name.get(incarnation, ()):
+            given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))
         return given
+
+    def find_end(self, incarnation: str) -> int:
+        """Return the last consumer sequence that an earlier incarnation gave out and committed; 0 for all others.
+
+        What the incarnation delivered above it was never committed.
+        """
+        last = self._by_name.get(incarnation, [(0, 0, "")])[-1][1]
+        return 0 if last == NEVER or not incarnation else last
 
     def clip(self, incarnation: str, ranges: Iterable[Range]) -> tuple[Range, ...]:
         """Return the parts of the ranges that this incarnation gave out."""
-        own = [run for run in self._runs if run[2] == incarnation]
+        own = self._by_name.get(incarnation, ())
         found = ((max(first, low), min(last, high)) for first, last in ranges for low, high, _ in own)
         return tuple((first, last) for first, last in found if first <= last)
+
+    def _keep(self, former: list[Run]) -> None:
+        self._former = former
+        runs = sorted((*former, (self._open, NEVER, self.incarnation)), key=lambda run: run[2])
+        self._by_name = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
+
+
+def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
+    """Return the runs that the heads of a log's records tell of, in order.
+
+    A record with neither `incarnations` nor `run` that gave out something was written by a version that knew no incarnations,
+    perhaps between records of a later version.
+    """
+    runs: list[Run] = []
+    up_to = 0
+    for head in heads:
+        delivered = head["delivered"].consumer
+        if "incarnations" in head:
+            runs = list(head["incarnations"])
+        elif "run" in head:
+            _put(runs, head["run"])
+        elif delivered > up_to:
+            _put(runs, (runs[-1][0] if runs and not runs[-1][2] else up_to + 1, delivered, ""))
+        up_to = delivered
+    return runs
+
+
+def _put(runs: list[Run], run: Run) -> None:
+    """Add a run, or a later state of the last one."""
+    if runs and runs[-1][0] == run[0] and runs[-1][2] == run[2]:
+        runs.pop()
+    runs.append(run)

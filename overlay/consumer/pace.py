@@ -53,14 +53,20 @@ class Replay:
 
 class Pace:
     """All three. `replay_until`: the stream's last sequence when the consumer was made. `burst`: of the rate limit.
-    `incarnation`: that flow control requests name."""
+    `incarnation`: that flow control requests name; `asked`: how many there were before."""
 
     def __init__(
-        self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST, incarnation: str = ""
+        self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST, incarnation: str = "", asked: int = 0
     ) -> None:
         self._rate = Rate(config.rate_limit_bps, burst) if config.rate_limit_bps else None
         self._replay = Replay(replay_until) if config.replay_policy is ReplayPolicy.ORIGINAL else None
-        self.flow = Flow(config, incarnation) if config.flow_control else None
+        self.flow = Flow(config, incarnation, asked) if config.flow_control else None
+        self._asked = asked
+
+    @property
+    def asked(self) -> int:
+        """How many flow control requests this machine has sent."""
+        return self.flow.asked if self.flow else self._asked
 
     @property
     def is_even(self) -> bool:

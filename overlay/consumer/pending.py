@@ -92,11 +92,25 @@ class Pending:
         found: Ints = at[self.view("state")[at] != Row.GONE]
         return found
 
-    def find_delivered(self, first: int, last: int) -> Ints:
-        """Rows whose first delivery had a consumer sequence from `first` to `last`."""
-        begin = int(np.searchsorted(self.view("consumer_seq"), first))
-        end = int(np.searchsorted(self.view("consumer_seq"), last, side="right"))
-        return begin + np.flatnonzero(self.view("state")[begin:end] != Row.GONE)
+    def find_delivered(self, ranges: list[tuple[int, int]]) -> Ints:
+        """Rows whose first delivery had a consumer sequence in one of the ranges, which rise and do not overlap."""
+        own, bounds = self.view("consumer_seq"), np.array(ranges, np.int64).reshape(-1, 2)
+        begin = np.searchsorted(own, bounds[:, 0])
+        size = np.searchsorted(own, bounds[:, 1], side="right") - begin
+        rows = np.repeat(begin - np.cumsum(size) + size, size) + np.arange(size.sum())
+        found: Ints = rows[self.view("state")[rows] != Row.GONE]
+        return found
+
+    def find_covered(self, consumer_seq: int, sequences: Ints) -> tuple[Ints, Ints]:
+        """For each stream sequence the last known message up to it whose first delivery was `consumer_seq` or before.
+
+        Returns its stream sequence, 0 for none, and a consumer sequence up to which all such messages are covered by it.
+        """
+        rows = self.find_delivered([(1, consumer_seq)])
+        known, counted = (np.append(0, self.view(name)[rows]) for name in ("sequence", "consumer_seq"))
+        counted[-1] = consumer_seq
+        at = np.searchsorted(known, sequences, side="right") - 1
+        return known[at], counted[at]
 
     def find_up_to(self, sequence: int) -> Ints:
         """Rows up to a stream sequence."""

@@ -3,20 +3,28 @@
 What names a delivery that never was is refused, and so is what names another incarnation than the one that gave out the
 consumer sequence (lineage.py). The sender of such an ack is answered only if the message is settled already, as it is for late
 acks. A policy that takes no acks by name hears none of them, and sends no answers.
+
+An incarnation that is known has ended with deliveries that it did not commit. An ack of one of these still says something of
+what was committed:
+
+- With `all` it stands for the last delivery that the incarnation committed, which it covers.
+- With `explicit` and `delivery: at_least_once` an ack or a term counts by its stream sequence, if that was delivered since: the
+  application has had this very message. Not so with `exactly_once`: there the transaction of the delivery was aborted, and the
+  sequence may have gone to another message since.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from overlay.config.consumer import AckPolicy
+from overlay.config.consumer import AckPolicy, Delivery
 from overlay.index.ragged import Ints
 
 from . import events
-from .acks import Flaw
+from .acks import Flaw, Verb
 from .effects import Advise, Advisory, Answer, Refuse
 from .window import Settled
 
@@ -24,15 +32,19 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 _ByToken = events.Acked | events.Nakked | events.Progressed | events.Termed
+_FINAL = (Verb.ACK, Verb.TERM)
 
 
 def ack(machine: Machine, event: events.Acked, now: int) -> None:
     """Acks by token."""
-    if event.sequences.size and int(event.sequences.max()) > machine.window.delivered.stream:
+    sequences, consumer_seq = event.sequences, event.consumer_seq
+    if event.incarnation is not None:
+        meant = find_meant(machine, Verb.ACK, event.incarnation, sequences, np.full(sequences.size, consumer_seq))
+        sequences, consumer_seq = meant.sequences, int(meant.consumer_seqs[-1])
+    if sequences.size and int(sequences.max()) > machine.window.delivered.stream:
         machine.effects.append(Refuse(Flaw.FUTURE))
-        return
-    if _is_given(machine, event, event.sequences) and _hears(machine, event.reply, now):
-        _settle(machine, machine.window.ack(event.sequences, event.consumer_seq), now)
+    elif _is_given(machine, event, sequences, Verb.ACK) and _hears(machine, event.reply, now):
+        _settle(machine, machine.window.ack(sequences, consumer_seq), now)
 
 
 def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
@@ -53,7 +65,7 @@ def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
 
 def nak(machine: Machine, event: events.Nakked, now: int) -> None:
     """One to go out again."""
-    if not _is_taken(machine, event, now):
+    if not _is_taken(machine, event, Verb.NAK, now):
         return
     if machine.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
         machine.effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
@@ -62,13 +74,13 @@ def nak(machine: Machine, event: events.Nakked, now: int) -> None:
 def progress(machine: Machine, event: events.Progressed, now: int) -> None:
     """Timers begin again."""
     known = _is_known(machine, int(event.sequences.max()))
-    if known and _is_given(machine, event, event.sequences) and _hears(machine, event.reply, now):
+    if known and _is_given(machine, event, event.sequences, Verb.PROGRESS) and _hears(machine, event.reply, now):
         machine.window.progress(event.sequences, now)
 
 
 def term(machine: Machine, event: events.Termed, now: int) -> None:
     """One that never goes out again."""
-    if not _is_taken(machine, event, now):
+    if not _is_taken(machine, event, Verb.TERM, now):
         return
     ended = machine.window.ack(np.array([event.stream_seq]), event.consumer_seq)
     machine.acked_at = now if len(ended) else machine.acked_at
@@ -87,11 +99,34 @@ def answer_flow(machine: Machine, event: events.FlowAnswered, now: int) -> None:
             _settle(machine, machine.window.ack_ranges(((1, event.up_to),)), now)
 
 
-def find_given(machine: Machine, incarnation: str, consumer_seqs: Ints) -> npt.NDArray[np.bool_]:
-    """Return for each consumer sequence whether acks that name this incarnation count for it."""
-    if not machine.config.ack_policy.takes_acks:
-        return np.ones(consumer_seqs.size, np.bool_)  # none of them counts, and none is worth a refusal
-    return machine.lineage.find_given(incarnation, consumer_seqs, machine.window.delivered.consumer)
+class Meant(NamedTuple):
+    """The deliveries that acks by token stand for, as columns; `counts`: which of the acks are not refused."""
+
+    sequences: Ints
+    consumer_seqs: Ints
+    counts: npt.NDArray[np.bool_]
+
+
+def find_meant(machine: Machine, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
+    """Return what is meant by tokens that name this incarnation and these deliveries. Whether they were delivered at all by
+    now is for the caller to ask."""
+    policy, lineage = machine.config.ack_policy, machine.lineage
+    if not policy.takes_acks:
+        every = np.ones(sequences.size, np.bool_)  # none of them counts, and none is worth a refusal
+        return Meant(sequences, consumer_seqs, every)
+    given = lineage.find_given(incarnation, consumer_seqs, machine.window.delivered.consumer)
+    end = lineage.find_end(incarnation)
+    lost = ~given & (consumer_seqs > end)
+    if not end or not lost.any():
+        return Meant(sequences, consumer_seqs, given)
+    if policy is AckPolicy.ALL and verb is Verb.ACK:
+        found = machine.window.pending.find_covered(end, sequences)
+        sequences, consumer_seqs = (
+            np.where(lost, *pair) for pair in zip(found, (sequences, consumer_seqs), strict=True)
+        )
+        return Meant(sequences, consumer_seqs, given | lost)
+    is_same = policy is AckPolicy.EXPLICIT and machine.config.delivery is Delivery.AT_LEAST_ONCE
+    return Meant(sequences, consumer_seqs, given | lost if is_same and verb in _FINAL else given)
 
 
 def _is_known(machine: Machine, stream_seq: int) -> bool:
@@ -101,17 +136,17 @@ def _is_known(machine: Machine, stream_seq: int) -> bool:
     return True
 
 
-def _is_taken(machine: Machine, event: events.Nakked | events.Termed, now: int) -> bool:
+def _is_taken(machine: Machine, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
     """Return whether a nak or a term counts."""
-    is_given = _is_known(machine, event.stream_seq) and _is_given(machine, event, np.array([event.stream_seq]))
+    is_given = _is_known(machine, event.stream_seq) and _is_given(machine, event, np.array([event.stream_seq]), verb)
     return is_given and _hears(machine, event.reply, now)
 
 
-def _is_given(machine: Machine, event: _ByToken, sequences: Ints) -> bool:
-    """Return whether the incarnation that the token names gave out its consumer sequence; refuse the ack otherwise."""
+def _is_given(machine: Machine, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
+    """Return whether what is said counts because of the incarnation that the token names; refuse it otherwise."""
     if event.incarnation is None:
         return True
-    if find_given(machine, event.incarnation, np.array([event.consumer_seq]))[0]:
+    if find_meant(machine, verb, event.incarnation, sequences[-1:], np.array([event.consumer_seq])).counts[0]:
         return True
     machine.effects.append(Refuse(Flaw.INCARNATION))
     if event.reply and not machine.window.pending.find(sequences).size:

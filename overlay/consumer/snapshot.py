@@ -6,8 +6,9 @@ changed: a message that was delivered and acked between two records appears only
 delta against nothing. Reading is applying records in order, beginning at a checkpoint; offers and pull requests are no
 state, they come again.
 
-The head's `incarnations` are the runs of lineage.py. Versions before them wrote none: what such a state has given out names no
-incarnation. They pass over the field when they read it, so that one can go back to them.
+The head's `incarnations` are the runs of lineage.py, as a checkpoint has them. A delta has the `run` of the machine that wrote
+it. Versions before them wrote neither: what such a record has given out names no incarnation. They pass over both fields when
+they read them, so that one can go back to them, and forward again.
 
 Layout: 4 bytes `OVC` and the version; 4 bytes little-endian length of the head; the head; then the columns as the head's
 `rows`, `ended` and `again` count them, each column little-endian and without gaps. A newer version is refused, never half read.
@@ -23,10 +24,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError
 from overlay.index.ragged import Ints
 
 from .events import Paused
+from .lineage import Run, join_runs
 from .machine import Machine
 from .pending import COLUMNS, Pending, Row
 from .table import PAUSED, TRANSITIONS
@@ -96,13 +99,21 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
         "sampled": machine.sampling.rest,
         "deliver_subject": machine.config.deliver_subject,
     }
-    runs = machine.lineage.list_runs(window.delivered.consumer)
-    if any(name for _, _, name in runs):
-        head["incarnations"] = runs
+    head |= _list_runs(machine, is_checkpoint=is_checkpoint)
     text = json.dumps(head, separators=(",", ":")).encode()
     columns = [window.pending.column[name][rows] for name in COLUMNS]
     parts = [_little(column).tobytes() for column in (*columns, ended, *again)]
     return b"".join([_HEAD.pack(_MAGIC, VERSION, len(text)), text, *parts])
+
+
+def _list_runs(machine: Machine, *, is_checkpoint: bool) -> dict[str, Any]:
+    """The part of the head that says which incarnation gave out what; empty where none is to be named."""
+    delivered = machine.window.delivered.consumer
+    if is_checkpoint:
+        runs = machine.lineage.list_runs(delivered)
+        return {"incarnations": runs} if runs and runs != [(1, delivered, "")] else {}
+    run = machine.lineage.find_open(delivered)
+    return {"run": run} if run and run[2] else {}
 
 
 def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -140,8 +151,15 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
     for name in ("delivered", "floor"):
         head[name] = Pair(*map(int, head[name]))
     if "incarnations" in head:
-        head["incarnations"] = [(int(first), int(last), str(by)) for first, last, by in head["incarnations"]]
+        head["incarnations"] = [_read_run(run) for run in head["incarnations"]]
+    if "run" in head:
+        head["run"] = _read_run(head["run"])
     return Record(head["kind"] == "checkpoint", head, rows, ended, again)
+
+
+def _read_run(run: Any) -> Run:
+    first, last, incarnation = run
+    return int(first), int(last), str(incarnation)
 
 
 class Log:
@@ -174,9 +192,12 @@ class Log:
         consumer_seqs, sequences = (np.concatenate([record.again[i] for record in self._records]) for i in (0, 1))
         known = np.isin(sequences, rows["sequence"])
         window.restore((consumer_seqs[known], sequences[known]))
-        runs = head.get("incarnations", [(1, window.delivered.consumer, "")])
-        named = np.concatenate((rows["consumer_seq"], consumer_seqs[known]))
-        machine.lineage.restore(runs, window.delivered.consumer, named)
+        machine.lineage.restore(
+            join_runs(record.head for record in self._records),
+            window.delivered.consumer,
+            np.concatenate((rows["consumer_seq"], consumer_seqs[known])),
+            is_cumulative=machine.config.ack_policy is AckPolicy.ALL,
+        )
         machine.up_to = head["position"]
         machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
         machine.sampling.rest = head["sampled"]

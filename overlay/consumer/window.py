@@ -209,10 +209,8 @@ class Window:
         own = self.pending.view("sequence")
         consumer_seqs, again = self.again
         joined = join(ranges, self.delivered.consumer)
-        found = [own[self.pending.find_delivered(first, last)] for first, last in joined]
-        found.append(again[find_within(consumer_seqs, joined)])
-        sequences = distinct(np.concatenate(found))
-        return own[self.pending.find(sequences)]
+        found = own[self.pending.find_delivered(joined)], again[find_within(consumer_seqs, joined)]
+        return own[self.pending.find(distinct(np.concatenate(found)))]
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
         """Queue a pending message, or set its timer to `delay`. False where it is not pending or below the floor."""

@@ -13,7 +13,7 @@ from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.effects import Refuse
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
 from overlay.consumer.machine import Machine
-from overlay.consumer.settling import find_given
+from overlay.consumer.settling import find_meant
 from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
 from overlay.consumer.timer import find_blocked
 from overlay.consumer.window import Pair
@@ -65,10 +65,13 @@ class Seat:
 
     def sift(self, said: Said) -> tuple[Said, list[Refuse]]:
         """What was said of deliveries that its incarnations have made, and a refusal for each of the others."""
-        delivered = said.sequences <= self.machine.window.delivered.stream
-        given = np.zeros(said.sequences.size, np.bool_)
+        sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
+        given = np.zeros(sequences.size, np.bool_)
         for name, rows in said.split():
-            given[rows] = find_given(self.machine, name, said.consumer_seqs[rows])
+            meant = find_meant(self.machine, said.verb, name, sequences[rows], consumer_seqs[rows])
+            sequences[rows], consumer_seqs[rows], given[rows] = meant
+        said = replace(said, sequences=sequences, consumer_seqs=consumer_seqs)
+        delivered = sequences <= self.machine.window.delivered.stream
         refused = [Refuse(Flaw.FUTURE)] * int((~delivered).sum())
         refused += [Refuse(Flaw.INCARNATION)] * int((delivered & ~given).sum())
         return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
@@ -104,7 +107,7 @@ def count_unnamed(said: Said | Event) -> Counter[str]:
     if isinstance(said, Said):
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
     elif isinstance(said, RangeAcked):
-        count["range"] = int(said.incarnation is None)
+        count["range"] = int(not said.incarnation)
     elif isinstance(said, Acked | Nakked | Progressed | Termed):
         count["token"] = int(said.incarnation == "")
     return count

@@ -34,6 +34,8 @@ ACTIONS = ("skip", "stop")
 ANSWERS = ("no", "maybe")
 RESULTS = ("true", "false", "unknown")
 REFUSALS = ("name", "missing", "refused")
+PARTS = ("token", "range")
+"""What may name no incarnation; the label of `acks_unnamed`."""
 KINDS = (*(verb.name.lower() for verb in Verb), "range")
 
 
@@ -49,6 +51,8 @@ class Series:
             self.metrics.shard_restarts.labels(cause)
         for flaw in Flaw:
             self.metrics.acks_refused.labels(flaw.value)
+        for part in PARTS:
+            self.metrics.acks_unnamed.labels(part)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
 

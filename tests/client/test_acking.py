@@ -64,7 +64,7 @@ def test_ranges_are_written_for_each_incarnation() -> None:
     assert {record.key for record in records} == {HEAD.text}
     found = [parse_ack(dict(r.headers).get("Nats-Reply-To", r.key) or b"", r.value or b"") for r in records]
     assert found == [
-        RangeAck("ORDERS", "late", ((3, 3),)),
+        RangeAck("ORDERS", "late", ((3, 3),), ""),
         RangeAck("ORDERS", "late", ((1, 2),), "7x1"),
         RangeAck("ORDERS", "late", ((2, 3),), "7x2"),
     ]
@@ -86,9 +86,16 @@ def test_what_is_no_token_stays_in_its_row(rests: list[bytes]) -> None:
 
 
 def test_an_application_that_keeps_up_needs_one_range() -> None:
-    tokens = [make_token(number) for number in range(1, 10_001)]
+    tokens = [make_token(number, incarnation="7x1") for number in range(1, 10_001)]
     random.Random(1).shuffle(tokens)
-    assert write_acks(HEAD, tokens) == [Record(b"$JS.ACK.ORDERS.late", b'+ACK {"consumer_seq":[[1,10000]]}')]
+    head = ("Nats-Reply-To", b"$JS.ACK._.7x1.ORDERS.late")
+    assert write_acks(HEAD, tokens) == [Record(b"$JS.ACK.ORDERS.late", b'+ACK {"consumer_seq":[[1,10000]]}', [head])]
+
+
+def test_ranges_of_tokens_without_incarnation_say_so() -> None:
+    """Services of earlier versions read the same ranges: the head is theirs, and they pass over the other field."""
+    body = b'+ACK {"consumer_seq":[[7,8]],"incarnation":""}'
+    assert write_acks(HEAD, [make_token(7), make_token(8)]) == [Record(b"$JS.ACK.ORDERS.late", body)]
 
 
 def test_what_is_acked_out_of_order_is_split_into_records() -> None:

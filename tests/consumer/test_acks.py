@@ -90,6 +90,7 @@ def test_ranges_read_back(pairs: list[tuple[int, int]]) -> None:
     ranges = tuple((first, first + more) for first, more in pairs)
     assert parse_ack(b"$JS.ACK.S.c", write_ranges(ranges)) == RangeAck("S", "c", ranges)
     assert parse_ack(b"$JS.ACK._.12x3.S.c", write_ranges(ranges)) == RangeAck("S", "c", ranges, "12x3")
+    assert parse_ack(b"$JS.ACK.S.c", write_ranges(ranges, is_unnamed=True)) == RangeAck("S", "c", ranges, "")
 
 
 @pytest.mark.parametrize(

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from overlay.consumer.acks import Flaw, RangeAck, Token, Verb, parse_ack, write_head, write_ranges
-from overlay.consumer.effects import Answer, Effect, Refuse
-from overlay.consumer.events import Acked, Event, FlowAnswered, Offered, RangeAcked, Ticked, read_ack
-from overlay.consumer.lineage import MOST, Lineage
-from overlay.consumer.machine import Machine
-from overlay.consumer.queues import Run
-from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.client.acking import Head, write_acks
+from overlay.consumer.acks import Flaw, Token, Verb, write_ranges
+from overlay.consumer.effects import Answer, Refuse
+from overlay.consumer.events import Acked, FlowAnswered, RangeAcked, Ticked, Updated
+from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
+from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
+from overlay.consumer.window import Pair
 from overlay.desk.hearing import Said
 from overlay.desk.seat import Seat
-from tests.consumer.driver import SECOND, Driver, configure, some
-from tests.oracle.lineage import History
-
-WAIT = 10 * SECOND
+from tests.consumer.driver import SECOND, START, Driver, configure, some
+from tests.consumer.owners import AT_LEAST, EXACT, WAIT, list_pending, offer, restore, tell
 
 
-def restore(records: list[bytes], incarnation: str, now: int, **fields: object) -> Driver:
-    """The next owner's machine."""
-    driver = Driver(configure(ack_wait=WAIT, **fields), incarnation=incarnation)
-    driver.now = now
-    log = Log()
-    for record in records:
-        log.apply(decode(record))
-    log.restore(driver.machine)
-    driver.last = driver.machine.up_to
-    return driver
-
-
-def offer(driver: Driver, *sequences: int) -> None:
-    driver.do(Offered(Run(some(*sequences), some(*sequences), some(*sequences) * 0 + 100), sequences[-1]))
-
-
-def tell(driver: Driver, token: Token | bytes, body: bytes = b"+ACK", reply: str = "") -> list[Effect]:
-    parsed = parse_ack(token if isinstance(token, bytes) else str(token).encode(), body)
-    return [effect for event in read_ack(parsed, reply) for effect in driver.do(event)]  # type: ignore[arg-type]
-
-
-def list_pending(machine: Machine) -> list[int]:
-    window = machine.window
-    rows = window.pending.find_pending(np.arange(window.pending.end))
-    return [int(sequence) for sequence in window.pending.view("sequence")[rows]]
-
-
-def fail_between_delivery_and_commit() -> Driver:
+def fail_between_delivery_and_commit(**fields: object) -> Driver:
     """150 is committed as #1; #2 to #4 are 201 to 203 and are not. Then #2 is 150 again, and #3 to #5 are 201 to 203."""
-    first = Driver(configure(ack_wait=WAIT), incarnation="7x1")
+    first = restore([], "7x1", START, **fields)
     offer(first, 150)
     records = [take_checkpoint(first.machine)]
     offer(first, 201, 202, 203)
     assert first.sent() == [(150, 1, 1), (201, 2, 1), (202, 3, 1), (203, 4, 1)]
-    second = restore(records, "7x2", first.now + 2 * WAIT)
+    second = restore(records, "7x2", first.now + 2 * WAIT, **fields)
     second.do(Ticked())
     offer(second, 201, 202, 203)
     assert second.sent() == [(150, 2, 2), (201, 3, 1), (202, 4, 1), (203, 5, 1)]
@@ -79,13 +49,49 @@ def test_of_a_range_counts_what_was_committed() -> None:
     assert list_pending(driver.machine) == [201, 202, 203]
 
 
-@pytest.mark.parametrize("body", [b"+ACK", b"-NAK", b"+WPI", b"+TERM"])
-def test_a_token_of_an_uncommitted_delivery_changes_nothing(body: bytes) -> None:
-    driver = fail_between_delivery_and_commit()
+@pytest.mark.parametrize(
+    ("delivery", "body"),
+    [(EXACT, b"+ACK"), (EXACT, b"-NAK"), (EXACT, b"+WPI"), (EXACT, b"+TERM"), (AT_LEAST, b"-NAK"), (AT_LEAST, b"+WPI")],
+)
+def test_a_token_of_an_uncommitted_delivery_changes_nothing(delivery: str, body: bytes) -> None:
+    driver = fail_between_delivery_and_commit(delivery=delivery)
     before = take_checkpoint(driver.machine)
     token = Token("S", "c", 1, 201, 2, incarnation="7x1")
     assert tell(driver, token, body, "inbox") == [Refuse(Flaw.INCARNATION)]
     assert take_checkpoint(driver.machine) == before
+
+
+@pytest.mark.parametrize("body", [b"+ACK", b"+TERM"])
+def test_with_at_least_once_the_last_word_on_an_uncommitted_delivery_counts(body: bytes) -> None:
+    driver = fail_between_delivery_and_commit(delivery=AT_LEAST)
+    assert Answer("inbox") in tell(driver, Token("S", "c", 1, 201, 2, incarnation="7x1"), body, "inbox")
+    assert list_pending(driver.machine) == [150, 202, 203]
+    # an incarnation that the state does not know, and a message that was not delivered since
+    assert tell(driver, Token("S", "c", 1, 202, 3, incarnation="6x9"), body) == [Refuse(Flaw.INCARNATION)]
+    assert tell(driver, Token("S", "c", 1, 204, 5, incarnation="7x1"), body) == [Refuse(Flaw.FUTURE)]
+    assert list_pending(driver.machine) == [150, 202, 203]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("later", [0, 2])
+def test_with_all_an_uncommitted_delivery_stands_for_what_was_committed(is_batch: bool, later: int) -> None:
+    first = restore([], "7x1", START, ack_policy="all")
+    first.offer(10)
+    records = [take_checkpoint(first.machine)]
+    first.offer(10)
+    driver = restore(records, "7x2", START, ack_policy="all")
+    if later:
+        driver.offer(later)
+    if is_batch:
+        seat = Seat(driver.machine)
+        said, refused = seat.sift(Said(Verb.ACK, some(20), some(20), some(1), some(0), names=("7x1", "")))
+        assert not refused
+        for event in seat.list_events(said):
+            driver.do(event)
+    else:
+        assert tell(driver, Token("S", "c", 1, 20, 20, incarnation="7x1"), reply="inbox") == [Answer("inbox")]
+    assert list_pending(driver.machine) == list(range(11, 11 + later))
+    assert driver.machine.window.floor == Pair(10, 10)
 
 
 def test_a_token_of_an_earlier_owner_counts_for_what_it_committed() -> None:
@@ -132,6 +138,20 @@ def test_a_range_whose_head_names_no_incarnation_counts_as_before() -> None:
     assert list_pending(driver.machine) == [203]
 
 
+def test_our_client_s_ranges_of_tokens_without_incarnation_settle_what_a_former_version_delivered() -> None:
+    former = Driver(configure(ack_wait=WAIT))
+    former.offer(2)
+    records = [take_checkpoint(former.machine)]
+    former.offer(2)
+    driver = restore(records, "7x1", former.now)
+    driver.offer(2)
+    # #3 and #4 of the former version were not committed; the new owner has given them out again
+    tokens = [str(Token("S", "c", 1, number, number)).encode() for number in range(1, 5)]
+    (record,) = write_acks(Head("S", "c"), tokens)
+    assert tell(driver, record.key or b"", record.value or b"") == [Refuse(Flaw.INCARNATION)]
+    assert list_pending(driver.machine) == [3, 4]
+
+
 def test_a_policy_without_acks_by_name_refuses_none() -> None:
     driver = Driver(configure(ack_policy="none"), incarnation="7x2")
     driver.offer(2)
@@ -153,9 +173,21 @@ def test_flow_control_requests_of_two_owners_differ() -> None:
     assert list_pending(driver.machine) == []
 
 
+def test_flow_control_requests_are_numbered_on_when_the_config_changes() -> None:
+    fields = {"ack_policy": "flow_control", "flow_control": True, "idle_heartbeat": SECOND, "max_ack_pending": 2}
+    driver = Driver(configure(**fields, ack_wait=0), incarnation="7x1")
+    driver.offer(2)
+    driver.do(Updated(configure(**fields, ack_wait=0, rate_limit_bps=1 << 30)))
+    driver.pass_time(2 * SECOND)
+    assert driver.machine.pace.flow is not None
+    assert driver.machine.pace.flow.subject == "$JS.FC._.7x1.S.c.0001"
+    driver.do(FlowAnswered("$JS.FC._.7x1.S.c.0000", 2))
+    assert list_pending(driver.machine) == [1, 2]
+
+
 def test_runs_are_kept_while_acks_may_name_them() -> None:
     records: list[bytes] = []
-    for owner in range(1, 2 * MOST):
+    for owner in range(1, 2 * RECENT):
         driver = restore(records, f"7x{owner}", 1)
         driver.offer(2)
         settled = driver.sent()[0] if owner % 2 else driver.sent()[1]
@@ -164,154 +196,83 @@ def test_runs_are_kept_while_acks_may_name_them() -> None:
             driver.do(RangeAcked(((1, 2 * owner),)))
         records = [take_checkpoint(driver.machine)]
         runs = driver.machine.lineage.list_runs(2 * owner)
-        assert len(runs) == (owner - 1) % 3 + 1
+        assert len(runs) == min(owner, RECENT + 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_cumulative", "kept"),
+    [([1, 3], False, [1, 3]), ([1, 3], True, range(1, 101)), ([30], True, range(30, 101)), ([], True, [])],
+)
+def test_the_newest_runs_stay_and_those_that_an_ack_may_use(
+    named: list[int], is_cumulative: bool, kept: Iterable[int]
+) -> None:
+    runs = [(each, each, str(each)) for each in range(1, 101)]
     lineage = Lineage("new")
-    lineage.restore([(each, each, str(each)) for each in range(1, 1001)], 1000, np.arange(1, 1001))
-    assert lineage.list_runs(1000) == [(each, each, str(each)) for each in range(1001 - MOST, 1001)]
+    lineage.restore(runs, 100, some(*named), is_cumulative=is_cumulative)
+    expected = {*kept, *range(101 - RECENT, 101)}
+    assert lineage.list_runs(100) == [run for run in runs if run[0] in expected]
 
 
-class Ownerships(RuleBasedStateMachine):
-    """A machine and an application that acks late and twice, beside the history of all deliveries.
-
-    Whatever happens, a message is settled only if the application has acked it in this life of the consumer.
-    """
-
-    @initialize(policy=st.sampled_from(["explicit", "explicit", "all"]))
-    def begin(self, policy: str) -> None:
-        self.policy, self.owner, self.now = policy, 0, 0
-        self.deliveries: list[Token] = []
-        self.said: list[Event | Said] = []
-        self.make()
-
-    @rule()
-    def make(self) -> None:
-        """The consumer is made, again if it was there."""
-        self.records: list[bytes] = []
-        self.history, self.lifetime = History(), list[Token]()
-        self.take_over()
-
-    def take_over(self) -> None:
-        self.owner += 1
-        self.driver = restore(self.records, f"7x{self.owner}", self.now, ack_policy=self.policy)
-        self.said.clear()
-        self.seen = 0
-
-    @rule()
-    def kill(self) -> None:
-        """The next owner begins with what was committed, and reads the acks since then again."""
-        self.now = self.driver.now
-        said = list(self.said)
-        self.history.kill()
-        self.take_over()
-        for each in said:
-            self.hear(each)
-
-    @rule(is_checkpoint=st.booleans())
-    def commit(self, is_checkpoint: bool) -> None:
-        if is_checkpoint or not self.records:
-            self.records = [take_checkpoint(self.driver.machine)]
-        else:
-            self.records.append(take_delta(self.driver.machine))
-        self.history.commit()
-        self.said.clear()
-
-    @rule(gaps=st.lists(st.integers(1, 3), min_size=1, max_size=4))
-    def offer(self, gaps: list[int]) -> None:
-        sequences = self.driver.last + np.cumsum(gaps)
-        self.driver.last = int(sequences[-1])
-        offer(self.driver, *sequences.tolist())
-        self.note()
-
-    @rule(span=st.sampled_from([1, 4, 11]))
-    def wait(self, span: int) -> None:
-        self.driver.now += span * SECOND
-        self.driver.do(Ticked())
-        self.note()
-
-    @rule(data=st.data(), verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.NAK, Verb.PROGRESS]))
-    def name_one(self, data: st.DataObject, verb: Verb) -> None:
-        """The application says something of any delivery it ever had."""
-        if self.deliveries:
-            token = data.draw(st.sampled_from(self.deliveries))
-            (event,) = read_ack(parse_ack(str(token).encode(), verb.value))  # type: ignore[arg-type]
-            self.say(event, [token] if verb is Verb.ACK else [])
-
-    @rule(data=st.data())
-    def name_some(self, data: st.DataObject) -> None:
-        """The same as columns, which a fetch of the ack topic becomes."""
-        if self.deliveries:
-            tokens = data.draw(st.lists(st.sampled_from(self.deliveries), min_size=1, max_size=5))
-            names = (*sorted({token.incarnation for token in tokens}), "")
-            sequences = some(*(token.stream_seq for token in tokens))
-            consumer_seqs = some(*(token.consumer_seq for token in tokens))
-            by = np.array([names.index(token.incarnation) for token in tokens])
-            self.say(Said(Verb.ACK, sequences, consumer_seqs, consumer_seqs, by, names=names), tokens)
-
-    @rule(data=st.data())
-    def name_range(self, data: st.DataObject) -> None:
-        """The application acks all that one incarnation delivered between two deliveries."""
-        if self.deliveries and self.policy == "explicit":
-            one = data.draw(st.sampled_from(self.deliveries))
-            others = [token for token in self.deliveries if token.incarnation == one.incarnation]
-            last = data.draw(st.sampled_from([t for t in others if t.consumer_seq >= one.consumer_seq]))
-            acked = [t for t in others if one.consumer_seq <= t.consumer_seq <= last.consumer_seq]
-            head = write_head("S", "c", one.incarnation).encode()
-            parsed = parse_ack(head, write_ranges([(one.consumer_seq, last.consumer_seq)]))
-            assert isinstance(parsed, RangeAck)
-            (event,) = read_ack(parsed)
-            self.say(event, acked)
-
-    def say(self, what: Event | Said, acked: list[Token]) -> None:
-        self.said.append(what)
-        # an application acks messages of this life or of another one; only those of this life may be settled
-        self.history.acked |= {token.stream_seq for token in acked if token in self.lifetime}
-        self.hear(what)
-
-    def hear(self, what: Event | Said) -> None:
-        if isinstance(what, Said):
-            kept, _ = Seat(self.driver.machine).sift(what)
-            for event in Seat(self.driver.machine).list_events(kept):
-                self.driver.do(event)
-            for name, rows in what.split():
-                self.history.ack(name, what.consumer_seqs[rows].tolist())
-        else:
-            self.driver.do(what)
-            if isinstance(what, Acked):
-                self.history.ack(what.incarnation or "", [what.consumer_seq])
-            elif isinstance(what, RangeAcked):
-                for first, last in what.ranges:
-                    self.history.ack(what.incarnation or "", range(first, last + 1))
-        self.note()
-
-    def note(self) -> None:
-        """Note what the machine has delivered."""
-        sent = self.driver.sent()
-        for sequence, consumer_seq, deliveries in sent[self.seen :]:
-            token = Token("S", "c", deliveries, sequence, consumer_seq, incarnation=f"7x{self.owner}")
-            self.deliveries.append(token)
-            self.lifetime.append(token)
-            self.history.deliver(token.incarnation, consumer_seq, sequence)
-        self.seen = len(sent)
-
-    @invariant()
-    def settles_what_was_acked(self) -> None:
-        pending = set(list_pending(self.driver.machine))
-        if self.policy == "explicit":
-            assert pending == self.history.pending
-            assert {m for m in self.history.given.values() if m not in pending} <= self.history.acked
-        else:
-            settled = {message for message in self.history.given.values() if message not in pending}
-            assert max(settled, default=0) <= max(self.history.acked, default=0)
-
-    def teardown(self) -> None:
-        """What is delivered again and acked now is settled, whatever came before."""
-        self.driver.now += 2 * WAIT
-        self.driver.do(Ticked())
-        self.note()
-        for token in [t for t in self.deliveries if t.incarnation == f"7x{self.owner}"]:
-            tell(self.driver, token)
-        assert list_pending(self.driver.machine) == []
+def test_of_very_many_runs_the_newest_stay() -> None:
+    runs = [(each, each, str(each)) for each in range(1, MOST + 1001)]
+    lineage = Lineage("new")
+    lineage.restore(runs, MOST + 1000, np.arange(1, MOST + 1001))
+    assert lineage.list_runs(MOST + 1000) == runs[-MOST:]
 
 
-TestOwnerships = Ownerships.TestCase
-TestOwnerships.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+def test_acks_count_after_a_thousand_restarts() -> None:
+    """A message of each owner waits for its ack; none is dead-lettered that was acked."""
+    records: list[bytes] = []
+    for owner in range(1, 1001):
+        driver = restore(records, f"7x{owner}", 1, max_deliver=1)
+        offer(driver, owner)
+        records = [take_checkpoint(driver.machine)]
+    driver = restore(records, "7x1001", 1, max_deliver=1)
+    for owner in range(1, 1001):
+        assert tell(driver, Token("S", "c", 1, owner, owner, incarnation=f"7x{owner}")) == []
+    assert list_pending(driver.machine) == []
+
+
+def test_a_delta_does_not_grow_with_the_owners() -> None:
+    records: list[bytes] = []
+    for owner in range(1, 200):
+        driver = restore(records, f"7x{owner}", 1)
+        offer(driver, 2 * owner)
+        records.append(take_delta(driver.machine))
+        offer(driver, 2 * owner + 1)
+        records.append(take_delta(driver.machine))
+    assert max(map(len, records)) < len(records[0]) + 30
+    last = restore(records, "7x200", 1).machine
+    assert last.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
+
+
+def test_deltas_with_all_runs_are_read() -> None:
+    """Records as the first version with incarnations wrote them."""
+    head = {"delivered": Pair(5, 5), "incarnations": [(1, 2, "7x1"), (3, 5, "7x2")]}
+    assert join_runs([head]) == [(1, 2, "7x1"), (3, 5, "7x2")]
+    assert join_runs([{"delivered": Pair(1, 1)}, head, {"delivered": Pair(6, 6), "run": (6, 6, "7x3")}])[-1] == (
+        6,
+        6,
+        "7x3",
+    )
+
+
+@pytest.mark.parametrize("is_checkpoint", [True, False])
+def test_after_an_earlier_version_has_served_acks_count(is_checkpoint: bool) -> None:
+    first = restore([], "7x1", 1)
+    first.offer(2)
+    records = [(take_checkpoint if is_checkpoint else take_delta)(first.machine)]
+    # two deltas of an earlier version: it knows nothing of incarnations
+    former = restore(records, "", 1)
+    for _ in range(2):
+        former.offer(1)
+        records.append(take_delta(former.machine))
+    assert not {"run", "incarnations"} & {*decode(records[-1]).head}
+    second = restore(records, "7x2", 1)
+    second.offer(1)
+    records.append(take_delta(second.machine))
+    last = restore(records, "7x3", 1)
+    assert last.machine.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
+    for number, by in enumerate(["7x1", "7x1", "", "", "7x2"], 1):
+        assert tell(last, Token("S", "c", 1, number, number, incarnation=by)) == []
+    assert list_pending(last.machine) == []

@@ -41,6 +41,13 @@ def test_alerting_counters_are_zero_before_the_first_event(scene: Scene, new_top
     assert 'overlay_dead_letters_total{consumer="c",stream="S"} 0.0' in lines
 
 
+def test_counters_of_the_service_are_zero_before_the_first_event() -> None:
+    metrics = Metrics()
+    Series(metrics).open_service()
+    lines = scrape(metrics)
+    assert {f'overlay_acks_unnamed_total{{part="{part}"}} 0.0' for part in ("token", "range")} <= set(lines)
+
+
 def test_an_open_series_keeps_its_value() -> None:
     metrics = Metrics()
     series = Series(metrics)
