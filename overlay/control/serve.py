@@ -145,6 +145,7 @@ class Registrar:
         self._reloaded = files
 
     async def _turn(self) -> None:
+        await self._outbox.make_room()
         subjects = await self._tail.read()
         if self._reloaded is not None:
             self.book.reload(self._reloaded)

@@ -208,6 +208,7 @@ class Shard:
                 await self._run(session, stop)
             finally:
                 self._session = None
+                self.answering.leave()
 
     async def _confirm(self, state: ShardState) -> int | None:
         generation = await self.membership.confirm(self.number)
