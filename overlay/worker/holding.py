@@ -99,7 +99,8 @@ class Holding:
         """The group has given us these shards."""
         async with self._changing:
             self.trouble, self.owned = "", frozenset(numbers)
-            self.series.close_consumers(self.elsewhere)
+            await self.series.close_consumers(self.elsewhere)
+            self._close_moved()
             for number in sorted(numbers):
                 self._start(number)
 
@@ -140,10 +141,17 @@ class Holding:
                     finally:
                         self._start(number)
             # behind the last commit of the sessions that have ended, which counts once more
-            self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
+            await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
+            self._close_moved()
         if failures:
             raise failures[0]
+
+    def _close_moved(self) -> None:
+        """Remove the gauges of streams that other workers set from now on."""
+        parts = [self._choose(self.loaded, number) for number in self.owned]
+        self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
+        self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
         """Forget the state of consumers; why it was not possible, for each that it was not."""

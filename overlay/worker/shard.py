@@ -98,8 +98,15 @@ class Shard:
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
+            began = time.monotonic()
             try:
                 await self._serve(stop)
+            except asyncio.CancelledError as error:
+                if is_cancelled():
+                    raise
+                # a task of the session was cancelled, and not by us: ended in silence, the shard would be served by no worker
+                self._note(error)
+                await self._rest(stop, BACKOFF_S)
             except KNOWN as error:
                 self._note(error)
                 await self._rest(stop, BACKOFF_S)
@@ -110,7 +117,7 @@ class Shard:
                     log.exception("an error that was not foreseen", shard=self.number)
                 await self._rest(stop, LONG_BACKOFF_S)
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         self.trouble = str(error) or type(error).__name__
         self._failures += 1
         cause = type(error).__name__
@@ -295,6 +302,12 @@ class Shard:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_cancelled() -> bool:
+    """Return whether the task that asks is being cancelled; a CancelledError may also come from what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
