@@ -134,17 +134,15 @@ class Waiting:
             self._end(waiter, NO_MESSAGES)
 
     def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
-        """Forget the requests whose reply address is among `addresses` or begins with one of `heads`, without a word to them."""
+        """Forget without a word the requests whose reply address is among `addresses` or begins with one of `heads`."""
         begins = tuple(heads)
         self._waiters = [
-            waiter
-            for waiter in self._waiters
-            if waiter.reply not in addresses and not waiter.reply.startswith(begins)
+            waiter for waiter in self._waiters if waiter.reply not in addresses and not waiter.reply.startswith(begins)
         ]
 
     def hold(self, heads: Collection[str]) -> bool:
-        """Give nothing to the reply addresses that begin with one of `heads`, until the next call. Returns whether a request may
-        be given something that could not be before."""
+        """Give nothing to the reply addresses that begin with one of `heads`, until the next call. Returns whether a request
+        may be given something that could not be before."""
         before = [waiter for waiter in self._waiters if self._is_held(waiter)]
         self.held = tuple(heads)
         return not all(map(self._is_held, before))

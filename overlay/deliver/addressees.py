@@ -40,7 +40,9 @@ class Addressees:
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
         now = time.monotonic()
         # what is known may be cleared or change while Kafka is asked
-        counts = {topic: self._known[topic][0] for topic in topics if topic in self._known and self._known[topic][1] > now}
+        counts = {
+            topic: self._known[topic][0] for topic in topics if topic in self._known and self._known[topic][1] > now
+        }
         unknown = topics - counts.keys()
         if unknown:
             denied: dict[str, str] = {}

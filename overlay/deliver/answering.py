@@ -207,7 +207,9 @@ class Answering:
         seconds = AVOID_PASSING_S if _may_pass(fault) else AVOID_S
         self.addressees.avoid([topic], seconds)
         client.force_metadata_update()
-        log.warning("a topic refuses answers and gets none for now", topic=topic, reason=fault.__name__, seconds=seconds)
+        log.warning(
+            "a topic refuses answers and gets none for now", topic=topic, reason=fault.__name__, seconds=seconds
+        )
         self.on_unreachable(frozenset((f"{topic}/",)), frozenset())
 
     async def _find_reachable(self, pieces: Sequence[Piece]) -> tuple[list[Piece], AIOKafkaClient]:
@@ -249,7 +251,9 @@ class Answering:
                 faults[partition] = LeaderNotAvailableError
             else:
                 by_leader.setdefault(leader, {})[partition] = data
-        for found in await asyncio.gather(*(self._request(client, leader, topic, b) for leader, b in by_leader.items())):
+        for found in await asyncio.gather(
+            *(self._request(client, leader, topic, b) for leader, b in by_leader.items())
+        ):
             faults |= found
         return faults
 

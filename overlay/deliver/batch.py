@@ -61,7 +61,12 @@ class EncodedBatch:
             since, rest = decode_varint(data, start + 1)
             delta, rest = decode_varint(data, rest)
             body = b"".join(
-                (data[start : start + 1], encode_varint(self._base + since - base), encode_varint(first + delta), data[rest:at])
+                (
+                    data[start : start + 1],
+                    encode_varint(self._base + since - base),
+                    encode_varint(first + delta),
+                    data[rest:at],
+                )
             )
             yield encode_varint(len(body))
             yield body

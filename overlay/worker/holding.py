@@ -86,12 +86,14 @@ class Holding:
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series, also of an earlier membership."""
     series: Series = field(init=False)
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.series = Series(self.metrics)
+        self.series = Series(self.metrics, self.opened)
 
     # the group's news
 

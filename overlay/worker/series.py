@@ -45,7 +45,8 @@ class Series:
     """Opens and closes series of one service's metrics."""
 
     metrics: Metrics
-    _opened: set[ConsumerId] = field(default_factory=set)
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series."""
 
     def open_service(self) -> None:
         """Begin the counters that belong to no stream."""
@@ -88,14 +89,14 @@ class Series:
         """Begin the counters of consumers."""
         metrics = self.metrics
         for id in ids:
-            self._opened.add(id)
+            self.opened.add(id)
             for metric in (metrics.records_delivered, metrics.redeliveries, metrics.dead_letters):
                 metric.labels(*id)
 
     async def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
         """Remove all series of consumers that were opened and that this worker does not serve any more."""
-        for count, id in enumerate(self._opened.intersection(ids), 1):
-            self._opened.discard(id)
+        for count, id in enumerate(self.opened.intersection(ids), 1):
+            self.opened.discard(id)
             self._close_consumer(id)
             if count % TURN == 0:
                 await asyncio.sleep(0)

@@ -51,6 +51,8 @@ KNOWN = (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged)
 BACKOFF_S = (0.2, 3.0)
 LONG_BACKOFF_S = (1.0, 60.0)
 """After any other error, which an operator has to mend."""
+STEADY_S = 30.0
+"""A session that has served for so long counts as one that went well: the next pause is the shortest again."""
 STALL_S = 60.0
 """How long a consumer that cannot be served is left out before it is tried again."""
 
@@ -79,6 +81,8 @@ class Shard:
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
+    _served_since: float = float("inf")
+    """When the session began to serve, monotonic seconds; infinity while none does."""
     _session: Session | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +102,6 @@ class Shard:
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            began = time.monotonic()
             try:
                 await self._serve(stop)
             except asyncio.CancelledError as error:
@@ -119,6 +122,9 @@ class Shard:
 
     def _note(self, error: BaseException) -> None:
         self.trouble = str(error) or type(error).__name__
+        if time.monotonic() - self._served_since >= STEADY_S:
+            self._failures = 0  # also of a shard that has nothing to commit
+        self._served_since = float("inf")
         self._failures += 1
         cause = type(error).__name__
         self.metrics.shard_restarts.labels(cause).inc()
@@ -211,7 +217,7 @@ class Shard:
                     self.answering,
                 )
                 await self._load_snapshots(session)
-                self.trouble = ""
+                self.trouble, self._served_since = "", time.monotonic()
                 await self._run(session, stop)
             finally:
                 self._session = None

@@ -39,7 +39,9 @@ def test_workers_hear_a_control_topic_that_was_made_anew(scene: Scene, new_topic
             await_records(reader, 3)
             make_anew(scene)
             wait_until(
-                lambda: "c" not in {c["name"] for c in served.report()["consumers"]}, DEADLINE_S, "the topic's word counts"
+                lambda: "c" not in {c["name"] for c in served.report()["consumers"]},
+                DEADLINE_S,
+                "the topic's word counts",
             )
             produce(scene.bootstrap, topic, ["a"] * 2)
             await_records(other, 5)

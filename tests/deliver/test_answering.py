@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 from aiokafka.client import AIOKafkaClient
-from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, TopicAuthorizationFailedError
+from aiokafka.record.memory_records import MemoryRecords
 
 from overlay.admin import Admin
 from overlay.deliver.addressees import Addressees
@@ -40,8 +40,7 @@ async def answer(bootstrap: str, admin: Admin) -> AsyncIterator[Answering]:
 
 async def await_sent(answering: Answering) -> None:
     async with asyncio.timeout(60):
-        while answering._tasks:
-            await asyncio.sleep(0.01)
+        await asyncio.gather(*answering._tasks.values())
 
 
 def make_message(topic: str, number: int, partition: int = 0) -> Outgoing:
@@ -61,7 +60,6 @@ async def test_messages_of_two_pulls_share_requests(bootstrap: str, admin: Admin
         answering.put(messages)
         await await_sent(answering)
         took = time.monotonic() - began
-    print(f"{MANY / took:.0f} messages/s")
     found = read_committed(bootstrap, topic)
     assert len(found) == MANY + 1
     for partition in (0, 1):
@@ -74,7 +72,9 @@ def test_batches_are_joined_in_order() -> None:
     """Records keep what they hold and their times; the batch that was first may be the later one."""
     parts = [
         encode_records(
-            [Record(b"%d" % n, None, [("h", b"v" * n)]) for n in range(first, first + 3)], NOW - first, transactional=False
+            [Record(b"%d" % n, None, [("h", b"v" * n)]) for n in range(first, first + 3)],
+            NOW - first,
+            transactional=False,
         )
         for first in (0, 3, 200)
     ]
@@ -82,7 +82,8 @@ def test_batches_are_joined_in_order() -> None:
     found = list(MemoryRecords(joined.build()).next_batch())
     assert joined.count == 9
     assert [(row.key, row.timestamp, row.offset) for row in found] == [
-        (b"%d" % n, NOW - first, at) for at, (first, n) in enumerate((f, n) for f in (0, 3, 200) for n in range(f, f + 3))
+        (b"%d" % n, NOW - first, at)
+        for at, (first, n) in enumerate((f, n) for f in (0, 3, 200) for n in range(f, f + 3))
     ]
     assert [dict(row.headers)["h"] for row in found] == [b"v" * n for f in (0, 3, 200) for n in range(f, f + 3)]
 

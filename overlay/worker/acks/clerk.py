@@ -118,8 +118,8 @@ class Clerk:
         self._wake.set()
 
     def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
-        """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given is
-        refused. Only consumers with requests are told, since each that is told writes its state."""
+        """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given
+        is refused. Only consumers with requests are told, since each that is told writes its state."""
         for consumer, facts in self.standings.facts.items():
             if facts.num_waiting:
                 self.order(consumer, Unreachable(heads, addresses))
