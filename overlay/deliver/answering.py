@@ -51,6 +51,8 @@ ROOM = 64 << 20
 """Bytes on their way to all topics while nothing more is handed out."""
 REQUEST_BYTES = 1 << 20
 """A request is full with this; a single batch may be larger."""
+TURN = 2_000
+"""Pieces that are packed at once: the event loop does nothing else meanwhile."""
 CLOSE_S = 2.0
 ACKS_LEADER = 1
 TIMEOUT_MS = 5_000
@@ -148,8 +150,7 @@ class Answering:
         pieces: list[Piece] = []
         try:
             while waiting := self._waiting[topic]:
-                pieces = list(waiting)
-                waiting.clear()
+                pieces = [waiting.popleft() for _ in range(min(len(waiting), TURN))]
                 if refused := await self._send(topic, pieces):
                     self.on_refused("refused", refused)
                 self._sizes[topic] -= sum(piece.size for piece in pieces)
