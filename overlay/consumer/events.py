@@ -49,9 +49,10 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Nothing can be sent to the reply addresses that begin with `head`."""
+    """Nothing can be sent to these reply addresses, nor to those that begin with one of `heads`, which end with a slash."""
 
-    head: str
+    heads: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class Machine:
             self.effects.append(Status(reply, refused))
 
     def _leave_pulls(self, event: events.Unreachable, now: int) -> None:
-        self.waiting.drop(event.head)
+        self.waiting.drop(event.heads, event.addresses)
 
     def _exhaust(self, ended: Settled) -> None:
         self.effects.extend(exhaust(ended))

@@ -7,7 +7,7 @@ client is served until it is silent for priority_timeout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from overlay.config.consumer import ConsumerConfig, PriorityPolicy
@@ -66,6 +66,8 @@ class Waiting:
     config: ConsumerConfig
     say: Say
     pin: Pin = field(default_factory=Pin)
+    held: tuple[str, ...] = ()
+    """What the reply addresses begin with that are given nothing for now: much is on its way there already."""
     _waiters: list[Waiter] = field(default_factory=list)
     _swept_at: int = -NEVER
 
@@ -131,9 +133,22 @@ class Waiting:
         for waiter in [waiter for waiter in self._waiters if waiter.is_one_shot]:
             self._end(waiter, NO_MESSAGES)
 
-    def drop(self, head: str) -> None:
-        """Forget the requests whose reply address begins with `head`, without a word to them."""
-        self._waiters = [waiter for waiter in self._waiters if not waiter.reply.startswith(head)]
+    def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
+        """Forget without a word the requests whose reply address is among `addresses` or begins with one of `heads`."""
+        begins = tuple(heads)
+        self._waiters = [
+            waiter for waiter in self._waiters if waiter.reply not in addresses and not waiter.reply.startswith(begins)
+        ]
+
+    def hold(self, heads: Collection[str]) -> bool:
+        """Give nothing to the reply addresses that begin with one of `heads`, until the next call. Returns whether a request
+        may be given something that could not be before."""
+        before = [waiter for waiter in self._waiters if self._is_held(waiter)]
+        self.held = tuple(heads)
+        return not all(map(self._is_held, before))
+
+    def _is_held(self, waiter: Waiter) -> bool:
+        return bool(self.held) and waiter.reply.startswith(self.held)
 
     def end_all(self, text: StatusText) -> None:
         for waiter in list(self._waiters):
@@ -208,7 +223,7 @@ class Waiting:
 
     def _may_take(self, waiter: Waiter, num_pending: int, num_ack_pending: int, now: int) -> bool:
         request = waiter.request
-        if waiter.batch <= 0 or waiter.expires_at <= now:
+        if waiter.batch <= 0 or waiter.expires_at <= now or self._is_held(waiter):
             return False
         if self.config.priority_policy is PriorityPolicy.PINNED_CLIENT and self.pin.id:
             return request.id == self.pin.id

@@ -105,6 +105,14 @@ class Book:
         places: dict[str | ConsumerId, Place] = {**files.files, **{id: self.files.files[id] for id in kept}}
         self.files = replace(files, consumers={**files.consumers, **kept}, files=places)
 
+    def clear(self) -> None:
+        """Forget what the topic has said: it is read anew from its start. What files say, and that a consumer of a file has
+        ended, did not come from there."""
+        self._effective = None
+        self.definitions.clear()
+        self.pauses.clear()
+        self.requests.clear()
+
     def lapse(self, id: ConsumerId) -> None:
         """A consumer of a file has ended by inactive_threshold."""
         self._effective = None

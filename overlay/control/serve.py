@@ -86,6 +86,8 @@ class Registrar:
     _journals: dict[int, Journal] = field(default_factory=dict)
     _hold: int = 0
     """How far the book has to have read before anything more is decided."""
+    _beginnings: int = 0
+    """Those of the tail that we have taken note of."""
     _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Requests whose answer takes time."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
@@ -145,7 +147,12 @@ class Registrar:
         self._reloaded = files
 
     async def _turn(self) -> None:
+        await self._outbox.make_room()
         subjects = await self._tail.read()
+        if self._tail.is_behind:
+            return
+        if self._tail.beginnings != self._beginnings:
+            await self._begin_again()
         if self._reloaded is not None:
             self.book.reload(self._reloaded)
             self._reloaded = None
@@ -163,6 +170,19 @@ class Registrar:
             shard = self.host.find_shard(request.about)
             if shard is not None and request.id not in self._answering:
                 await self._handle(request, shard)
+
+    async def _begin_again(self) -> None:
+        """The topic is not the log that it was: no offset in it and no intention of ours holds any more."""
+        tasks = list(self._answering.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._drop_journals()
+        self._forgotten.clear()
+        self._lapsed.clear()
+        self._unwritten = None
+        self._hold = await self._tail.find_end()
+        self._beginnings = self._tail.beginnings
 
     def _tell_problems(self) -> None:
         """Log what the book has found wrong since the last time; what is wrong with files by themselves is told elsewhere."""

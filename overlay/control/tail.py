@@ -27,7 +27,7 @@ from overlay.source.rows import Row, RowReader
 from overlay.waits import is_set_within
 
 from .book import Book
-from .records import Subject, control_topic
+from .records import ConsumerId, Definition, Origin, Subject, control_topic
 from .requests import CLIENT
 
 log = get_logger(__name__)
@@ -38,6 +38,8 @@ MOST_BYTES = 32 << 20
 """What one batch may decompress to: a batch of the default size limit, compressed 32 times smaller."""
 TURN = 200
 """Records that are taken in before the event loop's other work has a turn."""
+MOST_NAMED = 100
+"""Consumers that one line of the log names."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
 
 
@@ -56,6 +58,12 @@ class Tail:
     """Told how many records and batches could not be read."""
     seen: int = 0
     """How far the book has read."""
+    beginnings: int = 0
+    """How often the topic was found to end below `seen`, and the book began again at its start."""
+    _again_to: int = -1
+    """Where the topic ended when the book began again; -1 once it has read up to there."""
+    _former: dict[ConsumerId, Definition] = field(default_factory=dict)
+    """What the book held before it began again."""
     _client: AIOKafkaClient | None = None
     _feed: Feed | None = None
     _lane: Lane | None = None
@@ -64,6 +72,11 @@ class Tail:
     @property
     def topic(self) -> str:
         return control_topic(self.book.prefix)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the book has begun again and does not hold yet what the topic says."""
+        return self._again_to >= 0
 
     async def open(self) -> None:
         """Read the topic, which is there, up to its present end. Raises SourceUnavailable, CredentialsRefused."""
@@ -80,10 +93,19 @@ class Tail:
             raise SourceUnavailable(f"{self.topic}: cannot be read: {reason}") from error
 
     async def read(self) -> set[Subject]:
-        """Take in the records that are there, or that come soon. Returns what they were about.
+        """Take in the records that are there, or that come soon. Returns what they were about, with everything that a book
+        may have lost which began again.
 
         Raises CredentialsRefused, SourceUnavailable.
         """
+        subjects = await self._read_on()
+        if self.is_behind and self.seen >= self._again_to:
+            self._again_to = -1
+            self._tell_missing()
+            return {Subject.CONSUMER, Subject.PAUSE, Subject.REQUEST}
+        return subjects
+
+    async def _read_on(self) -> set[Subject]:
         assert self._feed is not None
         assert self._lane is not None
         self._feed.changed.clear()
@@ -97,10 +119,40 @@ class Tail:
             case Denied():
                 raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it")
             case Lost():
-                # compaction or retention has moved the log's start; what went with it is not in force any more
-                self.seen, _ = await self._find_bounds()
-                self._lane.seek(self.seen)
+                start, end = await self._find_bounds()
+                if end < max(self.seen, self._again_to):
+                    self._begin_again(end)
+                # else compaction or retention has moved the log's start; what went with it is not in force any more
+                self.seen = start
+                self._lane.seek(start)
         return set()
+
+    def _begin_again(self, end: int) -> None:
+        """The topic ends below what the book has read: it was made anew, or has lost its end. What it says now counts, as for a
+        worker that starts now."""
+        log.error("the control topic has lost records: read anew", topic=self.topic, end=end, read_before=self.seen)
+        if not self.is_behind:
+            self._former = dict(self.book.definitions)
+        self.book.clear()
+        self._again_to = end
+        self.beginnings += 1
+
+    def _tell_missing(self) -> None:
+        """Log the consumers that only the lost records told of. Their state stays: made again, they go on where they stood."""
+        missing = [
+            f"{stream}/{name}"
+            for (stream, name), known in sorted(self._former.items())
+            if known.origin is Origin.REQUEST and not known.is_deleted and (stream, name) not in self.book.definitions
+        ]
+        self._former = {}
+        if missing:
+            log.error(
+                "consumers are not served any more: the control topic does not define them. Their state is kept. Create them"
+                " again with the same config, and they go on where they stood",
+                topic=self.topic,
+                count=len(missing),
+                consumers=", ".join(missing[:MOST_NAMED]),
+            )
 
     async def _take(self, fetched: Fetched, lane: Lane) -> set[Subject]:
         subjects: set[Subject] = set()

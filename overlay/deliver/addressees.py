@@ -39,15 +39,19 @@ class Addressees:
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
         now = time.monotonic()
-        unknown = {topic for topic in topics if topic not in self._known or self._known[topic][1] <= now}
+        # what is known may be cleared or change while Kafka is asked
+        counts = {
+            topic: self._known[topic][0] for topic in topics if topic in self._known and self._known[topic][1] > now
+        }
+        unknown = topics - counts.keys()
         if unknown:
-            if len(self._known) > KNOWN:
-                self._known.clear()
-                unknown = topics
             denied: dict[str, str] = {}
             found = await self.admin.find_topics(unknown, with_config=False, denied=denied)
+            if len(self._known) > KNOWN:
+                self._known.clear()
             for topic in unknown:
-                is_usable = topic in found and not find_fault(found[topic])
-                count = found[topic].partitions if is_usable else 0
-                self._known[topic] = count, now + FRESH_S
-        return {topic: self._known[topic][0] for topic in topics}
+                if topic not in self._known or self._known[topic][1] <= now:
+                    is_usable = topic in found and not find_fault(found[topic])
+                    self._known[topic] = found[topic].partitions if is_usable else 0, now + FRESH_S
+                counts[topic] = self._known[topic][0]  # it may have refused meanwhile
+        return counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import google_crc32c
 import numpy as np
@@ -12,7 +12,7 @@ from overlay.scan.codec import Codec, compress
 from overlay.scan.header import HEADER_SIZE, TRANSACTIONAL
 
 from .assemble import Body
-from .record import Record, encode_record
+from .record import Record, decode_varint, encode_record, encode_varint
 
 _FRONT = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, CRC
 _REST = struct.Struct(">hiqqqhii")  # attributes ... record count: what the CRC covers, with the records
@@ -34,6 +34,11 @@ class EncodedBatch:
         return bool(self._attributes & TRANSACTIONAL)
 
     @property
+    def is_joinable(self) -> bool:
+        """Whether `join` takes it: it is not compressed, and so small that a request of its own costs more than the join."""
+        return self._attributes == Codec.NONE and self.count <= JOINABLE
+
+    @property
     def size(self) -> int:
         """Bytes on the wire, as the broker's max.message.bytes counts them."""
         return HEADER_SIZE + len(self._records)
@@ -47,6 +52,44 @@ class EncodedBatch:
         front = _FRONT.pack(0, len(rest) + len(self._records) + 9, 0, 2, crc)
         return b"".join((front, rest, self._records))
 
+    def _renumber(self, first: int, base: int) -> Iterator[bytes]:
+        """Yield its records as they stand in a batch of the base timestamp `base`, from the offset `first` on."""
+        data, at = self._records, 0
+        while at < len(data):
+            size, start = decode_varint(data, at)
+            at = start + size
+            since, rest = decode_varint(data, start + 1)
+            delta, rest = decode_varint(data, rest)
+            body = b"".join(
+                (
+                    data[start : start + 1],
+                    encode_varint(self._base + since - base),
+                    encode_varint(first + delta),
+                    data[rest:at],
+                )
+            )
+            yield encode_varint(len(body))
+            yield body
+
+    @classmethod
+    def join(cls, batches: Sequence[EncodedBatch]) -> EncodedBatch:
+        """Return one batch with the records of several in their order, all of which are joinable. Kafka takes one batch for a
+        partition in a request."""
+        if len(batches) == 1:
+            return batches[0]
+        base = min(batch._base for batch in batches)
+        parts: list[bytes] = []
+        count = 0
+        for batch in batches:
+            parts += batch._renumber(count, base)
+            count += batch.count
+        out = np.frombuffer(b"".join(parts), np.uint8)
+        body = Body(out, out.size, count, base, max(batch._latest for batch in batches))
+        return cls(body, Codec.NONE, transactional=False)
+
+
+JOINABLE = 64
+"""Records of a batch that may be joined with others."""
 
 COMPRESS_FROM = 64 << 10
 """Bytes of records from which on a batch of them is compressed: a state may be larger than its topic takes."""

@@ -30,13 +30,25 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def encode_varint(number: int) -> bytes:
-    """Zigzag varint of a number from -1 on."""
-    rest, out = number << 1 if number >= 0 else 1, bytearray()
+    """Zigzag varint of a number."""
+    rest, out = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
         rest >>= 7
     out.append(rest)
     return bytes(out)
+
+
+def decode_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number of the zigzag varint at `at`, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
 
 
 def _sized(data: bytes | None) -> bytes:

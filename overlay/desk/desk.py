@@ -109,11 +109,12 @@ class Desk:
         self.larder = larder or Larder()
         self._printing = printing
         self._effects: dict[ConsumerId, list[Effect]] = {}
-        # each is asked once when it sits down
+        # each is asked once when it sits down, and when its pull requests are held back no more
         self._fresh: dict[ConsumerId, None] = dict.fromkeys(self.seats)
         self._active: dict[ConsumerId, None] = {}
         self._touched: dict[ConsumerId, None] = {}
         self._unnamed: Counter[str] = Counter()
+        self._full: frozenset[str] = frozenset()
 
     @property
     def next_at(self) -> int:
@@ -131,6 +132,16 @@ class Desk:
     def facts(self) -> dict[ConsumerId, Facts]:
         """What every machine is. Only the thread that takes the desk's steps may ask."""
         return {consumer: seat.machine.facts for consumer, seat in self.seats.items()}
+
+    def hold_back(self, topics: frozenset[str]) -> None:
+        """Give nothing to pull requests that name one of these reply topics, until the next call."""
+        if topics == self._full:
+            return
+        self._full = topics
+        heads = tuple(f"{topic}/" for topic in topics)
+        for consumer, seat in self.seats.items():
+            if not seat.machine.config.is_push and seat.machine.waiting.hold(heads):
+                self._fresh[consumer] = None
 
     # 1: what comes in
 

@@ -63,7 +63,7 @@ class Round:
     is_checkpoint: bool = False
     """Whether `machines` holds all that there is to know of every machine."""
     size: int = field(init=False)
-    """Bytes of its batches, until they are with Kafka."""
+    """Bytes of its batches and answers, until the batches are with Kafka and the answers are handed on."""
     offsets: list[int] = field(default_factory=list)
     """Where `owned` went, once it is with Kafka."""
     answers: Sequence[Entry | Outgoing] = ()
@@ -76,7 +76,7 @@ class Round:
     """Whether its transactional batches are in the open transaction."""
 
     def __post_init__(self) -> None:
-        self.size = self.outcome.size
+        self.size = self.outcome.size + sum(answer.size for answer in self.answers)
 
     @property
     def owned(self) -> list[tuple[ConsumerId, Outgoing]]:

@@ -86,12 +86,14 @@ class Holding:
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series, also of an earlier membership."""
     series: Series = field(init=False)
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.series = Series(self.metrics)
+        self.series = Series(self.metrics, self.opened)
 
     # the group's news
 
@@ -99,7 +101,8 @@ class Holding:
         """The group has given us these shards."""
         async with self._changing:
             self.trouble, self.owned = "", frozenset(numbers)
-            self.series.close_consumers(self.elsewhere)
+            await self.series.close_consumers(self.elsewhere)
+            self._close_moved()
             for number in sorted(numbers):
                 self._start(number)
 
@@ -140,10 +143,17 @@ class Holding:
                     finally:
                         self._start(number)
             # behind the last commit of the sessions that have ended, which counts once more
-            self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
+            await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
+            self._close_moved()
         if failures:
             raise failures[0]
+
+    def _close_moved(self) -> None:
+        """Remove the gauges of streams that other workers set from now on."""
+        parts = [self._choose(self.loaded, number) for number in self.owned]
+        self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
+        self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
         """Forget the state of consumers; why it was not possible, for each that it was not."""

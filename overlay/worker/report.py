@@ -235,14 +235,18 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
 
 
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
+    """Set the gauges of what this worker serves. Another worker sets those of what is elsewhere."""
     for found in consumers:
+        if found["state"] == "elsewhere":
+            continue
         labels = (found["stream"], found["name"])
         if found.get("lag_records") is not None:
             metrics.consumer_lag_records.labels(*labels).set(found["lag_records"])
         metrics.consumer_lag_seconds.labels(*labels).set(found["lag_seconds"])
         metrics.consumer_stalled.labels(*labels).set(found["state"] == "stalled")
     for found in streams:
-        metrics.stream_stopped.labels(found["name"]).set(found["state"] == "stopped")
+        if found["state"] != "elsewhere":
+            metrics.stream_stopped.labels(found["name"]).set(found["state"] == "stopped")
         if found["index"] is not None:
             known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
             behind = sum(max(0, part["end"] - part["position"]) for part in known)

@@ -6,9 +6,10 @@ earlier value, so the first lost record would raise no alert.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -36,6 +37,8 @@ RESULTS = ("true", "false", "unknown")
 REFUSALS = ("name", "missing", "refused")
 PARTS = ("token", "range")
 """What may name no incarnation; the label of `acks_unnamed`."""
+TURN = 100
+"""Consumers that are closed before the event loop's other work has a turn."""
 KINDS = (*(verb.name.lower() for verb in Verb), "range")
 
 
@@ -44,6 +47,8 @@ class Series:
     """Opens and closes series of one service's metrics."""
 
     metrics: Metrics
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series."""
 
     def open_service(self) -> None:
         """Begin the counters that belong to no stream."""
@@ -64,27 +69,43 @@ class Series:
 
     def close_streams(self, names: Iterable[str]) -> None:
         """Remove all series of streams that are not served any more."""
-        metrics = self.metrics
-        gauges = (
-            metrics.stream_stopped,
-            metrics.index_lag_records,
-            metrics.ledger_next_sequence,
-            metrics.ledger_runs,
-            metrics.redelivery_suspended,
-        )
+        names = list(names)
+        self.close_indexes(names)
+        self.close_readings(names)
         for name in names:
-            for metric, rest in (*self._list_of_stream(), *((gauge, ()) for gauge in gauges)):
+            for metric, rest in self._list_of_stream():
                 _remove(metric, name, *rest)
+
+    def close_indexes(self, names: Iterable[str]) -> None:
+        """Remove the gauges of streams whose index is not kept here any more. Counters stay: they only rise."""
+        metrics = self.metrics
+        for name in names:
+            for metric in (metrics.index_lag_records, metrics.ledger_next_sequence, metrics.ledger_runs):
+                _remove(metric, name)
+
+    def close_readings(self, names: Iterable[str]) -> None:
+        """Remove the gauges of streams that no shard here reads any more."""
+        for name in names:
+            for metric in (self.metrics.stream_stopped, self.metrics.redelivery_suspended):
+                _remove(metric, name)
 
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
         """Begin the counters of consumers."""
         metrics = self.metrics
         for id in ids:
+            self.opened.add(id)
             for metric in (metrics.records_delivered, metrics.redeliveries, metrics.dead_letters):
                 metric.labels(*id)
 
-    def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Remove all series of consumers that this worker does not serve any more."""
+    async def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
+        """Remove all series of consumers that were opened and that this worker does not serve any more."""
+        for count, id in enumerate(self.opened.intersection(ids), 1):
+            self.opened.discard(id)
+            self._close_consumer(id)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+
+    def _close_consumer(self, id: ConsumerId) -> None:
         metrics = self.metrics
         plain: tuple[Labelled, ...] = (
             metrics.records_delivered,
@@ -97,13 +118,12 @@ class Series:
             metrics.consumer_stalled,
             metrics.ack_pending,
         )
-        for id in ids:
-            for metric in plain:
-                _remove(metric, *id)
-            for result in RESULTS:
-                _remove(metrics.filter_results, *id, result)
-            for reason in NULL_REASONS.values():
-                _remove(metrics.filter_nulls, *id, reason)
+        for metric in plain:
+            _remove(metric, *id)
+        for result in RESULTS:
+            _remove(metrics.filter_results, *id, result)
+        for reason in NULL_REASONS.values():
+            _remove(metrics.filter_nulls, *id, reason)
 
     def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
         """Yield the counters of a stream, and for each the labels behind the stream's name."""

@@ -22,6 +22,7 @@ from overlay.control.book import Book
 from overlay.control.serve import Registrar
 from overlay.control.topics import ensure_own_topics
 from overlay.deliver.outlets import find_fault
+from overlay.deliver.state import ConsumerId
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -65,6 +66,8 @@ class Service:
     holding: Holding | None = None
     """Once this worker is one of the group."""
     _registrar: Registrar | None = None
+    _opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series."""
 
     def __post_init__(self) -> None:
         self.identity = identify(self.loaded)
@@ -142,7 +145,9 @@ class Service:
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
-            self.holding = Holding(book.effective(), count, admin, self.metrics, membership, group, self.rates)
+            self.holding = Holding(
+                book.effective(), count, admin, self.metrics, membership, group, self.rates, opened=self._opened
+            )
             self.trouble = ""
             if registrar is not None:
                 group.create_task(registrar.run(self.holding, stop), name="control")

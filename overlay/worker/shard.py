@@ -51,6 +51,8 @@ KNOWN = (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged)
 BACKOFF_S = (0.2, 3.0)
 LONG_BACKOFF_S = (1.0, 60.0)
 """After any other error, which an operator has to mend."""
+STEADY_S = 30.0
+"""A session that has served for so long counts as one that went well: the next pause is the shortest again."""
 STALL_S = 60.0
 """How long a consumer that cannot be served is left out before it is tried again."""
 
@@ -79,6 +81,8 @@ class Shard:
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
+    _served_since: float = float("inf")
+    """When the session began to serve, monotonic seconds; infinity while none does."""
     _session: Session | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +104,12 @@ class Shard:
         while not stop.is_set():
             try:
                 await self._serve(stop)
+            except asyncio.CancelledError as error:
+                if is_cancelled():
+                    raise
+                # a task of the session was cancelled, and not by us: ended in silence, the shard would be served by no worker
+                self._note(error)
+                await self._rest(stop, BACKOFF_S)
             except KNOWN as error:
                 self._note(error)
                 await self._rest(stop, BACKOFF_S)
@@ -110,8 +120,11 @@ class Shard:
                     log.exception("an error that was not foreseen", shard=self.number)
                 await self._rest(stop, LONG_BACKOFF_S)
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         self.trouble = str(error) or type(error).__name__
+        if time.monotonic() - self._served_since >= STEADY_S:
+            self._failures = 0  # also of a shard that has nothing to commit
+        self._served_since = float("inf")
         self._failures += 1
         cause = type(error).__name__
         self.metrics.shard_restarts.labels(cause).inc()
@@ -204,10 +217,11 @@ class Shard:
                     self.answering,
                 )
                 await self._load_snapshots(session)
-                self.trouble = ""
+                self.trouble, self._served_since = "", time.monotonic()
                 await self._run(session, stop)
             finally:
                 self._session = None
+                self.answering.leave()
 
     async def _confirm(self, state: ShardState) -> int | None:
         generation = await self.membership.confirm(self.number)
@@ -294,6 +308,12 @@ class Shard:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_cancelled() -> bool:
+    """Return whether the task that asks is being cancelled; a CancelledError may also come from what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.consumer.effects import Advise, Advisory, Deliver, Status
-from overlay.consumer.events import Paused, Pulled
+from overlay.consumer.events import Paused, Pulled, Ticked, Unreachable
 from overlay.consumer.pulls import PullRequest
 from tests.consumer.driver import SECOND, Driver, configure
 
@@ -197,3 +197,33 @@ def test_a_pinned_client_is_served_until_it_is_silent() -> None:
     assert got(driver, "b") == [3]
     kinds = [advice.kind for advice in driver.all(Advise)]
     assert kinds == [Advisory.PINNED, Advisory.UNPINNED, Advisory.PINNED]
+
+
+def test_only_named_addresses_are_dropped() -> None:
+    """`t/0/1` is no head of `t/0/17`, and an address without a correlation is none of its partition's others."""
+    driver = puller()
+    for reply in ("t/0/1", "t/0/17", "t/0/", "t/1/1", "tt/0/1"):
+        pull(driver, reply, expires=SECOND)
+    driver.do(Unreachable(addresses=frozenset(("t/0/1",))))
+    assert len(driver.machine.waiting) == 4
+    driver.do(Unreachable(addresses=frozenset(("t/0/",))))
+    assert len(driver.machine.waiting) == 3
+    driver.do(Unreachable(heads=frozenset(("t/0/",))))
+    assert len(driver.machine.waiting) == 2
+    driver.do(Unreachable(heads=frozenset(("t/",))))
+    driver.offer(1)
+    assert got(driver, "tt/0/1") == [1]
+
+
+def test_requests_that_are_held_back_are_given_nothing() -> None:
+    """Others take the messages; whether one is held back no more is told."""
+    driver = puller()
+    pull(driver, "full/0/1", 2)
+    pull(driver, "good/0/1", 1)
+    assert not driver.machine.waiting.hold(["full/"])
+    driver.offer(3)
+    assert (got(driver, "full/0/1"), got(driver, "good/0/1")) == ([], [1])
+    assert not driver.machine.waiting.hold(["full/", "good/"])
+    assert driver.machine.waiting.hold([])
+    driver.do(Ticked())
+    assert got(driver, "full/0/1") == [2, 3]

@@ -165,3 +165,23 @@ def test_a_pull_that_no_reply_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert {parse_token(dict(r.headers)[TOKEN] or b"").sequence for r in replies if TOKEN in dict(r.headers)} == {1, 3}
     assert letters(office) == [(2, UNDELIVERABLE, "0")]
+
+
+def test_pulls_to_a_full_topic_are_held_back_and_acks_are_not() -> None:
+    """The messages wait for room, and go out in the step after there is some."""
+    office = make_office(3, (), deliver_subject="")
+    office.seat.outlet = office.outlet = None  # type: ignore[assignment]
+    office.sit(())
+    office.offer()
+    office.desk.hold_back(frozenset(("full",)))
+    first = office.step(said=[Pulled(PullRequest(batch=2), "full/0/1"), Pulled(PullRequest(batch=1), "good/0/1")])
+    office.settle()
+    assert {answer.topic for work in (first, *office.works) for _, answer in work.answers} == {"good"}
+    office.ack(1)
+    assert office.seat.machine.window.floor.stream == 1
+    assert not any(answer.topic == "full" for work in office.works for _, answer in work.answers)
+    office.desk.hold_back(frozenset())
+    assert office.desk.next_at == 0
+    office.settle()
+    answers = [answer for work in office.works for _, answer in work.answers if answer.topic == "full"]
+    assert sum(answer.batch.count for answer in answers if isinstance(answer, Outgoing)) == 2

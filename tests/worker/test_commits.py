@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from overlay.deliver.entry import Entry
 from overlay.deliver.outbox import Outgoing
+from overlay.deliver.record import Record
+from overlay.deliver.state import Delta
 from overlay.deliver.transaction import Transactions
 from overlay.errors import SourceUnavailable
-from overlay.worker.commits import QUEUE_ROUNDS
+from overlay.worker.commits import QUEUE_ROUNDS, Round
+from overlay.worker.round.pipeline import Outcome
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -141,3 +145,9 @@ def test_a_machine_that_has_nothing_to_say_does_not_keep_the_log_of_states(
     with serve(scene) as served:
         await_state(served, "quiet", lambda found: found.get("acks", {}).get("num_pending", 0) > 0, "has messages")
     reader.close()
+
+
+def test_a_round_counts_its_answers() -> None:
+    """Else the limit of what waits to be committed would not hold for what pull requests are given."""
+    answers = [Entry("replies", Record(None, bytes(1_000))) for _ in range(3)]
+    assert Round(Outcome(), Delta(), answers=answers).size >= 3_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from overlay.metrics import Metrics
-from overlay.worker.series import Series
+from overlay.worker.report import _set_gauges
+from overlay.worker.series import TURN, Series
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve
 
@@ -57,7 +59,7 @@ def test_an_open_series_keeps_its_value() -> None:
 
 
 @pytest.mark.parametrize("label", ["stream", "consumer"])
-def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None:
+async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None:
     """Whatever has the label: a metric that is added later and forgotten in `Series` is found here."""
     metrics = Metrics()
     series = Series(metrics)
@@ -72,8 +74,53 @@ def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None:
                 values["reason"] = "missing"
             metric.labels(*(values[name] for name in names))
     if label == "consumer":
-        series.close_consumers([("S", "c")])
+        await series.close_consumers([("S", "c")])
         assert not [line for line in scrape(metrics) if 'consumer="c"' in line]
     else:
         series.close_streams(["S"])
         assert not [line for line in scrape(metrics) if 'stream="S"' in line and 'consumer="c"' not in line]
+
+
+async def test_only_consumers_that_were_opened_are_closed() -> None:
+    """Thousands that another worker serves cost nothing, and others have their turn meanwhile."""
+    metrics, closed = Metrics(), list[tuple[str, str]]()
+
+    class Watched(Series):
+        def _close_consumer(self, id: tuple[str, str]) -> None:
+            closed.append(id)
+
+    series = Watched(metrics)
+    series.open_consumers([("S", f"c{n}") for n in range(2 * TURN)])
+    closing = asyncio.create_task(series.close_consumers([("S", f"c{n}") for n in range(5_000)]))
+    await asyncio.sleep(0)
+    assert len(closed) == TURN
+    await closing
+    assert len(closed) == 2 * TURN
+    assert not series.opened
+
+
+def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
+    """Its counters stay."""
+    metrics = Metrics()
+    series = Series(metrics)
+    series.open_streams(["S"])
+    for gauge in (metrics.index_lag_records, metrics.ledger_runs, metrics.stream_stopped, metrics.redelivery_suspended):
+        gauge.labels("S").set(1)
+    series.close_indexes(["S"])
+    series.close_readings(["S"])
+    left = [line for line in scrape(metrics) if 'stream="S"' in line]
+    assert left
+    assert not [
+        line for line in left if line.startswith(("overlay_index_lag", "overlay_ledger", "overlay_stream_stopped"))
+    ]
+    assert not [line for line in left if line.startswith("overlay_redelivery_suspended")]
+
+
+def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
+    metrics = Metrics()
+    _set_gauges(
+        metrics,
+        [{"stream": "S", "name": "c", "state": "elsewhere", "lag_seconds": 0.0}],
+        [{"name": "S", "state": "elsewhere", "index": None}],
+    )
+    assert not [line for line in scrape(metrics) if 'stream="S"' in line]

@@ -51,7 +51,7 @@ _Written = tuple[ConsumerId, int, int, tuple[int, int]]
 
 LONGEST_WAIT_S = 1.0
 PROBE_S = 0.1
-"""How often it is looked whether acks that a deadline waits for have come."""
+"""How often it is looked whether acks that a deadline waits for have come, and whether a full reply topic has room."""
 
 
 @dataclass(slots=True)
@@ -117,11 +117,12 @@ class Clerk:
         self._orders.append((consumer, event))
         self._wake.set()
 
-    def _drop_pulls(self, head: str) -> None:
-        """Drop the pull requests whose reply address begins with `head`: what they are given is refused."""
+    def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
+        """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given
+        is refused. Only consumers with requests are told, since each that is told writes its state."""
         for consumer, facts in self.standings.facts.items():
-            if not facts.config.is_push:
-                self.order(consumer, Unreachable(head))
+            if facts.num_waiting:
+                self.order(consumer, Unreachable(heads, addresses))
 
     def end(self) -> None:
         """Nothing is offered any more: `run` returns after a last step."""
@@ -159,6 +160,7 @@ class Clerk:
     async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
         """One step of the desk, if there is anything to do; whether there was."""
         await self.answering.make_room()
+        self.desk.hold_back(self.answering.full)
         fetches = await self.listening.take()
         await self.listening.probe(self.desk.waiting_for_acks)
         offers, self._offers = self._offers, []
@@ -205,7 +207,7 @@ class Clerk:
         """Wait until something comes or something is due."""
         at = self.desk.next_at
         patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
-        if self.desk.waiting_for_acks:
+        if self.desk.waiting_for_acks or self.answering.full:
             patience = min(patience, PROBE_S)
         waiting = [asyncio.create_task(event.wait()) for event in (self._wake, feed.changed)]
         try:
@@ -278,8 +280,9 @@ class Clerk:
 
         def finish(done: Round) -> None:
             self._note_places(written, done.offsets)
-            self.answering.put(done.answers)
+            self.answering.put_announced(done.answers)
 
+        self.answering.announce(done.answers)
         done.on_commit = finish
         return done
 
