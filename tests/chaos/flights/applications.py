@@ -46,7 +46,8 @@ class Notes:
     """The numbers of the records that came under a sequence, of a consumer that is pulled from."""
     confirmed: dict[int, float] = field(default_factory=dict)
     """When `ack_sync` returned."""
-    troubles: list[str] = field(default_factory=list)
+    troubles: list[tuple[float, str, str]] = field(default_factory=list)
+    """Errors that the client library raised: when, of which type, with which message."""
 
 
 class Application(ABC):
@@ -78,7 +79,7 @@ class Application(ABC):
                         self._take(client)
                     except OverlayError as error:
                         # a service or a broker that is away; the next try goes on
-                        self._notes.troubles.append(f"{self._consumer.name}: {type(error).__name__}: {error}")
+                        self._notes.troubles.append((time.time(), type(error).__name__, str(error)))
                         self._stop.wait(0.5)
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self.error = error

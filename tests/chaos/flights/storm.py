@@ -222,11 +222,19 @@ class Storm:
             "done": dict(self._done),
             "delivered": {name: len(output.deliveries) for name, output in outputs.items()},
             "acked": {name: len(notes.acked) for name, notes in self._notes.items()},
-            "troubles": Counter(
-                trouble.split(":")[1].strip() for notes in self._notes.values() for trouble in notes.troubles
-            ),
+            "troubles": Counter(kind for notes in self._notes.values() for _, kind, _ in notes.troubles),
         }
+        self._write_troubles()
         return Found(judge.faults, figures)
+
+    def _write_troubles(self) -> None:
+        """Write down what the client library told the applications, beside the logs of the workers."""
+        lines = sorted(
+            (at, f"{at:.1f} {name}: {kind}: {text}")
+            for name, notes in self._notes.items()
+            for at, kind, text in notes.troubles
+        )
+        (self.folder / "troubles.log").write_text("\n".join(line for _, line in lines), encoding="utf-8")
 
     def _await_calm(self, judge: Judge, outputs: dict[str, Output]) -> dict[str, Any]:
         """Wait until every consumer has delivered what it wants and has nothing left to do; return what is left."""
