@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
@@ -194,17 +194,27 @@ class Control:
             body["expires"] = int(expires * _NANOSECONDS)
         found: list[Pulled] = []
         with self._lock:
-            for record in self._send(Op.NEXT, body, self.timeout + expires):
-                headers = dict(read_headers(record))
-                if CODE in headers and _is_end(headers):
-                    break
-                if TOKEN in headers:
-                    found.append(_read_message(record, headers))
-                elif CODE not in headers:
-                    _read_answer(record)
-                if len(found) == batch:
-                    break
+            try:
+                self._collect(self._send(Op.NEXT, body, self.timeout + expires), batch, found)
+            except NoAnswer:
+                # the service went away behind some messages: they are here, and wait for their acks
+                if not found:
+                    raise
         return found
+
+    @staticmethod
+    def _collect(answers: Iterable[Message], batch: int, found: list[Pulled]) -> None:
+        """Append the messages of a pull to `found`, up to its end."""
+        for record in answers:
+            headers = dict(read_headers(record))
+            if CODE in headers and _is_end(headers):
+                return
+            if TOKEN in headers:
+                found.append(_read_message(record, headers))
+            elif CODE not in headers:
+                _read_answer(record)
+            if len(found) == batch:
+                return
 
     def ack(self, token: str) -> None:
         """Ack one delivery by its token; returns once that is written down."""

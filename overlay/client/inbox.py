@@ -63,12 +63,19 @@ class Inbox:
         more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, correlation)]
         self._send(producer, topic, key, value, more)
         deadline = time.monotonic() + timeout
+        fault = ""
         while (left := deadline - time.monotonic()) > 0:
             record = consumer.poll(min(left, POLL_S))
-            if record is not None and record.error() is None and _find(record, CORRELATION) == correlation:
+            if record is None:
+                continue
+            if (error := record.error()) is not None:
+                fault = f" Reading the answers failed: {error.str()}."
+            elif _find(record, CORRELATION) == correlation:
                 yield record
+        # the next question opens another consumer: this one may be the reason
+        self.close()
         raise NoAnswer(
-            f"no answer within {timeout:g} s. Does a service with topics.prefix {self._prefix!r} run on"
+            f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
             f" {self._kafka['bootstrap.servers']}?"
         )
 
