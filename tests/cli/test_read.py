@@ -201,7 +201,12 @@ def test_errors(config: Config, words: tuple[str, ...], code: int, message: str)
 @contextlib.contextmanager
 def started(*words: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "overlay", "read", *words]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **streams)
+    # a shell has its background jobs ignore Ctrl-C, and their children would ignore it as well
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **streams)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         yield process
     finally:
