@@ -21,12 +21,24 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1_200.0, help="records a second (default: 1200)")
     parser.add_argument("--busy", type=int, default=3, help="loops that keep cores taken (default: 3)")
     parser.add_argument("--arrivals", type=int, default=4, help="consumers that come meanwhile (default: 4)")
+    parser.add_argument(
+        "--no-clock", action="store_true", help="judge nothing by the clock: for a machine that is busy"
+    )
     parser.add_argument("--folder", type=Path, help="where config and logs go (default: a temporary folder)")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="overlay-storm-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"storm: seed {options.seed}, {options.delivery}, {options.seconds:.0f} s, logs in {folder}", flush=True)  # noqa: T201
-    storm = Storm(folder, options.seed, options.seconds, options.delivery, options.rate, options.busy, options.arrivals)
+    storm = Storm(
+        folder,
+        options.seed,
+        options.seconds,
+        options.delivery,
+        options.rate,
+        options.busy,
+        options.arrivals,
+        not options.no_clock,
+    )
     found = storm.run()
     print(json.dumps(found.figures), flush=True)  # noqa: T201
     for fault in found.faults:

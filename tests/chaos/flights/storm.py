@@ -56,6 +56,8 @@ class Storm:
     rate: float
     busy: int
     arrivals: int
+    trusts_clock: bool = True
+    """As the judge's."""
     _consumers: list[Consumer] = field(default_factory=list)
     _applications: list[Application] = field(default_factory=list)
     _notes: dict[str, Notes] = field(default_factory=dict)
@@ -196,7 +198,7 @@ class Storm:
 
     def _judge(self) -> Found:
         source = read_source(self._broker.bootstrap, TOPIC)
-        judge = Judge(source, self.delivery, self._restart)
+        judge = Judge(source, self.delivery, self._restart, self.trusts_clock)
         pushed = [each for each in self._consumers if not each.is_pulled]
         outputs = {each.name: Output(self._broker.bootstrap, each.output) for each in pushed}
         began = time.monotonic()
