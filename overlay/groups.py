@@ -98,7 +98,7 @@ class Groups:
     ) -> None:
         """Find the members of groups that are no classic ones; most of them are not there at all.
 
-        Only what is said here makes a `dead` group one without members, so none of them has an answer before.
+        Only this answer makes a `dead` group one without members, so none of them has an answer before.
         """
         request = ConsumerGroupDescribeRequest(dead, operations=operations)
         try:

@@ -127,7 +127,7 @@ class _Listener:
                 for record in [first, *consumer.consume(BATCH, 0)] if first is not None else ():
                     if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
                         _resolve(future)
-        # nobody registers any more: `Answers` has its lock while it waits for this thread
+        # no caller registers any more: `Answers` has its lock while it waits for this thread
         while self.waiting:
             _, future = self.waiting.popitem()
             _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))

@@ -143,7 +143,7 @@ def _is_taken(machine: Machine, event: events.Nakked | events.Termed, verb: Verb
 
 
 def _is_given(machine: Machine, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
-    """Return whether what is said counts because of the incarnation that the token names; refuse it otherwise."""
+    """Return whether the ack counts, by the incarnation that its token names; refuse it otherwise."""
     if event.incarnation is None:
         return True
     if find_meant(machine, verb, event.incarnation, sequences[-1:], np.array([event.consumer_seq])).counts[0]:

@@ -1,8 +1,8 @@
 """Reading the control topic into a book: all of it, and then what comes.
 
-Whoever may write to the topic chooses its bytes, and every worker reads them at every start. So they are read by the project's
-own decoder and not by a client's consumer, which raises on some of them. A batch or a record that cannot be read is passed
-over, counted and logged with its place; the records behind it are taken in.
+Any client with Write on the topic chooses its bytes, and every worker reads them at every start. So they are read by the
+project's own decoder and not by a client's consumer, which raises on some of them. A batch or a record that cannot be read
+is passed over, counted and logged with its place; the records behind it are taken in.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class Produce:
             queue.refused = error()
             reason = self._give_up(queue, queue.refused)
             if isinstance(reason, DeliveryFailed):
-                # it fails once the requests under way are back: whoever has to avoid topics learns of all of them at once
+                # it fails once the requests under way are back: the caller that avoids topics learns of all of them at once
                 self._refusals.append(reason)
             elif reason is not None:
                 self._fail(reason)
