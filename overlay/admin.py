@@ -158,7 +158,7 @@ class Admin:
         async with self._in_time(f"topics {_list(wanted)}"):
             answers = await self._order(CreateTopicsRequest(made, int(DEADLINE_S * 1000), False))
         for name, code, message, *_ in answers.topic_errors:
-            if code in _PASSING:
+            if code in _PASSING or _is_starting(code, message):
                 raise _judge(f"topic {name}", "Create", code, message)
             if code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
                 refused[name] = f"topic {name} cannot be created: {message or describe_code(code)}"
@@ -391,6 +391,13 @@ def _refuse(name: str, judged: OverlayError, denied: dict[str, str] | None) -> N
     if denied is None or not isinstance(judged, CredentialsRefused):
         raise judged
     denied[name] = str(judged)
+
+
+def _is_starting(code: int, message: str | None) -> bool:
+    """Return whether a creation was refused since no broker takes part in the cluster yet. A broker is fenced from its start
+    until its first heartbeats have reached the controller. Only the message tells this from a replication factor that there
+    are too few brokers for."""
+    return code == Code.INVALID_REPLICATION_FACTOR and "All brokers are currently fenced" in (message or "")
 
 
 def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import DeleteTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.admin import Admin, NewTopic, OffsetSpec, new_topic
@@ -272,3 +272,15 @@ async def test_a_deletion_is_ordered_again_where_another_broker_is_the_controlle
         stub.on(DeleteTopicsRequest, lambda _: (0, [("t", codes.pop(0))]))
         await admin.delete_topic("t")
         assert codes == []
+
+
+async def test_brokers_that_do_not_take_part_yet_are_waited_for() -> None:
+    """A service that starts at the same moment as its brokers has to wait for them. It ends where they are too few."""
+    async with run_stub() as stub, Admin({"bootstrap.servers": stub.address}) as admin:
+        reason = "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+        stub.on(CreateTopicsRequest, lambda _: (0, [("t", Code.INVALID_REPLICATION_FACTOR, reason)]))
+        with pytest.raises(SourceUnavailable, match=r"topic t: .*All brokers are currently fenced"):
+            await admin.create_topics([new_topic("t", 1, 1, {})])
+        few = "Unable to replicate the partition 3 time(s): The target replication factor of 3 cannot be reached"
+        stub.on(CreateTopicsRequest, lambda _: (0, [("t", Code.INVALID_REPLICATION_FACTOR, few)]))
+        assert await admin.create_topics([new_topic("t", 1, 3, {})]) == {"t": f"topic t cannot be created: {few}"}

@@ -16,6 +16,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from overlay.protocol import (
     NO_TAGS,
+    Code,
     ConsumerGroupDescribeRequest,
     DescribeGroupsRequest,
     ListOffsetsRequest,
@@ -115,13 +116,17 @@ class Stub:
         if self.is_silent:
             return None
         self.asked[key] = self.asked.get(key, 0) + 1
-        fields = self._tell_versions() if key == 18 else self._handlers[key](kind.decode(read))
+        fields = self._tell_versions(frame) if key == 18 else self._handlers[key](kind.decode(read))
         if fields is None:
             return None
         head = ResponseHeader_v1(correlation, NO_TAGS) if kind.FLEXIBLE_VERSION else ResponseHeader_v0(correlation)
         return bytes(head.encode() + kind.RESPONSE_TYPE(*fields).encode())
 
-    def _tell_versions(self) -> tuple[Any, ...]:
+    def _tell_versions(self, frame: bytes) -> tuple[Any, ...]:
+        if (
+            int.from_bytes(frame[2:4]) != ApiVersionRequest._CLASSES[0].API_VERSION
+        ):  # librdkafka asks again with the oldest
+            return Code.UNSUPPORTED_VERSION, []
         return 0, [(key, kind.API_VERSION, kind.API_VERSION) for key, kind in _CLASSES.items() if key != 18]
 
 
