@@ -1,10 +1,11 @@
-"""What only confluent-kafka's clients need: a client for questions, and whether Kafka can be reached at all.
+"""What only confluent-kafka's clients need: a client for questions, whether Kafka can be reached, and whether a client is lost.
 
 The client library and the command line use it. The service does not (docs/architecture.md).
 """
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -17,6 +18,8 @@ from overlay.connection import DEADLINE_S, Properties, for_confluent, name_files
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
 ANSWER_S = 15.0
+LOOK_MS = 5_000
+"""Between two looks at which brokers a client knows."""
 _REFUSALS = (
     RdKafkaError._AUTHENTICATION,
     RdKafkaError._SSL,
@@ -72,3 +75,34 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
             if time.monotonic() >= until:
                 cause = seen[-1].str() if seen else error.args[0].str()
                 raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
+
+
+class Contact:
+    """Tells when a Kafka client knows no broker any more. It stays so, and only a client that is made anew helps.
+
+    From 2.10 on librdkafka forgets brokers that metadata does not name. While the last broker of a cluster shuts down, its
+    metadata names none. The client then asks the addresses of its settings, forgets what it found there for the same reason,
+    and may end with nobody to ask: it connects no more and reports no error (seen with 2.11 to 2.16 after one restart of a
+    broker in a hundred, and whenever the metadata of tests/test_contact.py comes). What it says of itself shows this.
+
+    One for each client. Whoever makes the client adds `settings` to its settings, and polls it at least every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self._missed = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"statistics.interval.ms": LOOK_MS, "stats_cb": self.hear}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client has known no broker for LOOK_MS or more."""
+        return self._missed > 1
+
+    def hear(self, statistics: str) -> None:
+        """Take in what the client says of itself: JSON, as librdkafka's STATISTICS.md has it."""
+        brokers = json.loads(statistics)["brokers"].values()
+        # others are its coordinator's, and one for partitions without a leader
+        knows_one = any(broker["source"] in ("configured", "learned") for broker in brokers)
+        self._missed = 0 if knows_one else self._missed + 1

@@ -18,15 +18,21 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 
 from confluent_kafka import Consumer
+from confluent_kafka import Message as KafkaRecord
 
+from overlay.confluent import Contact
 from overlay.connection import Properties
 from overlay.deliver.record import Headers
 from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.logs import get_logger
 
 from .replies import open_replies
 
+log = get_logger(__name__)
+
 POLL_S = 0.1
+RETRY_S = 1.0
 BATCH = 1_000
 
 
@@ -87,10 +93,8 @@ class Answers:
         """Get ready for an answer, before what it answers is sent. Raises SourceUnavailable."""
         with self._lock:
             if self._finalizer is None:
-                arguments = (open_replies(self._kafka, self.topic, f"overlay-answers-{self._name}"),)
-                thread = threading.Thread(
-                    target=self._listener.run, args=arguments, name="overlay-answers", daemon=True
-                )
+                ear = _Ear(self._kafka, self.topic, f"overlay-answers-{self._name}")
+                thread = threading.Thread(target=self._listener.run, args=(ear,), name="overlay-answers", daemon=True)
                 thread.start()
                 self._finalizer = weakref.finalize(self, _end, self._listener, thread)
             # within the lock: a listener that is being closed resolves those that it knows, and no later ones
@@ -113,6 +117,41 @@ class Answers:
             self._listener, self._finalizer = _Listener(), None
 
 
+class _Ear:
+    """Reads the reply topic from its present end. Opening raises SourceUnavailable and CredentialsRefused."""
+
+    def __init__(self, kafka: Properties, topic: str, group: str) -> None:
+        self._kafka, self._topic, self._group = kafka, topic, group
+        self._consumer, self._contact = self._open()
+
+    def _open(self) -> tuple[Consumer, Contact]:
+        contact = Contact()
+        return open_replies(self._kafka, self._topic, self._group, **contact.settings), contact
+
+    def listen(self, stop: threading.Event) -> list[KafkaRecord]:
+        """Return what comes within POLL_S, if anything does."""
+        if self._contact.is_lost:
+            self._open_anew(stop)
+        first = self._consumer.poll(POLL_S)
+        return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
+
+    def _open_anew(self, stop: threading.Event) -> None:
+        """Open another client, unless told to stop. Answers that came since are passed over: acking again does no harm."""
+        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        self._consumer.close()
+        while not stop.is_set():
+            try:
+                self._consumer, self._contact = self._open()
+            except OverlayError as error:
+                log.info("waiting for Kafka", topic=self._topic, reason=str(error))
+                stop.wait(RETRY_S)
+            else:
+                return
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 class _Listener:
     """What the listening thread knows: those who wait, and not whose they are."""
 
@@ -120,11 +159,10 @@ class _Listener:
         self.waiting: dict[bytes, Future[None]] = {}
         self.stop = threading.Event()
 
-    def run(self, consumer: Consumer) -> None:
-        with contextlib.closing(consumer):
+    def run(self, ear: _Ear) -> None:
+        with contextlib.closing(ear):
             while not self.stop.is_set():
-                first = consumer.poll(POLL_S)
-                for record in [first, *consumer.consume(BATCH, 0)] if first is not None else ():
+                for record in ear.listen(self.stop):
                     if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
                         _resolve(future)
         # no caller registers any more: `Answers` has its lock while it waits for this thread

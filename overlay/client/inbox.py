@@ -72,7 +72,7 @@ class Inbox:
                 fault = f" Reading the answers failed: {error.str()}."
             elif _find(record, CORRELATION) == correlation:
                 yield record
-        # the next question opens another consumer: this one may be the reason
+        # the next question opens other clients: these may be the reason (overlay/confluent.py, Contact)
         self.close()
         raise NoAnswer(
             f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
@@ -97,6 +97,8 @@ class Inbox:
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
         left = producer.flush(SEND_S)
+        if failures or left:
+            self.close()  # as after no answer
         if failures:
             raise judge(topic, "Write", failures[0])
         if left:

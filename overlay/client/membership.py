@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import Message as KafkaRecord
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from overlay.confluent import Contact
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
@@ -84,29 +85,35 @@ class Member:
         """Partitions that are this member's."""
         self.is_paused = False
         self._heard = self._tried = self._looked_at = 0.0
+        self._was_silent = False
 
     def run(self, stop: threading.Event, on_silence: Callable[[bool], None]) -> None:
         """Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
 
         `on_silence` hears when heartbeats are missed (True), and when they are back.
         """
-        consumer = Consumer(self._choose_settings())
-        try:
-            consumer.subscribe(
-                [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
-            )
-            silent = False
-            while not stop.is_set() and not self._shelf.is_ended:
-                self._commit_sometimes(consumer)
-                if self._wait_for_room(consumer):
-                    self._receive(consumer)
-                    if silent != (is_silent := self._is_silent()):
-                        on_silence(silent := is_silent)
-        except KafkaException as error:
-            raise _judge(self._target, error.args[0]) from error
-        finally:
-            # closing gives up the partitions, with a commit of what was handed out
-            consumer.close()
+        while not stop.is_set() and not self._shelf.is_ended:
+            contact = Contact()
+            consumer = Consumer(self._choose_settings() | contact.settings)
+            try:
+                consumer.subscribe(
+                    [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
+                )
+                while not stop.is_set() and not self._shelf.is_ended and not contact.is_lost:
+                    self._commit_sometimes(consumer)
+                    if self._wait_for_room(consumer):
+                        self._receive(consumer)
+                        if self._was_silent != (is_silent := self._is_silent()):
+                            self._was_silent = is_silent
+                            on_silence(is_silent)
+            except KafkaException as error:
+                raise _judge(self._target, error.args[0]) from error
+            finally:
+                # closing gives up the partitions, with a commit of what was handed out
+                consumer.close()
+            if contact.is_lost:
+                log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
+                self.is_paused = False
 
     def _choose_settings(self) -> dict[str, Any]:
         return {

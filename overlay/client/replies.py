@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
@@ -18,10 +19,13 @@ _NO_LEADER = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVA
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def open_replies(kafka: Properties, topic: str, group: str) -> Consumer:
-    """Reads all partitions of the topic. `group` is never committed to. Raises SourceUnavailable, CredentialsRefused."""
+def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Consumer:
+    """Reads all partitions of the topic. `group` is never committed to; `more`: beside the settings.
+
+    Raises SourceUnavailable, CredentialsRefused.
+    """
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
-    consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS})
+    consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
     with contextlib.ExitStack() as closing:
         closing.callback(consumer.close)
         try:

@@ -14,26 +14,34 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException, Producer
 
 from overlay.config.consumer import AckPolicy
+from overlay.confluent import Contact
 from overlay.connection import Properties, for_confluent
 from overlay.consumer.acks import Verb, write_ranges
 from overlay.deliver.record import Record
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.logs import get_logger
 
 from .acking import Head, write_acks, write_latest_ack, write_word
 from .answers import Answers, Waiting
 from .kind import Flow
 from .message import NoAckWanted
 
+log = get_logger(__name__)
+
 LINGER_S = 0.005
 MANY = 10_000
 """Acks that do not wait for more to come."""
 POLL_S = 0.05
 CLOSE_S = 30.0
+IDLE_S = 1.0
+"""Between two looks at what the client says of itself, while nothing is sent."""
+_PURGED = (RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT)
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -64,19 +72,24 @@ class Sender:
         self._called, self._many = threading.Event(), threading.Event()
         self._is_called = self._is_closed = False
         self.ack: Callable[[bytes], None] = self._ack if policy.takes_acks else self._pass
+        self._kafka = kafka
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> None:
+        self._contact = Contact()
         self._producer = Producer(
             {
-                **for_confluent(kafka),
+                **for_confluent(self._kafka),
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 # the topic was there before the first delivery
                 "topic.metadata.propagation.max.ms": 3_000,
                 "log_level": 0,
-                "on_delivery": self._hear,
+                **self._contact.settings,
             }
         )
-        self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
-        self._thread.start()
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
         """Say something else of a delivery than +ACK. Raises NoAckWanted, Closed."""
@@ -131,9 +144,11 @@ class Sender:
 
     def _run(self) -> None:
         while not self._is_closed:
-            # reports of what was sent are only heard while somebody polls
-            while not self._called.wait(None if not len(self._producer) else 0):
-                self._producer.poll(POLL_S)
+            # reports of what was sent, and what the client says of itself, are only heard while somebody polls
+            while not self._called.wait(0 if len(self._producer) else IDLE_S):
+                self._producer.poll(POLL_S if len(self._producer) else 0)
+                if self._contact.is_lost:
+                    self._open_anew()
             self._many.wait(LINGER_S)
             self._called.clear()
             self._many.clear()
@@ -143,6 +158,14 @@ class Sender:
             self._producer.flush(CLOSE_S)
         if left := len(self._producer):
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
+
+    def _open_anew(self) -> None:
+        """Have another client send what this one has not. If it has after all, an ack arrives twice, which does no harm."""
+        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        lost = self._producer
+        self._open()
+        lost.purge()
+        lost.flush(POLL_S)  # hears of each record that was purged
 
     def _take(self) -> list[bytes | Record]:
         # before what waits is taken: whoever comes later calls again
@@ -158,18 +181,25 @@ class Sender:
         self._producer.poll(0)
 
     def _produce_one(self, record: Record) -> None:
+        hear = partial(self._hear, record)
         while True:
             try:
-                self._producer.produce(self._topic, record.value, record.key, headers=list(record.headers))
+                self._producer.produce(
+                    self._topic, record.value, record.key, headers=list(record.headers), on_delivery=hear
+                )
                 return
             except BufferError:
                 self._producer.poll(POLL_S)
             except KafkaException as error:
-                self._hear(error.args[0], None)
+                hear(error.args[0], None)
                 return
 
-    def _hear(self, error: RdKafkaError | None, _: object) -> None:
+    def _hear(self, record: Record, error: RdKafkaError | None, _: object) -> None:
+        """What became of a record. The report itself has no headers."""
         if error is None:
+            return
+        if error.code() in _PURGED:
+            self._produce_one(record)
             return
         if error.code() in _REFUSALS:
             failure: OverlayError = CredentialsRefused(f"{self._topic}: Kafka does not allow Write, so no ack arrives")

@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from overlay.client.answers import Answers, Waiting
+from overlay.confluent import Contact
+from overlay.deliver.replies import CORRELATION
 from overlay.errors import SourceUnavailable
 from tests.client.deliveries import DEADLINE_S
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.waiting import wait_until
 
 
 class Gated(Answers):
@@ -39,3 +42,33 @@ def test_an_ack_during_close_hears_of_it(bootstrap: str, new_topic: NewTopicFixt
         with expecting.result(DEADLINE_S) as waiting, pytest.raises(SourceUnavailable, match="closed"):
             waiting.wait(DEADLINE_S)
         closing.result(DEADLINE_S)
+
+
+def test_answers_come_after_a_client_was_lost(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class Noted(Contact):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+    monkeypatch.setattr("overlay.client.answers.Contact", Noted)
+    topic = new_topic()
+    answers = Answers({"bootstrap.servers": bootstrap}, topic)
+    with answers.expect() as waiting:
+        monkeypatch.setattr(opened[0], "_missed", 2)
+        wait_until(lambda: len(opened) > 1, DEADLINE_S, "another client is made")
+        key = dict(waiting.headers)[CORRELATION]
+        producer = SureProducer(bootstrap)
+
+        def is_answered() -> bool:
+            # the new client reads from the end that the topic has when it is ready
+            producer.produce(topic, b"", key)
+            producer.flush()
+            return waiting._future.done()
+
+        wait_until(is_answered, DEADLINE_S, "the answer is heard")
+        waiting.wait(DEADLINE_S)
+    answers.close()

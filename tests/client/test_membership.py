@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -154,3 +155,31 @@ def test_who_is_alone_hears_of_silence_without_partitions_as_well(
 
 def wait(client: Script) -> None:
     time.sleep(0.05)  # longer than two heartbeats: this is the silence that is to be heard
+
+
+def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions are given up and come again, from where messages had been handed out."""
+    shelf, scripts, stop = Shelf(10), list[Script](), threading.Event()
+
+    def lose_all(client: Script) -> None:
+        take(client)
+        for _ in range(2):
+            settings[-1]["stats_cb"](json.dumps({"brokers": {"GroupCoordinator": {"source": "logical"}}}))
+
+    def take(_: Script) -> None:
+        batch = shelf.take()
+        assert batch is not None
+        assert batch.pop() is not None
+
+    plan: list[list[Step]] = [[assign(0), bring(0, 5), lose_all], [assign(0), bring(0, 6), take]]
+    settings: list[dict[str, Any]] = []
+
+    def make(given: dict[str, Any]) -> Script:
+        settings.append(given)
+        scripts.append(Script(plan[len(scripts)], stop))
+        return scripts[-1]
+
+    monkeypatch.setattr(membership, "Consumer", make)
+    target = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT, 0.0)
+    Member({"bootstrap.servers": "nowhere:1"}, target, shelf).run(stop, lambda _: None)
+    assert [script.committed for script in scripts] == [{0: 6}, {0: 7}]
