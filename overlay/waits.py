@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from overlay.clock import monotonic
+
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
@@ -59,9 +61,9 @@ async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:
     """Look again and again, in this thread, for so long at most: whether it came true."""
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     while not condition():
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             return False
         time.sleep(pause_s)
     return True
