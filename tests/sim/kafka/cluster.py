@@ -1,0 +1,277 @@
+"""The simulated cluster: brokers that answer requests, and what may go wrong with them.
+
+A connection is a `Session`; `ask` takes a versioned request as aiokafka builds it (`ProduceRequest_v7`, attributes by the
+names of its schema) and returns an `Answer`, which the broker may hold. Times are seconds of the simulation. What brokers do
+later (long polls that end, sessions and transactions that time out, retention) is done by `advance`; `next_due` says when.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import administration, group_offsets, offsets
+from .administration import View
+from .batches import Batch
+from .codes import Code
+from .fetch import Fetching
+from .groups import Groups
+from .produce import Producing
+from .session import Answer, Session
+from .settings import Settings
+from .timers import Timers
+from .topics import NO_LEADER, Partition, Topic
+from .transactions import Transactions
+from .versions import VERSIONS
+
+COORDINATORS = 50
+"""Partitions of the coordinators' topics."""
+GROUP, TRANSACTION = 0, 1
+
+
+class Cluster:
+    """A cluster of `brokers` brokers, numbered from `settings.first_broker`."""
+
+    def __init__(self, brokers: int, *, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        first = self.settings.first_broker
+        self.brokers = list(range(first, first + brokers))
+        self.up = set(self.brokers)
+        self.versions: dict[int, tuple[int, int]] = dict(VERSIONS)
+        """What ApiVersions says: (oldest, newest) by api key."""
+        self.now = 0.0
+        self.timers = Timers()
+        self.topics: dict[str, Topic] = {}
+        self.transactions = Transactions(self)
+        self.groups = Groups(self)
+        self.sessions: dict[Session, None] = {}
+        self._created = 0
+        self._views: dict[int, View] = {}
+        self._coordinators = [self.brokers[i % brokers] for i in range(COORDINATORS)]
+        self.marker_s: Callable[[], float] = lambda: self.settings.marker_s
+        """Returns how long the markers of the next transaction take. A history may put its own in place of it."""
+        self._handlers: dict[int, Callable[[Answer], None]] = {
+            0: lambda answer: Producing(self, answer).begin(),
+            1: lambda answer: Fetching(self, answer).begin(),
+            2: lambda answer: offsets.list_offsets(self, answer),
+            3: lambda answer: administration.describe(self, answer),
+            8: lambda answer: group_offsets.commit(self, answer),
+            9: lambda answer: group_offsets.fetch(self, answer),
+            10: self._find_coordinator,
+            11: self.groups.join,
+            12: self.groups.heartbeat,
+            13: self.groups.leave,
+            14: self.groups.sync,
+            15: lambda answer: group_offsets.describe(self, answer),
+            16: lambda answer: group_offsets.list_groups(self, answer),
+            18: self._tell_versions,
+            19: lambda answer: administration.create(self, answer),
+            20: lambda answer: administration.delete(self, answer),
+            21: lambda answer: offsets.delete_records(self, answer),
+            22: self.transactions.init_producer,
+            24: self.transactions.add_partitions,
+            25: self.transactions.add_offsets,
+            26: self.transactions.end,
+            28: lambda answer: group_offsets.commit_in_transaction(self, answer),
+            32: lambda answer: administration.describe_configs(self, answer),
+            33: lambda answer: administration.alter_configs(self, answer),
+            37: lambda answer: administration.create_partitions(self, answer),
+            42: lambda answer: group_offsets.delete_groups(self, answer),
+            69: lambda answer: group_offsets.describe_consumer_groups(self, answer),
+        }
+
+    # connections
+
+    def address(self, broker: int) -> tuple[str, int]:
+        """Return the host and the port of a broker."""
+        return self.settings.host.format(broker), self.settings.port
+
+    def open(self, broker: int, client_id: str) -> Session:
+        """Connect to a broker. Raises ConnectionRefusedError if it is stopped."""
+        if broker not in self.up:
+            raise ConnectionRefusedError(f"broker {broker} is stopped")
+        session = Session(broker, client_id)
+        self.sessions[session] = None
+        return session
+
+    def close(self, session: Session) -> None:
+        """The client closed a connection, or it broke. Answers that are held reach nobody."""
+        session.closed = True
+        session.held.clear()
+        self.sessions.pop(session, None)
+
+    def hang_up(self, session: Session) -> None:
+        """The broker closes a connection."""
+        if not session.closed:
+            self.close(session)
+            for call in session.on_close:
+                call()
+
+    def ask(self, session: Session, request: Any, now: float) -> Answer:
+        """Let a broker act on a request. Raises ConnectionResetError on a closed session."""
+        self.advance(now)
+        if session.closed:
+            raise ConnectionResetError(f"broker {session.broker} closed the connection")
+        answer = Answer(session, request)
+        self._handlers[request.API_KEY](answer)
+        self.advance(now)
+        return answer
+
+    # time
+
+    @property
+    def wall_ms(self) -> float:
+        """The brokers' wall clock, ms since 1970."""
+        return self.settings.wall_ms0 + self.now * 1000
+
+    def advance(self, now: float) -> None:
+        """Do what is due until a time."""
+        while (timer := self.timers.pop(now)) is not None:
+            self.now = max(self.now, timer.due)
+            if timer.act is not None:
+                timer.act()
+        self.now = max(self.now, now)
+
+    def next_due(self) -> float:
+        """Return when there is something to do next, inf if never."""
+        return self.timers.next_due()
+
+    # partitions
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        """Return a partition, None if there is none."""
+        found = self.topics.get(topic)
+        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+
+    def find_led(self, broker: int, topic: str, index: int, epoch: int = -1) -> Partition | Code:
+        """Return a partition that a broker leads, or the code with which it refuses a request for it.
+
+        `epoch` is the leader epoch that the client knows, -1 if none.
+        """
+        partition = self.find(topic, index)
+        if partition is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if epoch >= 0 and epoch != partition.epoch:
+            return Code.FENCED_LEADER_EPOCH if epoch < partition.epoch else Code.UNKNOWN_LEADER_EPOCH
+        return partition if partition.leader == broker else Code.NOT_LEADER_OR_FOLLOWER
+
+    def append(self, partition: Partition, batch: Batch) -> None:
+        """Append a batch to a log. Followers get it `Settings.replication_s` later."""
+        log = partition.log
+        log.append(batch, partition.epoch, partition.topic.config, self.wall_ms)
+        delay_s = self.settings.replication_s
+        if not delay_s or len(partition.isr) < 2:
+            self._defer_watermark(partition)
+        else:
+            epoch, end = partition.epoch, log.end
+
+            def replicate() -> None:
+                if partition.epoch == epoch:
+                    partition.raise_watermark(end)
+
+            self.timers.at(self.now + delay_s, replicate)
+
+    def _defer_watermark(self, partition: Partition) -> None:
+        # the caller tells the producers' state of the batch before consumers look: the last stable offset depends on it
+        log = partition.log
+        log.high_watermark = log.end
+        if partition.waiters:
+            self.timers.at(self.now, partition.wake)
+
+    def append_marker(self, partition: Partition, marker: Batch, kind: int) -> None:
+        """Append the marker that ends a transaction in a partition."""
+        self.append(partition, marker)
+        partition.log.producers.end(marker, kind, self.wall_ms)
+
+    # topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replication: int | None = None,
+        assignment: Sequence[Sequence[int]] = (),
+    ) -> Topic:
+        """Create a topic. `assignment`: the replicas of each partition, its first leader in front."""
+        self._created += 1
+        id = base64.b64encode(self._created.to_bytes(16, "big")).decode()[:22]
+        topic = self.topics[name] = Topic(name, id, config or {})
+        self._add_partitions(topic, partitions, replication, assignment)
+        return topic
+
+    def add_partitions(self, name: str, count: int, assignment: Sequence[Sequence[int]] = ()) -> None:
+        """Let a topic have `count` partitions."""
+        topic = self.topics[name]
+        self._add_partitions(topic, count, len(topic.partitions[0].replicas), assignment)
+
+    def _add_partitions(
+        self, topic: Topic, count: int, replication: int | None, assignment: Sequence[Sequence[int]]
+    ) -> None:
+        factor = min(replication or self.settings.replication_factor, len(self.brokers))
+        given = [list(nodes) for nodes in assignment]
+        for index in range(len(topic.partitions), count):
+            shift = self._created + index
+            nodes = given.pop(0) if given else [self.brokers[(shift + i) % len(self.brokers)] for i in range(factor)]
+            partition = Partition(topic, index, nodes, self.wall_ms)
+            topic.partitions.append(partition)
+            partition.isr = [node for node in nodes if node in self.up] or nodes[:1]
+            partition.leader = partition.isr[0] if partition.isr[0] in self.up else NO_LEADER
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, its committed offsets, and its part in transactions."""
+        topic = self.topics.pop(name)
+        self.transactions.forget_topic(topic)
+        for group in self.groups.known.values():
+            for key in [key for key in group.offsets.committed if key[0] == name]:
+                del group.offsets.committed[key]
+        for partition in topic.partitions:
+            partition.lead(NO_LEADER)
+
+    # coordinators
+
+    def coordinator(self, key: str, kind: int) -> int:
+        """Return the broker that coordinates a group (kind 0) or a transactional id (kind 1), NO_LEADER if none does."""
+        shift = 0 if kind == GROUP else 1
+        return self._coordinators[(_hash(key) % COORDINATORS + shift) % COORDINATORS]
+
+    def refuse_coordinator(self, broker: int, key: str, kind: int) -> Code:
+        """Return NOT_COORDINATOR if a broker is not the one."""
+        return Code.NONE if self.coordinator(key, kind) == broker else Code.NOT_COORDINATOR
+
+    def _find_coordinator(self, answer: Answer) -> None:
+        request = answer.request
+        is_old = request.API_VERSION < 1
+        key = request.consumer_group if is_old else request.coordinator_key
+        broker = self.coordinator(key, GROUP if is_old else request.coordinator_type)
+        if broker == NO_LEADER:
+            code, place = Code.COORDINATOR_NOT_AVAILABLE, (NO_LEADER, "", -1)
+        else:
+            code, place = Code.NONE, (broker, *self.address(broker))
+        if is_old:
+            answer.give(int(code), *place)
+        else:
+            answer.give(0, int(code), None if code else "", *place)
+
+    def _tell_versions(self, answer: Answer) -> None:
+        versions = [(key, *bounds) for key, bounds in self.versions.items()]
+        if answer.request.API_VERSION < 1:
+            answer.give(0, versions)
+        else:
+            answer.give(0, versions, 0)
+
+    # what brokers know
+
+    def view(self, broker: int) -> View:
+        """Return what a broker knows of the cluster."""
+        return self._views.get(broker) or View(self)
+
+
+def _hash(text: str) -> int:
+    """Return Java's hash of a text, without its sign: by it Kafka spreads groups and transactional ids."""
+    found = 0
+    for unit in text.encode("utf-16-be")[1::2] if text.isascii() else text.encode("utf-16-be"):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    return found & 0x7FFFFFFF
