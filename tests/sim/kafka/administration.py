@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .codes import Code
@@ -97,8 +97,16 @@ class View:
         self.brokers = [broker for broker in cluster.brokers if broker in cluster.up]
         self.controller = self.brokers[0] if self.brokers else NO_LEADER
         self.topics = dict(cluster.topics) if is_kept else cluster.topics
+        self.deposed: list[Callable[[bool], None]] = []
+        """What to call when the broker hears that it leads no more."""
         self._kept: dict[Partition, tuple[int, int, list[int]]] | None = None
+        self._ends: dict[Partition, tuple[int, int]] = {}
         if is_kept:
+            self._ends = {
+                partition: (partition.cuts, partition.log.high_watermark)
+                for topic in self.topics.values()
+                for partition in topic.partitions
+            }
             self._kept = {
                 partition: (partition.leader, partition.epoch, list(partition.isr))
                 for topic in self.topics.values()
@@ -113,6 +121,13 @@ class View:
         if self._kept is not None and partition in self._kept:
             return self._kept[partition]
         return partition.leader, partition.epoch, partition.isr
+
+    def limit(self, partition: Partition) -> int | None:
+        """Return the first offset that a deposed leader does not have, None if it still leads."""
+        if self.leadership(partition)[1] == partition.epoch:
+            return None
+        cuts, end = self._ends[partition]
+        return end if cuts == partition.cuts else 0
 
 
 def create(cluster: Cluster, answer: Answer) -> None:

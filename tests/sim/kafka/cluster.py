@@ -11,7 +11,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import administration, group_offsets, offsets
+from . import administration, compaction, group_offsets, leadership, offsets, retention
 from .administration import View
 from .batches import Batch
 from .codes import Code
@@ -19,7 +19,7 @@ from .fetch import Fetching
 from .groups import Groups
 from .produce import Producing
 from .session import Answer, Session
-from .settings import Settings
+from .settings import Settings, TopicConfig
 from .timers import Timers
 from .topics import NO_LEADER, Partition, Topic
 from .transactions import Transactions
@@ -47,8 +47,8 @@ class Cluster:
         self.groups = Groups(self)
         self.sessions: dict[Session, None] = {}
         self._created = 0
-        self._views: dict[int, View] = {}
-        self._coordinators = [self.brokers[i % brokers] for i in range(COORDINATORS)]
+        self.views: dict[int, View] = {}
+        self.coordinators = [self.brokers[i % brokers] for i in range(COORDINATORS)]
         self.marker_s: Callable[[], float] = lambda: self.settings.marker_s
         """Returns how long the markers of the next transaction take. A history may put its own in place of it."""
         self._handlers: dict[int, Callable[[Answer], None]] = {
@@ -80,6 +80,7 @@ class Cluster:
             42: lambda answer: group_offsets.delete_groups(self, answer),
             69: lambda answer: group_offsets.describe_consumer_groups(self, answer),
         }
+        retention.begin(self)
 
     # connections
 
@@ -149,6 +150,8 @@ class Cluster:
 
         `epoch` is the leader epoch that the client knows, -1 if none.
         """
+        if self.views and (view := self.views.get(broker)) is not None:
+            return _find_stale(view, broker, topic, index, epoch)
         partition = self.find(topic, index)
         if partition is None:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -161,13 +164,15 @@ class Cluster:
         log = partition.log
         log.append(batch, partition.epoch, partition.topic.config, self.wall_ms)
         delay_s = self.settings.replication_s
+        if partition.is_stalled:
+            return
         if not delay_s or len(partition.isr) < 2:
             self._defer_watermark(partition)
         else:
             epoch, end = partition.epoch, log.end
 
             def replicate() -> None:
-                if partition.epoch == epoch:
+                if partition.epoch == epoch and not partition.is_stalled:
                     partition.raise_watermark(end)
 
             self.timers.at(self.now + delay_s, replicate)
@@ -230,12 +235,115 @@ class Cluster:
         for partition in topic.partitions:
             partition.lead(NO_LEADER)
 
+    # faults
+
+    def stop(self, broker: int) -> None:
+        """Stop a broker as a crash does. Partitions that have other replicas in sync get another leader."""
+        leadership.stop(self, broker)
+
+    def start(self, broker: int) -> None:
+        """Start a broker that was stopped."""
+        leadership.start(self, broker)
+
+    def move_leader(
+        self, topic: str, index: int, broker: int | None = None, *, unclean: bool = False, lose: int = 0
+    ) -> None:
+        """Let a partition have another leader, by default the next one in sync.
+
+        An unclean election loses the last `lose` offsets, whole batches of them. Does nothing if there is no other broker.
+        """
+        partition = self.topics[topic].partitions[index]
+        if broker is None:
+            ranked = partition.replicas if unclean else partition.isr
+            others = [node for node in ranked if node in self.up and node != partition.leader]
+            if not others:
+                return
+            broker = others[0]
+        leadership.move(self, partition, broker, is_unclean=unclean, lose=lose)
+
+    def stale(self, broker: int) -> None:
+        """Let a broker hear of no change until `refresh`: not of leaders, topics, or other brokers."""
+        leadership.make_stale(self, broker)
+
+    def refresh(self, broker: int) -> None:
+        """Let a stale broker hear what has changed."""
+        leadership.refresh(self, broker)
+
+    def stall_replication(self, topic: str, index: int) -> None:
+        """Let followers get nothing: the high watermark stays, and producers with acks=all wait."""
+        self.topics[topic].partitions[index].is_stalled = True
+
+    def resume_replication(self, topic: str, index: int) -> None:
+        """End `stall_replication`."""
+        partition = self.topics[topic].partitions[index]
+        partition.is_stalled = False
+        if partition.leader != NO_LEADER:
+            partition.raise_watermark(partition.log.end)
+
+    def shrink_isr(self, topic: str, index: int, count: int = 1) -> None:
+        """Leave the leader and `count - 1` followers in sync. Brokers that start again are in sync again."""
+        partition = self.topics[topic].partitions[index]
+        others = [node for node in partition.isr if node != partition.leader]
+        partition.isr = [partition.leader, *others][:count]
+
+    def restore_isr(self, topic: str, index: int) -> None:
+        """Let all replicas that are up be in sync."""
+        partition = self.topics[topic].partitions[index]
+        partition.isr = [node for node in partition.replicas if node in self.up] or partition.isr
+
+    def expire(self, topic: str, index: int, before: int) -> None:
+        """Delete the batches that end before an offset, as retention would if a segment ended there."""
+        partition = self.topics[topic].partitions[index]
+        log = partition.log
+        place = log.find(before)
+        bound = log.end if place is None else max(log.segments[place[0]].bases[place[1]], log.start)
+        log.advance_start(min(bound, log.high_watermark))
+        partition.wake()
+
+    def delete_before(self, topic: str, index: int, before: int) -> None:
+        """Delete the records before an offset, as DeleteRecords does."""
+        partition = self.topics[topic].partitions[index]
+        partition.log.advance_start(min(before, partition.log.high_watermark))
+        partition.wake()
+
+    def compact(self, topic: str, index: int, *, roll: bool = True) -> None:
+        """Clean a log now. The active segment stays as it is, so that `roll` begins a new one before."""
+        found = self.topics[topic]
+        log = found.partitions[index].log
+        if roll:
+            log.roll(self.wall_ms)
+        compaction.compact(log, found.config, self.wall_ms)
+
+    def retain(self, topic: str) -> None:
+        """Look now for segments that are past the topic's retention."""
+        for partition in self.topics[topic].partitions:
+            retention.expire(partition, self.wall_ms)
+
+    def configure(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Change a topic's configuration; None takes an override back."""
+        found = self.topics[topic]
+        merged: dict[str, str | None] = {**found.config.overrides, **config}
+        found.config = TopicConfig({key: value for key, value in merged.items() if value is not None})
+
+    def refuse_produce(self, topic: str, code: int = Code.KAFKA_STORAGE_ERROR, index: int | None = None) -> None:
+        """Refuse all batches for a topic or for one of its partitions, as when a disk is full. 0 ends it."""
+        for partition in self.topics[topic].partitions:
+            if index is None or partition.index == index:
+                partition.refusal = int(code)
+
+    def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Delete a topic and create it again with the same configuration, under another id."""
+        old = self.topics[name]
+        self.delete_topic(name)
+        count = partitions or len(old.partitions)
+        return self.create_topic(name, count, old.config.overrides, replication=len(old.partitions[0].replicas))
+
     # coordinators
 
     def coordinator(self, key: str, kind: int) -> int:
         """Return the broker that coordinates a group (kind 0) or a transactional id (kind 1), NO_LEADER if none does."""
         shift = 0 if kind == GROUP else 1
-        return self._coordinators[(_hash(key) % COORDINATORS + shift) % COORDINATORS]
+        return self.coordinators[(_hash(key) % COORDINATORS + shift) % COORDINATORS]
 
     def refuse_coordinator(self, broker: int, key: str, kind: int) -> Code:
         """Return NOT_COORDINATOR if a broker is not the one."""
@@ -266,7 +374,24 @@ class Cluster:
 
     def view(self, broker: int) -> View:
         """Return what a broker knows of the cluster."""
-        return self._views.get(broker) or View(self)
+        return self.views.get(broker) or View(self)
+
+    def limit(self, broker: int, partition: Partition) -> int | None:
+        """Return the first offset that a stale broker does not have of a partition that it led, None if it leads it."""
+        view = self.views.get(broker)
+        return None if view is None else view.limit(partition)
+
+
+def _find_stale(view: View, broker: int, topic: str, index: int, epoch: int) -> Partition | Code:
+    """As `Cluster.find_led`, by what a stale broker knows."""
+    found = view.topics.get(topic)
+    if found is None or not 0 <= index < len(found.partitions):
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    partition = found.partitions[index]
+    leader, known, _ = view.leadership(partition)
+    if epoch >= 0 and epoch != known:
+        return Code.FENCED_LEADER_EPOCH if epoch < known else Code.UNKNOWN_LEADER_EPOCH
+    return partition if leader == broker else Code.NOT_LEADER_OR_FOLLOWER
 
 
 def _hash(text: str) -> int:

@@ -61,7 +61,7 @@ class Fetching:
         for partition, offset, max_bytes in self._held:
             log = partition.log
             if (
-                partition.leader != broker
+                (partition.leader != broker and broker not in self._cluster.views)
                 or offset > log.end
                 or offset < log.start
                 or partition.topic is not self._cluster.topics.get(partition.topic.name)
@@ -113,16 +113,19 @@ class Fetching:
                     is_final = True
                     continue
                 stable = log.last_stable
-                end = stable if is_committed else log.high_watermark
+                high = log.high_watermark
+                if cluster.views and (limit := cluster.limit(broker, partition)) is not None:
+                    high, stable = min(limit, high), min(limit, stable)
+                end = stable if is_committed else high
                 data, bound = b"", offset
                 if offset < end:
-                    limit = max_bytes if max_bytes < left else left
-                    data, bound = log.read(offset, end, limit, at_least_one=is_first)
+                    size = max_bytes if max_bytes < left else left
+                    data, bound = log.read(offset, end, size, at_least_one=is_first)
                 aborted = log.producers.find_aborted(offset, bound) if is_committed else None
                 if data:
                     is_first = False
                     total += len(data)
                     left = max(0, left - len(data))
-                found.append((index, 0, log.high_watermark, stable, log.start, aborted, -1, data))
+                found.append((index, 0, high, stable, log.start, aborted, -1, data))
             topics.append((topic, found))
         return topics, total, is_final

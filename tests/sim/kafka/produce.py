@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .batches import BadBatch, Batch, has_valid_crc, split
@@ -53,12 +54,22 @@ class Producing:
             self._results[topic, index] = (found, *_REFUSED)
             return
         request = answer.request
+        if cluster.views and cluster.limit(answer.session.broker, found) is not None:
+            # a leader that was deposed and has not heard of it: no follower will have the batch
+            self._results[topic, index] = (Code.NONE, found.log.end, -1, found.log.start)
+            self._wait(topic, index, cluster.views[answer.session.broker].deposed.append)
+            return
         result = append(cluster, found, data, request.transactional_id, request.required_acks)
         self._results[topic, index] = result
         end = found.log.end
         if request.required_acks != ALL or result[0] or end <= found.log.high_watermark:
             return
+        self._wait(topic, index, lambda settle: found.pending.append((end, settle)))
+
+    def _wait(self, topic: str, index: int, tell: Callable[[Callable[[bool], None]], None]) -> None:
+        """Hold the answer until the followers have the batch, or there is another leader."""
         self._waiting += 1
+        self._answer.session.held.add(self._answer)
 
         def settle(is_replicated: bool) -> None:
             if not is_replicated:
@@ -67,7 +78,7 @@ class Producing:
             if not self._waiting:
                 self._finish()
 
-        found.pending.append((end, settle))
+        tell(settle)
 
     def _time_out(self) -> None:
         if self._waiting and not self._answer.response:
