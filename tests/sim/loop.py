@@ -80,8 +80,12 @@ class Loop(asyncio.BaseEventLoop):
         """What reached the loop's exception handler, such as exceptions of tasks that were never looked at."""
         self._timers: list[tuple[float, float, int, TimerHandle]] = []
         self._numbers = 0
-        self._is_over = False
-        self.set_exception_handler(lambda _, context: self.faults.append(context))
+        self.is_over = False
+        self.set_exception_handler(self._note_fault)
+
+    def _note_fault(self, _: Any, context: dict[str, Any]) -> None:
+        if not self.is_over:
+            self.faults.append(context)
 
     # time
 
@@ -93,7 +97,7 @@ class Loop(asyncio.BaseEventLoop):
     ) -> TimerHandle:
         timer = TimerHandle(when, callback, args, self, context)
         self._numbers += 1
-        if not self._is_over:
+        if not self.is_over:
             heappush(self._timers, (when, self.chance.random(), self._numbers, timer))
         return timer
 
@@ -111,7 +115,7 @@ class Loop(asyncio.BaseEventLoop):
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> Handle:
         handle = Handle(callback, args, self, context)
-        if not self._is_over:
+        if not self.is_over:
             self._ready.append(handle)
         return handle
 
@@ -174,9 +178,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def start(self, process: Process, coro: Coroutine[Any, Any, Any], name: str | None = None) -> Task:
         """Run a coroutine as a part of a process, and so all that it starts."""
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, process)
-        return self.create_task(coro, name=name or process.name, context=context)
+        return self.create_task(coro, name=name or process.name, context=process.context.copy())
 
     # threads
 
@@ -232,7 +234,7 @@ class Loop(asyncio.BaseEventLoop):
 
         Coroutines that are closed run their `finally` blocks; here these can start nothing and their errors are dropped.
         """
-        self._is_over = True
+        self.is_over = True
         self._ready.clear()
         self._timers.clear()
         tasks = asyncio.all_tasks(self)
@@ -247,7 +249,6 @@ class Loop(asyncio.BaseEventLoop):
                 gc.collect()
         finally:
             sys.unraisablehook = hook
-        self.set_exception_handler(None)
         self.close()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from enum import Enum
 
 
@@ -22,11 +22,14 @@ class State(Enum):
 class Process:
     """A simulated process. The loop asks for `state` before it runs anything of it."""
 
-    __slots__ = ("dead_callbacks", "held", "name", "offset_s", "state")
+    __slots__ = ("context", "dead_callbacks", "held", "name", "offset_s", "state")
 
     def __init__(self, name: str, offset_s: float = 0.0) -> None:
         self.name = name
         self.state = State.RUNNING
+        self.context = Context()
+        """In which its code runs."""
+        self.context.run(PROCESS.set, self)
         self.offset_s = offset_s
         """By how much the wall clock of its machine is ahead of the cluster's, in seconds."""
         self.held: list[asyncio.Handle] = []
