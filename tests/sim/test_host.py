@@ -98,7 +98,7 @@ def test_two_workers_deliver_exactly_once_over_a_kill() -> None:
     assert tell(first) == tell(again)
 
 
-def test_an_idle_worker_asks_each_broker_for_records_a_few_times_a_second() -> None:
+def test_an_idle_worker_asks_each_broker_for_records_once_in_a_wait() -> None:
     """One partition on each broker: that others have one as well must not make fetches shorter."""
     warm_up()
     world = World(1)
@@ -112,4 +112,4 @@ def test_an_idle_worker_asks_each_broker_for_records_a_few_times_a_second() -> N
         await asyncio.sleep(20)
         return world.network.counts["FetchRequest"] - before
 
-    assert 100 < world.run(history) < 250
+    assert world.run(history) < 50

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeVar
 
 import structlog
@@ -22,11 +23,42 @@ from .process import PROCESS, Process, State
 Result = TypeVar("Result")
 
 
+LIMITS: Mapping[str, Any] = {
+    # a fetch for what is not there yet: the broker answers as soon as it is, and each one less saves a third of an idle history
+    "overlay.source.feed.LONG_WAIT_MS": 5_000,
+}
+"""Constants that differ in every history."""
+
+
+@contextmanager
+def changed(constants: Mapping[str, Any]) -> Iterator[None]:
+    """Give constants of modules other values in the block, by full name."""
+    places = [(import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in constants]
+    kept = [getattr(module, name) for module, name in places]
+    try:
+        for (module, name), value in zip(places, constants.values(), strict=True):
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name), value in zip(places, kept, strict=True):
+            setattr(module, name, value)
+
+
 class World:
     """What a history works with. `story` has its lines: time in virtual seconds, process, event."""
 
-    def __init__(self, seed: int, *, brokers: int = 3, settings: Settings | None = None, tells: bool = False) -> None:
-        """`tells`: write a story; without one no line is ever made."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        brokers: int = 3,
+        settings: Settings | None = None,
+        limits: Mapping[str, Any] | None = None,
+        tells: bool = False,
+    ) -> None:
+        """`limits`: constants of modules that differ in this history, by full name; they add to LIMITS. `tells`: write a
+        story; without one no line is ever made."""
+        self.limits = {**LIMITS, **(limits or {})}
         self.seed = seed
         self.loop = Loop(seed)
         self.settings = settings if settings is not None else Settings()
@@ -52,7 +84,12 @@ class World:
 
     def run(self, history: Callable[[World], Coroutine[Any, Any, Result]]) -> Result:
         """Run a history to its end and return what it returns. A world runs once."""
-        with simulated(self.loop, self.settings.wall_ms0), self.network.installed(), self._logging():
+        with (
+            simulated(self.loop, self.settings.wall_ms0),
+            self.network.installed(),
+            self._logging(),
+            changed(self.limits),
+        ):
             try:
                 self.network.plan()
                 return self.loop.run_until_complete(history(self))
