@@ -37,7 +37,12 @@ def describe(cluster: Cluster, answer: Answer) -> None:
         names = [(name, id) for id, name, *_ in request.topics]
     else:
         names = [(name, NO_ID) for name in request.topics]
+    # by id a broker answers from version 12 on
+    is_by_id = 10 <= version < 12 and any(name is None for name, _ in names)
     for name, id in names:
+        if is_by_id:
+            topics.append(_show(version, Code.INVALID_REQUEST, name or "", id, []))
+            continue
         topic = view.topics.get(name) if name is not None else view.find_id(id)
         if topic is None and name is not None:
             code = _create_missing(cluster, name, bool(getattr(request, "allow_auto_topic_creation", False)))
@@ -149,7 +154,7 @@ def _refuse_topic(
     cluster: Cluster, name: str, partitions: int, replication: int, assignment: Any, configs: Iterable[tuple[str, str]]
 ) -> tuple[Code, str | None]:
     if name in (".", ".."):
-        return Code.INVALID_TOPIC, "Topic name is invalid: the topic name cannot be '.' or '..'"
+        return Code.INVALID_TOPIC, f"Topic name is invalid: '{name}' is not allowed"
     if not name:
         return Code.INVALID_TOPIC, "Topic name is invalid: the empty string is not allowed"
     if not _NAME.fullmatch(name):
@@ -201,9 +206,10 @@ def create_partitions(cluster: Cluster, answer: Answer) -> None:
     errors: list[Any] = []
     for name, (count, assignment, *_), *_ in request.topic_partitions:
         topic = cluster.topics.get(name)
-        code, message = Code.NONE, None
+        code = Code.NONE
+        message: str | None = None
         if topic is None:
-            code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION
         elif count == (now := len(topic.partitions)):
             code, message = Code.INVALID_PARTITIONS, f"Topic already has {now} partition(s)."
         elif count < now:

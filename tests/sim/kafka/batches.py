@@ -117,15 +117,18 @@ class Batch:
 
 
 def split(data: bytes) -> list[Batch]:
-    """Return the batches that a producer sent for one partition. Raises BadBatch."""
+    """Return the batches that a producer sent for one partition; one that is cut off at the end is left out, as Kafka does.
+
+    Raises BadBatch for another format.
+    """
     found, at, end = [], 0, len(data)
-    while at < end:
-        if end - at < HEADER.size:
-            raise BadBatch("a batch is cut off")
+    while end - at >= HEADER.size:
         (length,) = struct.unpack_from(">i", data, at + 8)
         size = length + PREFIX
-        if data[at + 16] != 2 or length < HEADER.size - PREFIX or at + size > end:
-            raise BadBatch("a batch is cut off, or of another format")
+        if data[at + 16] != 2 or length < HEADER.size - PREFIX:
+            raise BadBatch("a batch of another format")
+        if at + size > end:
+            break
         found.append(Batch(data if size == end else data[at : at + size]))
         at += size
     return found

@@ -150,7 +150,7 @@ def describe(cluster: Cluster, answer: Answer) -> None:
                 one.client_id,
                 "/127.0.0.1",
                 one.metadata(group.protocol) if is_settled else b"",
-                one.assignment if is_settled else b"",
+                one.assignment,
                 {},
             )
             for one in group.members.values()

@@ -68,7 +68,7 @@ class Log:
         self.high_watermark = 0
         self.producers = Producers()
         self.epochs: list[tuple[int, int]] = []
-        """(leader epoch, its first offset), of epochs in which something was written."""
+        """(leader epoch, its first offset)."""
         self.cleaned_to = 0
         """Where the next cleaning begins to look for newer values."""
 
@@ -94,8 +94,6 @@ class Log:
         batch.stamp(self.end, epoch)
         active.add(batch, config.index_interval, now_ms)
         self.end = batch.last + 1
-        if not self.epochs or self.epochs[-1][0] < epoch:
-            self.epochs.append((epoch, batch.base))
 
     @staticmethod
     def _is_full(active: Segment, batch: Batch, config: TopicConfig, now_ms: float) -> bool:
@@ -104,6 +102,12 @@ class Log:
         first = active.batches[0].max_timestamp
         waited = batch.max_timestamp - first if first >= 0 else now_ms - active.rolled_ms
         return waited > config.segment_ms
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note that another leader epoch begins at the end. One in which nothing was written is forgotten."""
+        while self.epochs and self.epochs[-1][1] >= self.end:
+            self.epochs.pop()
+        self.epochs.append((epoch, self.end))
 
     def roll(self, now_ms: float) -> None:
         """Begin a new segment, unless the last one is empty."""
@@ -196,15 +200,19 @@ class Log:
         return None
 
     def find_newest(self, end: int) -> tuple[int, int] | None:
-        """Return (timestamp, offset) of the record with the largest timestamp, the first of several."""
+        """Return (timestamp, offset) of the record with the largest timestamp, the first of several.
+
+        None if that record is not below `end`: Kafka does not look for another one then.
+        """
         best: Batch | None = None
         for segment in self.segments:
             for batch in segment.batches:
-                if batch.base < end and (best is None or batch.max_timestamp > best.max_timestamp):
+                if best is None or batch.max_timestamp > best.max_timestamp:
                     best = batch
         if best is None:
             return None
-        return next((one for one in read_times(best) if one[0] == best.max_timestamp), None)
+        found = next((one for one in read_times(best) if one[0] == best.max_timestamp), None)
+        return found if found is not None and found[1] < end else None
 
     def advance_start(self, offset: int) -> None:
         """Delete what is below an offset, by whole segments as far as there are any; the rest is not read any more."""

@@ -58,7 +58,8 @@ def _find(
     found = log.find_newest(end) if timestamp == NEWEST else log.find_time(timestamp, end)
     if found is None:
         return (Code.NONE, *_NONE)
-    return Code.NONE, *found, log.epoch_at(found[1])
+    # the newest record may be one that was deleted
+    return Code.NONE, *found, log.epoch_at(max(found[1], log.start))
 
 
 def delete_records(cluster: Cluster, answer: Answer) -> None:

@@ -109,20 +109,21 @@ def append(cluster: Cluster, partition: Partition, data: bytes, transactional_id
         return (Code.INVALID_RECORD, *_REFUSED)
     batch = batches[0]
     now_ms = cluster.wall_ms
-    if (
-        batch.is_transactional
-        and not log.producers.has_open(batch.producer, batch.producer_epoch)
-        and (code := cluster.transactions.verify(transactional_id, batch, partition))
-    ):
-        return (code, *_REFUSED)
+    if batch.is_transactional and transactional_id is None:
+        return (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, *_REFUSED)
+    if batch.is_transactional and not log.producers.has_open(batch.producer, batch.producer_epoch):
+        log.producers.expect(batch)
+        if unverified := cluster.transactions.verify(transactional_id, batch, partition):
+            return (unverified, *_REFUSED)
     if code := _check(cluster, partition, batch):
-        return (code, *_REFUSED)
+        is_early = code in (Code.MESSAGE_TOO_LARGE, Code.CORRUPT_MESSAGE)
+        return (code, -1, -1, -1 if is_early else log.start)
     if batch.producer >= 0:
         duplicate = log.producers.find_duplicate(batch)
         if duplicate is not None:
-            return Code.NONE, duplicate.base, duplicate.timestamp if config.is_stamped else -1, log.start
+            return Code.NONE, duplicate.base, duplicate.timestamp, log.start
         if code := log.producers.refuse(batch):
-            return (code, *_REFUSED)
+            return code, -1, -1, log.start
     if config.is_stamped:
         batch.stamp_time(int(now_ms))
     cluster.append(partition, batch)

@@ -60,8 +60,18 @@ class Producers:
         self.known: dict[int, Producer] = {}
         self.open: dict[int, int] = {}
         """First offset of each open transaction, by producer; in the order of offsets."""
+        self._unverified: dict[int, tuple[int, int]] = {}
+        """(epoch, lowest sequence) of producers that want to begin a transaction here."""
         self.aborted: list[Aborted] = []
         """In the order of their markers."""
+
+    def expect(self, batch: Batch) -> None:
+        """Remember the lowest sequence that a producer begins a transaction with: no higher one may come first."""
+        epoch, lowest = self._unverified.get(batch.producer, (-1, 0))
+        if epoch < batch.producer_epoch:
+            self._unverified[batch.producer] = batch.producer_epoch, batch.sequence
+        elif epoch == batch.producer_epoch and batch.sequence < lowest:
+            self._unverified[batch.producer] = epoch, batch.sequence
 
     def find_duplicate(self, batch: Batch) -> Cached | None:
         """Return what is known of a batch if it was appended already."""
@@ -74,10 +84,13 @@ class Producers:
     def refuse(self, batch: Batch) -> Code | None:
         """Return why a batch with sequences cannot be appended, None if it can."""
         known = self.known.get(batch.producer)
+        if known is not None and batch.producer_epoch < known.epoch:
+            return Code.INVALID_PRODUCER_EPOCH
+        unverified = self._unverified.get(batch.producer)
+        if unverified is not None and batch.sequence > unverified[1]:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         if known is None:
             return None
-        if batch.producer_epoch < known.epoch:
-            return Code.INVALID_PRODUCER_EPOCH
         if batch.producer_epoch > known.epoch:
             if batch.sequence != 0 and known.epoch >= 0:
                 return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -100,6 +113,8 @@ class Producers:
             known.batches.append(
                 Cached(batch.sequence, batch.last_sequence, batch.base, batch.last, batch.max_timestamp)
             )
+        if batch.is_transactional:
+            self._unverified.pop(batch.producer, None)
         if batch.is_transactional and known.open_at is None:
             known.open_at = self.open[batch.producer] = batch.base
 
@@ -112,6 +127,7 @@ class Producers:
             known.epoch = marker.producer_epoch
             known.batches.clear()
         known.seen_ms = now_ms
+        self._unverified.pop(marker.producer, None)
         first, known.open_at = known.open_at, None
         self.open.pop(marker.producer, None)
         if kind != COMMIT and first is not None:

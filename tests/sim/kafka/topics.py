@@ -44,6 +44,7 @@ class Partition:
         self.leader = replicas[0]
         self.epoch = 0
         self.log = Log(now_ms)
+        self.log.begin_epoch(0)
         self.waiters: dict[Waiter, None] = {}
         """In the order in which they came; a set's order would not be the same in every run."""
         self.pending: list[tuple[int, Callable[[bool], None]]] = []
@@ -81,6 +82,8 @@ class Partition:
         """Begin a new leader epoch, with a leader or NO_LEADER. Requests that wait are refused."""
         self.leader = broker
         self.epoch += 1
+        if broker != NO_LEADER:
+            self.log.begin_epoch(self.epoch)
         pending, self.pending = self.pending, []
         for _, call in pending:
             call(False)

@@ -1,0 +1,47 @@
+"""One embedded broker for the whole contract, which looks after its logs more often than by default."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from itertools import zip_longest
+
+import pytest
+
+from overlay.local import Broker, start
+
+from .sides import Compare, RealSide, Script, SimulatedSide
+
+PROPERTIES = {
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "0",
+    "log.cleaner.backoff.ms": "200",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+
+
+@pytest.fixture(scope="session")
+def contract_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The embedded Kafka that the simulation is compared with."""
+    with start(tmp_path_factory.mktemp("contract"), properties=PROPERTIES, ephemeral=True) as running:
+        yield running
+
+
+@pytest.fixture
+def compare(contract_broker: Broker) -> Compare:
+    """Run a script on both sides. The notes have to be equal."""
+
+    async def run(script: Script) -> None:
+        prefix = f"c-{uuid.uuid4().hex[:8]}"
+        simulated, real = SimulatedSide(prefix), RealSide(prefix, contract_broker.bootstrap)
+        await real.begin()
+        try:
+            await script(real)
+        finally:
+            await real.close()
+        await script(simulated)
+        pairs = zip_longest(simulated.notes, real.notes)
+        differences = [f"{one}\n    real {other}" for one, other in pairs if one != other]
+        assert not differences, "\nsimulated ".join(["", *differences])
+
+    return run
