@@ -77,6 +77,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
                 await self._poll()
                 await _wait(stop, POLL_S)
         finally:
+            # a rebalance that is under way may still give us shards, which nothing would stop again
+            self._take = None
             await self.on_partitions_revoked([])
             await self._leave()
 

@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from overlay.config import Loaded, load
+from overlay.waits import is_set_within
 from overlay.worker.service import Service
 from overlay.worker.warmup import load_kernels
 
 from .process import Process, State
 from .world import World
+
+STOP_S = 60.0
+"""Longest time from SIGTERM to the end of a worker, while Kafka answers."""
 
 
 @functools.cache
@@ -95,7 +99,8 @@ class Worker:
         self.world.thaw(self.name)
 
     async def stop(self) -> None:
-        """Ask it to stop, as SIGTERM does, and wait for its end."""
+        """Ask it to stop, as SIGTERM does, and wait for its end. Raises AssertionError if that takes longer than STOP_S."""
         self.world.tell(f"{self.name} is asked to stop")
         self._stop.set()
-        await self._done.wait()
+        if not await is_set_within(self._done, STOP_S):
+            raise AssertionError(f"{self.name} has not stopped within {STOP_S:g} s")

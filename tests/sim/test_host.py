@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from overlay.config import Loaded
@@ -113,3 +114,26 @@ def test_an_idle_worker_asks_each_broker_for_records_once_in_a_wait() -> None:
         return world.network.counts["FetchRequest"] - before
 
     assert world.run(history) < 50
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_workers_that_are_stopped_in_a_rebalance_end(seed: int) -> None:
+    """The group deals out the shards of the one to the other, which is about to leave as well."""
+    warm_up()
+    world = World(seed)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("orders", 3)
+        loaded = configure(world, shards=3)
+        workers = [Worker(world, f"w{number}", loaded) for number in range(2)]
+        for worker in workers:
+            worker.start()
+        await asyncio.sleep(10)
+        joined = world.network.counts["JoinGroupRequest"]
+        first = asyncio.create_task(workers[0].stop())
+        while world.network.counts["JoinGroupRequest"] == joined:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02 * world.loop.chance.random())
+        await asyncio.gather(first, workers[1].stop())
+
+    world.run(history)
