@@ -21,6 +21,7 @@ from typing import Any
 from aiokafka import client as aiokafka_client
 from aiokafka.conn import CloseReason
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import BrokerMetadata
 
 from overlay.source.wire import Frames
 from tests.sim.kafka.cluster import Cluster
@@ -268,12 +269,15 @@ class Network:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Have aiokafka's clients connect to this network in the block."""
-        kept = aiokafka_client.create_conn
+        kept, hashed = aiokafka_client.create_conn, BrokerMetadata.__hash__
         aiokafka_client.create_conn = self.create_conn
+        # clients draw from sets of these; a tuple with None in it has another hash in each Python process
+        BrokerMetadata.__hash__ = lambda broker: hash(broker.nodeId)
         try:
             yield
         finally:
             aiokafka_client.create_conn = kept
+            BrokerMetadata.__hash__ = hashed
 
     async def create_conn(
         self,

@@ -123,6 +123,15 @@ class World:
         self.loop.thaw(self.processes[name])
 
     @contextmanager
+    def at_cluster(self, event: str) -> Iterator[Cluster]:
+        """Let the history do something to the cluster, which is told as `event`."""
+        self.tell(event)
+        self.cluster.advance(self.loop.now)
+        yield self.cluster
+        self.cluster.advance(self.loop.now)
+        self.network.plan()
+
+    @contextmanager
     def _logging(self) -> Iterator[None]:
         """Have the service's log go into the story, and nothing anywhere else."""
         client_log = logging.getLogger("aiokafka")

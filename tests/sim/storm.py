@@ -1,0 +1,275 @@
+"""A history of workers under faults, all drawn from one seed, and whether every record was delivered exactly once.
+
+Producers write to a source topic with and without transactions, some of which abort. Meanwhile workers are killed and frozen,
+connections break, brokers restart and leaders move. Then the faults stop, and everything has to be delivered within
+`CALM_S`. The judge looks at the logs of the cluster alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from overlay.config import Loaded
+
+from .faults import Faults
+from .host import Worker, read_config, warm_up
+from .process import State
+from .reading import read_partition
+from .world import World
+
+CALM_S = 180.0
+STORM_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed stands for."""
+
+    brokers: int
+    partitions: int
+    workers: int
+    shards: int
+    consumers: int
+    outputs: int
+    burst: int
+    pause_s: float
+    faults: Faults
+    kills: float
+    freezes: float
+    restarts: float
+    moves: float
+    """Faults a minute."""
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
+        chance = random.Random(seed)
+
+        def rate(most: float) -> float:
+            return 0.0 if chance.random() < 0.25 else chance.random() * most
+
+        brokers = chance.choice((1, 3))
+        return cls(
+            brokers=brokers,
+            partitions=chance.choice((1, 1, 2, 3)),
+            workers=2,
+            shards=chance.choice((1, 2, 3)),
+            consumers=chance.choice((1, 2)),
+            outputs=chance.choice((1, 2)),
+            burst=chance.choice((1, 10, 50)),
+            pause_s=chance.choice((2.0, 5.0)),
+            faults=Faults(
+                cut_before=rate(0.01), cut_after=rate(0.01), stalled=rate(0.003), slow=rate(0.01), slow_s=(0.1, 5.0)
+            ),
+            kills=rate(4),
+            freezes=rate(3),
+            restarts=rate(2),
+            moves=rate(3) if brokers > 1 else 0.0,
+        )
+
+
+class Storm:
+    """One history. `run` raises AssertionError or TimeoutError if a promise was broken."""
+
+    def __init__(self, seed: int, *, tells: bool = False) -> None:
+        self.plan = Plan.draw(seed)
+        self.world = World(seed, brokers=self.plan.brokers, tells=tells)
+        self.world.tell(f"{self.plan}")
+        self.workers: list[Worker] = []
+        self.is_calm = False
+
+    def run(self) -> None:
+        """Run the history and judge it."""
+        warm_up()
+        self.world.run(lambda _: self._live())
+
+    async def _live(self) -> None:
+        world, plan = self.world, self.plan
+        world.cluster.create_topic("source", plan.partitions)
+        loaded = self._configure()
+        self.workers = [Worker(world, f"w{number}", loaded) for number in range(plan.workers)]
+        for worker in self.workers:
+            worker.start()
+        world.start("app", self._produce(False))
+        world.start("bank", self._produce(True))
+        await asyncio.sleep(10)
+        _take_over(world.faults, plan.faults)
+        faults = [
+            asyncio.create_task(self._repeat(plan.kills, self._kill)),
+            asyncio.create_task(self._repeat(plan.freezes, self._freeze)),
+            asyncio.create_task(self._repeat(plan.restarts, self._restart)),
+            asyncio.create_task(self._repeat(plan.moves, self._move)),
+        ]
+        await asyncio.sleep(STORM_S)
+        self.is_calm = True
+        _take_over(world.faults, Faults())
+        await asyncio.gather(*faults)
+        world.tell("the storm is over")
+        for worker in self.workers:
+            if worker.process.state is State.DEAD:
+                worker.start()
+        await self._await_all()
+        for worker in self.workers:
+            await worker.stop()
+        self._judge()
+        assert not world.loop.faults, world.loop.faults
+
+    def _configure(self) -> Loaded:
+        plan = self.plan
+        return read_config(
+            {
+                "kafka": {"bootstrap.servers": self.world.bootstrap},
+                "shards": plan.shards,
+                "topics": {"replication": plan.brokers},
+            },
+            [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+            [
+                {
+                    "stream": "S",
+                    "durable_name": f"c{number}",
+                    "deliver_subject": f"out-{number}",
+                    "ack_policy": "none",
+                    "delivery": "exactly_once",
+                    "output": {"partitions": plan.outputs},
+                }
+                for number in range(plan.consumers)
+            ],
+        )
+
+    # who writes
+
+    async def _produce(self, is_transactional: bool) -> None:
+        plan, chance = self.plan, random.Random(self.world.loop.chance.random())
+        name, count = "t" if is_transactional else "p", 0
+        while not self.is_calm:
+            more = {"transactional_id": "bank"} if is_transactional else {"enable_idempotence": True}
+            producer = AIOKafkaProducer(bootstrap_servers=self.world.bootstrap, **more)
+            try:
+                await producer.start()
+                while not self.is_calm:
+                    if is_transactional:
+                        await producer.begin_transaction()
+                    for _ in range(chance.randint(1, plan.burst)):
+                        key = b"k%d" % chance.randrange(5)
+                        await producer.send(
+                            "source",
+                            b"%s%d" % (name.encode(), count),
+                            key=key,
+                            partition=chance.randrange(plan.partitions),
+                        )
+                        count += 1
+                    await producer.flush()
+                    if is_transactional:
+                        ends = producer.abort_transaction if chance.random() < 0.3 else producer.commit_transaction
+                        await ends()
+                    await asyncio.sleep(plan.pause_s * 2 * chance.random())
+            except (KafkaError, OSError) as error:
+                self.world.tell(f"producer begins again: {error!r}")
+            try:
+                async with asyncio.timeout(20):
+                    await producer.stop()
+            except (KafkaError, OSError, TimeoutError) as error:
+                self.world.tell(f"producer does not stop: {error!r}")
+
+    # what goes wrong
+
+    async def _repeat(self, a_minute: float, act: Callable[[random.Random], Awaitable[None]]) -> None:
+        chance = random.Random(self.world.loop.chance.random())
+        left = STORM_S
+        while a_minute and (pause := chance.expovariate(a_minute / 60)) < left:
+            await asyncio.sleep(pause)
+            began = self.world.loop.now
+            await act(chance)
+            left -= pause + self.world.loop.now - began
+
+    async def _kill(self, chance: random.Random) -> None:
+        worker = chance.choice(self.workers)
+        if worker.process.state is State.DEAD:
+            return
+        worker.kill()
+        await asyncio.sleep(chance.choice((0.01, 1.0, 10.0)) * chance.random())
+        worker.start()
+
+    async def _freeze(self, chance: random.Random) -> None:
+        worker = chance.choice(self.workers)
+        if worker.process.state is not State.RUNNING:
+            return
+        process = worker.process
+        self.world.freeze(worker.name)
+        await asyncio.sleep(chance.choice((0.5, 5.0, 30.0)) * chance.random())
+        self.world.tell(f"{worker.name} thaws")
+        self.world.loop.thaw(process)
+
+    async def _restart(self, chance: random.Random) -> None:
+        broker = chance.choice(self.world.cluster.brokers)
+        if broker not in self.world.cluster.up:
+            return
+        with self.world.at_cluster(f"broker {broker} stops") as cluster:
+            cluster.stop(broker)
+        await asyncio.sleep(chance.choice((0.5, 5.0, 20.0)) * chance.random())
+        with self.world.at_cluster(f"broker {broker} starts") as cluster:
+            cluster.start(broker)
+
+    async def _move(self, chance: random.Random) -> None:
+        names = sorted(self.world.cluster.topics)
+        topic = self.world.cluster.topics[chance.choice(names)]
+        partition = chance.choice(topic.partitions)
+        heirs = [node for node in partition.isr if node != partition.leader and node in self.world.cluster.up]
+        if heirs:
+            heir = chance.choice(heirs)
+            with self.world.at_cluster(f"{topic.name}-{partition.index} is led by {heir}") as cluster:
+                cluster.move_leader(topic.name, partition.index, heir)
+
+    # the judge
+
+    def _expect(self) -> list[list[bytes]]:
+        source = self.world.cluster.topics["source"]
+        return [[record.value or b"" for record in read_partition(partition)] for partition in source.partitions]
+
+    def _find(self, consumer: int) -> list[bytes]:
+        topic = self.world.cluster.topics.get(f"out-{consumer}")
+        return [r.value or b"" for partition in (topic.partitions if topic else ()) for r in read_partition(partition)]
+
+    async def _await_all(self) -> None:
+        wanted = sum(map(len, self._expect()))
+        try:
+            async with asyncio.timeout(CALM_S):
+                while any(len(self._find(each)) < wanted for each in range(self.plan.consumers)):  # noqa: ASYNC110
+                    await asyncio.sleep(1.0)
+        except TimeoutError:
+            found = [len(self._find(each)) for each in range(self.plan.consumers)]
+            raise AssertionError(f"of {wanted} records {found} were delivered {CALM_S:g} s after the storm") from None
+        await asyncio.sleep(5)
+
+    def _judge(self) -> None:
+        expected = self._expect()
+        for consumer in range(self.plan.consumers):
+            topic = self.world.cluster.topics[f"out-{consumer}"]
+            found = self._find(consumer)
+            assert sorted(found) == sorted(value for values in expected for value in values), (
+                f"out-{consumer}: {_differ(found, [value for values in expected for value in values])}"
+            )
+            places = {value: (index, at) for index, values in enumerate(expected) for at, value in enumerate(values)}
+            for partition in topic.partitions:
+                latest = [-1] * len(expected)
+                for record in read_partition(partition):
+                    index, at = places[record.value or b""]
+                    assert at > latest[index], f"out-{consumer}: {record.value!r} out of order"
+                    latest[index] = at
+
+
+def _differ(found: Sequence[bytes], expected: Sequence[bytes]) -> str:
+    missing = [value for value in expected if value not in set(found)]
+    more = sorted({value for value in found if found.count(value) > expected.count(value)})
+    return f"missing {missing[:10]} ({len(missing)}), too often {more[:10]} ({len(more)})"
+
+
+def _take_over(faults: Faults, other: Faults) -> None:
+    for name in ("cut_before", "cut_after", "stalled", "slow", "slow_s"):
+        setattr(faults, name, getattr(other, name))
