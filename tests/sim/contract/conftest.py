@@ -10,7 +10,7 @@ import pytest
 
 from overlay.local import Broker, start
 
-from .sides import Compare, RealSide, Script, SimulatedSide
+from .sides import Compare, RealSide, Script, Side, SimulatedSide
 
 PROPERTIES = {
     "log.retention.check.interval.ms": "200",
@@ -27,6 +27,13 @@ def contract_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
         yield running
 
 
+def compare_notes(simulated: Side, real: Side) -> None:
+    """Raise AssertionError with every note that the two sides do not have alike."""
+    pairs = zip_longest(simulated.notes, real.notes)
+    differences = [f"{one}\n     real {other}" for one, other in pairs if one != other]
+    assert not differences, "\nsimulated ".join(["", *differences])
+
+
 @pytest.fixture
 def compare(contract_broker: Broker) -> Compare:
     """Run a script on both sides. The notes have to be equal."""
@@ -40,8 +47,6 @@ def compare(contract_broker: Broker) -> Compare:
         finally:
             await real.close()
         await script(simulated)
-        pairs = zip_longest(simulated.notes, real.notes)
-        differences = [f"{one}\n    real {other}" for one, other in pairs if one != other]
-        assert not differences, "\nsimulated ".join(["", *differences])
+        compare_notes(simulated, real)
 
     return run

@@ -56,7 +56,15 @@ class Side:
         seen = sum(name.startswith(f"{kind}-") for name in self._aliases.values())
         return self._aliases.setdefault((kind, value), f"{kind}-{seen}")
 
-    async def connect(self, client_id: str = CLIENT) -> Connection:
+    async def connect(self, client_id: str = CLIENT, *, broker: int = 1) -> Connection:
+        raise NotImplementedError
+
+    async def stop(self, broker: int) -> None:
+        """Kill a broker of a cluster of several."""
+        raise NotImplementedError
+
+    async def restart(self, broker: int) -> None:
+        """Start a broker that was killed."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
@@ -133,24 +141,30 @@ class SimulatedConnection:
 class SimulatedSide(Side):
     """The simulation. Time passes when every script's task waits for it."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, brokers: int = 1) -> None:
         super().__init__(prefix)
         self.now = 100.0
         settings = Settings(
             first_broker=1,
             wall_ms0=WALL_0_MS,
-            replication_factor=1,
+            replication_factor=brokers,
             retention_check_s=0.2,
             first_retention_check_s=0.2,
             cleaner_s=0.2,
             transaction_sweep_s=0.5,
         )
-        self.cluster = Cluster(1, settings=settings)
+        self.cluster = Cluster(brokers, settings=settings)
         self.cluster.advance(self.now)
         self.main = SimulatedConnection(self, self.cluster.open(1, CLIENT))
 
-    async def connect(self, client_id: str = CLIENT) -> Connection:
-        return SimulatedConnection(self, self.cluster.open(1, client_id))
+    async def connect(self, client_id: str = CLIENT, *, broker: int = 1) -> Connection:
+        return SimulatedConnection(self, self.cluster.open(broker, client_id))
+
+    async def stop(self, broker: int) -> None:
+        self.cluster.stop(broker)
+
+    async def restart(self, broker: int) -> None:
+        self.cluster.start(broker)
 
     async def pass_time(self) -> None:
         """Let other tasks run, and then a short time pass."""
@@ -180,19 +194,22 @@ class RealConnection:
 
 
 class RealSide(Side):
-    """The embedded Kafka. `close` closes the connections."""
+    """The embedded Kafka. `close` closes the connections.
+
+    `bootstrap`: the address of each broker, by number from 1.
+    """
 
     def __init__(self, prefix: str, bootstrap: str) -> None:
         super().__init__(prefix)
-        host, _, port = bootstrap.rpartition(":")
-        self._address = host, int(port)
+        self._addresses = dict(enumerate(bootstrap.split(","), 1))
         self._open: list[AIOKafkaConnection] = []
 
     async def begin(self) -> None:
         self.main = await self.connect()
 
-    async def connect(self, client_id: str = CLIENT) -> Connection:
-        connection = await create_conn(*self._address, client_id=client_id)
+    async def connect(self, client_id: str = CLIENT, *, broker: int = 1) -> Connection:
+        host, _, port = self._addresses[broker].rpartition(":")
+        connection = await create_conn(host, int(port), client_id=client_id)
         self._open.append(connection)
         return RealConnection(connection)
 

@@ -50,7 +50,7 @@ def describe(cluster: Cluster, answer: Answer) -> None:
         elif topic is None:
             topics.append(_show(version, Code.UNKNOWN_TOPIC_ID, None, id, []))
         else:
-            partitions = [_show_partition(version, cluster, view, one) for one in topic.partitions]
+            partitions = [_show_partition(version, view, one) for one in topic.partitions if view.knows(one)]
             topics.append(_show(version, Code.NONE, topic.name, topic.id, partitions))
     if version >= 9:
         shown = [(*broker, {}) for broker in brokers]
@@ -81,7 +81,7 @@ def _show(version: int, code: Code, name: str | None, id: str, partitions: list[
     return (int(code), name, partitions) if version == 0 else (int(code), name, is_internal, partitions)
 
 
-def _show_partition(version: int, cluster: Cluster, view: View, partition: Partition) -> tuple[Any, ...]:
+def _show_partition(version: int, view: View, partition: Partition) -> tuple[Any, ...]:
     leader, epoch, isr = view.leadership(partition)
     code = int(Code.LEADER_NOT_AVAILABLE if leader == NO_LEADER else Code.NONE)
     offline = [broker for broker in partition.replicas if broker not in view.brokers]
@@ -99,7 +99,7 @@ class View:
 
     def __init__(self, cluster: Cluster, *, is_kept: bool = False) -> None:
         self._cluster = cluster
-        self.brokers = [broker for broker in cluster.brokers if broker in cluster.up]
+        self.brokers = [broker for broker in cluster.brokers if broker in cluster.alive]
         self.controller = self.brokers[0] if self.brokers else NO_LEADER
         self.topics = dict(cluster.topics) if is_kept else cluster.topics
         self.deposed: list[Callable[[bool], None]] = []
@@ -121,17 +121,21 @@ class View:
     def find_id(self, id: str) -> Topic | None:
         return next((topic for topic in self.topics.values() if topic.id == id), None)
 
+    def knows(self, partition: Partition) -> bool:
+        """Return whether the broker has heard of a partition."""
+        return self._kept is None or partition in self._kept
+
     def leadership(self, partition: Partition) -> tuple[int, int, list[int]]:
         """Return (leader, leader epoch, in-sync replicas)."""
-        if self._kept is not None and partition in self._kept:
-            return self._kept[partition]
+        if self._kept is not None:
+            return self._kept.get(partition, (NO_LEADER, -1, []))
         return partition.leader, partition.epoch, partition.isr
 
     def limit(self, partition: Partition) -> int | None:
         """Return the first offset that a deposed leader does not have, None if it still leads."""
         if self.leadership(partition)[1] == partition.epoch:
             return None
-        cuts, end = self._ends[partition]
+        cuts, end = self._ends.get(partition, (-1, 0))
         return end if cuts == partition.cuts else 0
 
 
@@ -165,6 +169,11 @@ def _refuse_topic(
     if name in cluster.topics:
         return Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
     if assignment:
+        if partitions != -1:
+            return (
+                Code.INVALID_REQUEST,
+                "A manual partition assignment was specified, but numPartitions was not set to -1.",
+            )
         if any(node not in cluster.brokers for _, nodes, *_ in assignment for node in nodes):
             return (
                 Code.INVALID_REPLICA_ASSIGNMENT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from . import administration, compaction, group_offsets, leadership, offsets, retention
@@ -38,6 +39,9 @@ class Cluster:
         first = self.settings.first_broker
         self.brokers = list(range(first, first + brokers))
         self.up = set(self.brokers)
+        """Brokers that run."""
+        self.alive = set(self.brokers)
+        """Brokers that run as far as the controller knows."""
         self.versions: dict[int, tuple[int, int]] = dict(VERSIONS)
         """What ApiVersions says: (oldest, newest) by api key."""
         self.now = 0.0
@@ -51,6 +55,10 @@ class Cluster:
         self.coordinators = [self.brokers[i % brokers] for i in range(COORDINATORS)]
         self.marker_s: Callable[[], float] = lambda: self.settings.marker_s
         """Returns how long the markers of the next transaction take. A history may put its own in place of it."""
+        self.metadata_s: Callable[[int], float] = lambda broker: (
+            0.0 if broker == self.brokers[0] else self.settings.metadata_s
+        )
+        """Returns when a broker hears of a change that happens now, in seconds."""
         self._handlers: dict[int, Callable[[Answer], None]] = {
             0: lambda answer: Producing(self, answer).begin(),
             1: lambda answer: Fetching(self, answer).begin(),
@@ -164,7 +172,7 @@ class Cluster:
         log = partition.log
         log.append(batch, partition.epoch, partition.topic.config, self.wall_ms)
         delay_s = self.settings.replication_s
-        if partition.is_stalled:
+        if partition.is_stalled or (self.up != self.alive and not self.up.issuperset(partition.isr)):
             return
         if not delay_s or len(partition.isr) < 2:
             self._defer_watermark(partition)
@@ -201,6 +209,7 @@ class Cluster:
         assignment: Sequence[Sequence[int]] = (),
     ) -> Topic:
         """Create a topic. `assignment`: the replicas of each partition, its first leader in front."""
+        self.announce()
         self._created += 1
         id = base64.b64encode(self._created.to_bytes(16, "big")).decode()[:22]
         topic = self.topics[name] = Topic(name, id, config or {})
@@ -209,6 +218,7 @@ class Cluster:
 
     def add_partitions(self, name: str, count: int, assignment: Sequence[Sequence[int]] = ()) -> None:
         """Let a topic have `count` partitions."""
+        self.announce()
         topic = self.topics[name]
         self._add_partitions(topic, count, len(topic.partitions[0].replicas), assignment)
 
@@ -222,11 +232,12 @@ class Cluster:
             nodes = given.pop(0) if given else [self.brokers[(shift + i) % len(self.brokers)] for i in range(factor)]
             partition = Partition(topic, index, nodes, self.wall_ms)
             topic.partitions.append(partition)
-            partition.isr = [node for node in nodes if node in self.up] or nodes[:1]
-            partition.leader = partition.isr[0] if partition.isr[0] in self.up else NO_LEADER
+            partition.isr = [node for node in nodes if node in self.alive] or nodes[:1]
+            partition.leader = partition.isr[0] if partition.isr[0] in self.alive else NO_LEADER
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records, its committed offsets, and its part in transactions."""
+        self.announce()
         topic = self.topics.pop(name)
         self.transactions.forget_topic(topic)
         for group in self.groups.known.values():
@@ -259,6 +270,7 @@ class Cluster:
             if not others:
                 return
             broker = others[0]
+        self.announce()
         leadership.move(self, partition, broker, is_unclean=unclean, lose=lose)
 
     def stale(self, broker: int) -> None:
@@ -376,10 +388,38 @@ class Cluster:
         """Return what a broker knows of the cluster."""
         return self.views.get(broker) or View(self)
 
+    def announce(self) -> None:
+        """Call before a change of topics or leaders: brokers that hear of it later keep what they know until then."""
+        for broker in sorted(self.alive & self.up):
+            delay_s = self.metadata_s(broker)
+            if delay_s > 0 and broker not in self.views:
+                view = self.views[broker] = View(self, is_kept=True)
+                self.timers.at(self.now + delay_s, partial(self._hear, broker, view))
+
+    def _hear(self, broker: int, view: View) -> None:
+        if self.views.get(broker) is view:
+            self.refresh(broker)
+
+    def find_read(self, broker: int, topic: str, index: int, epoch: int, version: int) -> Partition | Code:
+        """As `find_led`, for a fetch: from version 11 on followers answer consumers as well."""
+        partition = self.find_led(broker, topic, index, epoch)
+        if partition is Code.NOT_LEADER_OR_FOLLOWER and version >= 11:
+            found = self.find(topic, index)
+            if found is not None and found.leader != NO_LEADER and broker in found.replicas:
+                return found
+        return partition
+
     def limit(self, broker: int, partition: Partition) -> int | None:
-        """Return the first offset that a stale broker does not have of a partition that it led, None if it leads it."""
+        """Return the first offset that a broker does not have of a partition, None if it has all of it.
+
+        A stale leader has what there was when it was deposed, a follower out of sync what there was when it fell behind.
+        """
         view = self.views.get(broker)
-        return None if view is None else view.limit(partition)
+        if view is not None and view.leadership(partition)[0] == broker:
+            return view.limit(partition)
+        if partition.leader == broker:
+            return None
+        return min(partition.behind.get(broker, partition.log.high_watermark), partition.log.high_watermark)
 
 
 def _find_stale(view: View, broker: int, topic: str, index: int, epoch: int) -> Partition | Code:

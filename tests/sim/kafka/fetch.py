@@ -20,7 +20,7 @@ _NO_OFFSETS = (-1, -1, -1)
 class Fetching:
     """A fetch request, held until there are enough bytes or its time is over."""
 
-    __slots__ = ("_answer", "_cluster", "_held", "_is_committed", "_timer", "_wanted")
+    __slots__ = ("_answer", "_cluster", "_epochs", "_held", "_is_committed", "_timer", "_wanted")
 
     def __init__(self, cluster: Cluster, answer: Answer) -> None:
         self._cluster = cluster
@@ -32,6 +32,7 @@ class Fetching:
             for topic, partitions in request.topics
         ]
         self._held: list[tuple[Partition, int, int]] = []
+        self._epochs: dict[Partition, int] = {}
         self._timer: Timer | None = None
 
     def begin(self) -> None:
@@ -48,6 +49,7 @@ class Fetching:
             for index, _, offset, max_bytes in partitions:
                 partition = self._cluster.topics[topic].partitions[index]
                 partition.waiters[self] = None
+                self._epochs[partition] = partition.epoch
                 self._held.append((partition, offset, max_bytes))
         self._answer.session.held.add(self._answer)
         self._timer = self._cluster.timers.at(self._cluster.now + request.max_wait_time / 1000, self._finish)
@@ -57,12 +59,14 @@ class Fetching:
         if self._answer.session.closed:
             self._leave()
             return
-        broker, least, total = self._answer.session.broker, self._answer.request.min_bytes, 0
+        least, total = self._answer.request.min_bytes, 0
         for partition, offset, max_bytes in self._held:
+            if partition.epoch != self._epochs[partition]:
+                self._finish()
+                return
             log = partition.log
             if (
-                (partition.leader != broker and broker not in self._cluster.views)
-                or offset > log.end
+                offset > log.end
                 or offset < log.start
                 or partition.topic is not self._cluster.topics.get(partition.topic.name)
             ):
@@ -100,7 +104,7 @@ class Fetching:
         for topic, partitions in self._wanted:
             found: list[Any] = []
             for index, epoch, offset, max_bytes in partitions:
-                partition = cluster.find_led(broker, topic, index, epoch)
+                partition = cluster.find_read(broker, topic, index, epoch, request.API_VERSION)
                 if not isinstance(partition, Partition):
                     # the partition that a broker knows not at all has an empty list, the others have none
                     aborted: list[Any] | None = [] if partition == Code.UNKNOWN_TOPIC_OR_PARTITION else None
@@ -108,13 +112,15 @@ class Fetching:
                     is_final = True
                     continue
                 log = partition.log
-                if not log.start <= offset <= log.end:
+                is_leader = partition.leader == broker and not cluster.views
+                limit = None if is_leader else cluster.limit(broker, partition)
+                if not log.start <= offset <= (log.end if limit is None else limit):
                     found.append((index, int(Code.OFFSET_OUT_OF_RANGE), *_NO_OFFSETS, None, -1, b""))
                     is_final = True
                     continue
                 stable = log.last_stable
                 high = log.high_watermark
-                if cluster.views and (limit := cluster.limit(broker, partition)) is not None:
+                if limit is not None:
                     high, stable = min(limit, high), min(limit, stable)
                 end = stable if is_committed else high
                 data, bound = b"", offset

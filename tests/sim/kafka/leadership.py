@@ -1,16 +1,22 @@
-"""Brokers that stop and start, leaders that move, and brokers that have not heard of it."""
+"""Brokers that stop and start, leaders that move, and brokers that have not heard of it.
+
+The controller notices a broker that is gone `Settings.failover_s` later. Until then it is a leader that cannot be reached, and
+a follower that holds up all producers with acks=all.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from .administration import View
+from .settings import TOPIC_DEFAULTS
 from .topics import NO_LEADER, Partition
 
 if TYPE_CHECKING:
     from .cluster import Cluster
 
 GROUP = 0
+_UNCLEAN = "unclean.leader.election.enable"
 
 
 def stop(cluster: Cluster, broker: int) -> None:
@@ -21,36 +27,79 @@ def stop(cluster: Cluster, broker: int) -> None:
     refresh(cluster, broker)
     for session in [one for one in cluster.sessions if one.broker == broker]:
         cluster.hang_up(session)
+    delay_s = cluster.settings.failover_s
+    if delay_s:
+        cluster.timers.at(cluster.now + delay_s, lambda: None if broker in cluster.up else _fence(cluster, broker))
+    else:
+        _fence(cluster, broker)
+
+
+def _fence(cluster: Cluster, broker: int) -> None:
+    """Let others lead and coordinate what a broker did that is gone."""
+    if broker not in cluster.alive:
+        return
+    cluster.announce()
+    cluster.alive.discard(broker)
     for partition in list_partitions(cluster):
         if broker not in partition.isr:
             continue
-        others = [node for node in partition.isr if node in cluster.up]
+        others = [node for node in partition.isr if node in cluster.alive]
         if others:
             partition.isr = others
+            partition.behind[broker] = partition.log.high_watermark
         if partition.leader == broker:
             move(cluster, partition, others[0] if others else NO_LEADER)
-        elif partition.leader != NO_LEADER:
-            # the followers that are left have everything that they are known to have
-            partition.catch_up_alone()
-    _move_coordinators(cluster, broker)
+            if not others:
+                _elect_unclean(cluster, partition)
+        elif partition.leader != NO_LEADER and not partition.is_stalled:
+            # the followers that are left have everything
+            partition.raise_watermark(partition.log.end)
+    moved = [name for name in cluster.groups.known if cluster.coordinator(name, GROUP) == broker]
+    survivors = [node for node in cluster.brokers if node in cluster.alive]
+    for i, node in enumerate(cluster.coordinators):
+        if node == broker:
+            cluster.coordinators[i] = survivors[i % len(survivors)] if survivors else NO_LEADER
+    for name in moved:
+        cluster.groups.move(name)
 
 
 def start(cluster: Cluster, broker: int) -> None:
-    """Start a broker. It leads what has no leader and was in sync here last, and follows the rest."""
+    """Start a broker. It leads what has no leader and was in sync here last, and follows the rest.
+
+    A topic that allows unclean elections takes it as a leader even if it was not in sync; the rest is lost.
+    """
     if broker in cluster.up:
         return
+    _fence(cluster, broker)  # the controller knows it by another epoch now
+    cluster.announce()
     cluster.up.add(broker)
+    cluster.alive.add(broker)
     for partition in list_partitions(cluster):
         if broker not in partition.replicas:
             continue
-        if partition.leader == NO_LEADER and broker in partition.isr:
+        if partition.leader in cluster.up:
+            if broker not in partition.isr:
+                partition.isr.append(broker)
+            partition.behind.pop(broker, None)
+        elif partition.leader == NO_LEADER and broker in partition.isr:
             partition.isr = [broker]
             partition.lead(broker)
-        elif partition.leader != NO_LEADER and broker not in partition.isr:
-            partition.isr.append(broker)
+        elif partition.leader == NO_LEADER:
+            _elect_unclean(cluster, partition)
     for i, node in enumerate(cluster.coordinators):
         if node == NO_LEADER:
             cluster.coordinators[i] = broker
+
+
+def _elect_unclean(cluster: Cluster, partition: Partition) -> None:
+    """Let a replica lead that was not in sync, if the topic allows it. The rest of the log is lost."""
+    if partition.topic.config.overrides.get(_UNCLEAN, TOPIC_DEFAULTS[_UNCLEAN]) != "true":
+        return
+    for broker in partition.replicas:
+        if broker in cluster.alive:
+            lost = partition.log.end - partition.behind.pop(broker, 0)
+            move(cluster, partition, broker, is_unclean=True, lose=lost)
+            return
 
 
 def move(cluster: Cluster, partition: Partition, broker: int, *, is_unclean: bool = False, lose: int = 0) -> None:
@@ -61,24 +110,15 @@ def move(cluster: Cluster, partition: Partition, broker: int, *, is_unclean: boo
     """
     log = partition.log
     keep = min(log.high_watermark, log.end - lose if is_unclean else log.end)
-    if keep < log.end:
+    if keep < log.end and broker != NO_LEADER:
         log.truncate(max(keep, log.start), partition.topic.config, cluster.wall_ms)
         partition.cuts += 1
     if is_unclean:
         partition.isr = [broker]
     partition.lead(broker)
-    log.high_watermark = max(log.high_watermark, log.end)
-    partition.wake()
-
-
-def _move_coordinators(cluster: Cluster, broker: int) -> None:
-    moved = [name for name in cluster.groups.known if cluster.coordinator(name, GROUP) == broker]
-    survivors = [node for node in cluster.brokers if node in cluster.up]
-    for i, node in enumerate(cluster.coordinators):
-        if node == broker:
-            cluster.coordinators[i] = survivors[i % len(survivors)] if survivors else NO_LEADER
-    for name in moved:
-        cluster.groups.move(name)
+    if broker != NO_LEADER:
+        log.high_watermark = max(log.high_watermark, log.end)
+        partition.wake()
 
 
 def list_partitions(cluster: Cluster) -> list[Partition]:
@@ -87,7 +127,8 @@ def list_partitions(cluster: Cluster) -> list[Partition]:
 
 def make_stale(cluster: Cluster, broker: int) -> None:
     """Let a broker answer with what it knows now, whatever changes, until `refresh`."""
-    cluster.views[broker] = View(cluster, is_kept=True)
+    if broker not in cluster.views:
+        cluster.views[broker] = View(cluster, is_kept=True)
 
 
 def refresh(cluster: Cluster, broker: int) -> None:

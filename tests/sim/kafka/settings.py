@@ -27,12 +27,13 @@ class Settings:
     """From the end of a transaction until its markers are written and the next one may begin."""
     replication_s: float = 0.0
     """From an append until the followers have it and the high watermark passes it."""
-    deletion_s: float = 0.0
-    """From the answer to a topic's deletion until brokers stop answering for it."""
+    failover_s: float = 0.0
+    """From a broker's end until the controller lets others lead; Kafka's default is 9 s."""
+    metadata_s: float = 0.0
+    """From a change of topics or leaders until brokers have heard of it; the first broker hears at once."""
     max_transaction_timeout_ms: int = 900_000
     transaction_sweep_s: float = 10.0
     """Transactions past their timeout are looked for so often."""
-    transactional_id_expiration_s: float = 7 * 86_400.0
     producer_id_expiration_s: float = 86_400.0
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000

@@ -22,6 +22,7 @@ class Partition:
     """A partition of a topic. Every change of its leader begins a new leader epoch."""
 
     __slots__ = (
+        "behind",
         "cuts",
         "epoch",
         "index",
@@ -49,6 +50,8 @@ class Partition:
         """In the order in which they came; a set's order would not be the same in every run."""
         self.pending: list[tuple[int, Callable[[bool], None]]] = []
         """(offset that the high watermark has to reach, what to call then; False if the leader changed before)."""
+        self.behind: dict[int, int] = {}
+        """Where the logs of replicas end that fell out of sync."""
         self.cuts = 0
         """How often the log was cut."""
         self.is_stalled = False
@@ -72,11 +75,6 @@ class Partition:
             while self.pending and self.pending[0][0] <= offset:
                 self.pending.pop(0)[1](True)
             self.wake()
-
-    def catch_up_alone(self) -> None:
-        """Let everything count as replicated if the leader is the only one in sync."""
-        if len(self.isr) < 2:
-            self.raise_watermark(self.log.end)
 
     def lead(self, broker: int) -> None:
         """Begin a new leader epoch, with a leader or NO_LEADER. Requests that wait are refused."""
