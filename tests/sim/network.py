@@ -188,6 +188,8 @@ class Connection:
             self._is_stalled = True
             return
         network.note(self._name, self._broker, entry)
+        if network.watch is not None:
+            network.watch(self._name, entry.kind)
         verdict = network.faults.judge(self._loop.chance, entry.kind)
         if verdict is not Verdict.PASSES:
             network.say(f"{self._name} {entry.kind} to broker {self._broker}: {verdict.value}")
@@ -262,6 +264,8 @@ class Network:
         """Of when, by whom and to which broker each request was sent: equal for histories that went the same way."""
         self.log: Callable[[str], None] | None = None
         """Takes a line for each request and fault, where a history wants a story."""
+        self.watch: Callable[[str, str], None] | None = None
+        """Called with a process's name and a kind of request when a broker gets one: a moment for something to happen."""
         self._due = inf
         self._timer: asyncio.TimerHandle | None = None
         self._dying: set[str] = set()

@@ -19,12 +19,24 @@ from overlay.config import Loaded
 
 from .faults import Faults
 from .host import Worker, read_config, warm_up
+from .network import WORLD
 from .process import State
 from .reading import read_partition
 from .world import World
 
 CALM_S = 180.0
 STORM_S = 60.0
+DECISIVE = {
+    "InitProducerIdRequest",
+    "ListOffsetsRequest",
+    "FetchRequest",
+    "AddPartitionsToTxnRequest",
+    "EndTxnRequest",
+    "HeartbeatRequest",
+    "JoinGroupRequest",
+    "SyncGroupRequest",
+}
+"""Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,8 @@ class Plan:
     restarts: float
     moves: float
     """Faults a minute."""
+    traps: float
+    """How often a worker is killed or frozen while one of the requests DECISIVE is under way."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -55,6 +69,7 @@ class Plan:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
 
         brokers = chance.choice((1, 3))
+        latency_s = chance.choice(((0.0002, 0.002), (0.001, 0.03), (0.01, 0.3)))
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -65,12 +80,18 @@ class Plan:
             burst=chance.choice((1, 10, 50)),
             pause_s=chance.choice((2.0, 5.0)),
             faults=Faults(
-                cut_before=rate(0.01), cut_after=rate(0.01), stalled=rate(0.003), slow=rate(0.01), slow_s=(0.1, 5.0)
+                cut_before=rate(0.01),
+                cut_after=rate(0.01),
+                stalled=rate(0.003),
+                slow=rate(0.01),
+                slow_s=(0.1, 5.0),
+                latency_s=latency_s,
             ),
             kills=rate(4),
             freezes=rate(3),
             restarts=rate(2),
             moves=rate(3) if brokers > 1 else 0.0,
+            traps=rate(0.05),
         )
 
 
@@ -83,6 +104,9 @@ class Storm:
         self.world.tell(f"{self.plan}")
         self.workers: list[Worker] = []
         self.is_calm = False
+        self.writing = 0
+        """Producers that have not ended."""
+        self._trapped: set[asyncio.Task[None]] = set()
 
     def run(self) -> None:
         """Run the history and judge it."""
@@ -100,6 +124,7 @@ class Storm:
         world.start("bank", self._produce(True))
         await asyncio.sleep(10)
         _take_over(world.faults, plan.faults)
+        world.network.watch = self._trap
         faults = [
             asyncio.create_task(self._repeat(plan.kills, self._kill)),
             asyncio.create_task(self._repeat(plan.freezes, self._freeze)),
@@ -109,7 +134,10 @@ class Storm:
         await asyncio.sleep(STORM_S)
         self.is_calm = True
         _take_over(world.faults, Faults())
+        world.network.watch = None
         await asyncio.gather(*faults)
+        while self._trapped:
+            await asyncio.wait(self._trapped)
         world.tell("the storm is over")
         for worker in self.workers:
             if worker.process.state is State.DEAD:
@@ -147,6 +175,7 @@ class Storm:
     async def _produce(self, is_transactional: bool) -> None:
         plan, chance = self.plan, random.Random(self.world.loop.chance.random())
         name, count = "t" if is_transactional else "p", 0
+        self.writing += 1
         while not self.is_calm:
             more = {"transactional_id": "bank"} if is_transactional else {"enable_idempotence": True}
             producer = AIOKafkaProducer(bootstrap_servers=self.world.bootstrap, **more)
@@ -176,6 +205,7 @@ class Storm:
                     await producer.stop()
             except (KafkaError, OSError, TimeoutError) as error:
                 self.world.tell(f"producer does not stop: {error!r}")
+        self.writing -= 1
 
     # what goes wrong
 
@@ -189,17 +219,33 @@ class Storm:
             left -= pause + self.world.loop.now - began
 
     async def _kill(self, chance: random.Random) -> None:
-        worker = chance.choice(self.workers)
-        if worker.process.state is State.DEAD:
+        await self._restart_worker(chance.choice(self.workers))
+
+    def _trap(self, name: str, kind: str) -> None:
+        """Now and then, catch a worker while it waits for an answer that matters."""
+        chance = self.world.loop.chance
+        if kind not in DECISIVE or chance.random() >= self.plan.traps:
             return
-        worker.kill()
-        await asyncio.sleep(chance.choice((0.01, 1.0, 10.0)) * chance.random())
-        worker.start()
+        worker = next((each for each in self.workers if each.name == name), None)
+        if worker is not None and worker.process.state is State.RUNNING:
+            self.world.tell(f"{name} is caught at {kind}")
+            trapped = self._restart_worker(worker) if chance.random() < 0.5 else self._hold(worker, chance)
+            self._trapped.add(task := self.world.loop.create_task(trapped, context=WORLD))
+            task.add_done_callback(self._trapped.discard)
+
+    async def _restart_worker(self, worker: Worker) -> None:
+        if worker.process.state is not State.DEAD:
+            worker.kill()
+            await asyncio.sleep(10 * self.world.loop.chance.random())
+            worker.start()
 
     async def _freeze(self, chance: random.Random) -> None:
         worker = chance.choice(self.workers)
         if worker.process.state is not State.RUNNING:
             return
+        await self._hold(worker, chance)
+
+    async def _hold(self, worker: Worker, chance: random.Random) -> None:
         process = worker.process
         self.world.freeze(worker.name)
         await asyncio.sleep(chance.choice((0.5, 5.0, 30.0)) * chance.random())
@@ -237,13 +283,20 @@ class Storm:
         return [r.value or b"" for partition in (topic.partitions if topic else ()) for r in read_partition(partition)]
 
     async def _await_all(self) -> None:
-        wanted = sum(map(len, self._expect()))
+        def is_missing() -> bool:
+            wanted = sum(map(len, self._expect()))
+            return self.writing > 0 or any(len(self._find(each)) < wanted for each in range(self.plan.consumers))
+
         try:
             async with asyncio.timeout(CALM_S):
-                while any(len(self._find(each)) < wanted for each in range(self.plan.consumers)):  # noqa: ASYNC110
+                while is_missing():  # noqa: ASYNC110
                     await asyncio.sleep(1.0)
         except TimeoutError:
-            found = [len(self._find(each)) for each in range(self.plan.consumers)]
+            wanted, found = (
+                sum(map(len, self._expect())),
+                [len(self._find(each)) for each in range(self.plan.consumers)],
+            )
+            assert not self.writing, f"{self.writing} producers have not ended {CALM_S:g} s after the storm"
             raise AssertionError(f"of {wanted} records {found} were delivered {CALM_S:g} s after the storm") from None
         await asyncio.sleep(5)
 
@@ -271,5 +324,5 @@ def _differ(found: Sequence[bytes], expected: Sequence[bytes]) -> str:
 
 
 def _take_over(faults: Faults, other: Faults) -> None:
-    for name in ("cut_before", "cut_after", "stalled", "slow", "slow_s"):
+    for name in ("cut_before", "cut_after", "stalled", "slow", "slow_s", "latency_s"):
         setattr(faults, name, getattr(other, name))
