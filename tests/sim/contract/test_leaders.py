@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,6 @@ class Brokers(Cluster):
         self.brokers = {}
 
     def start(self, *brokers: int) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
         def begin(broker: int) -> None:
             node = self._nodes[broker]
             self.brokers[broker] = start(self._folder / f"node-{broker}", properties=PROPERTIES, node=node)

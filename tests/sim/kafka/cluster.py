@@ -236,10 +236,9 @@ class Cluster:
             partition.leader = partition.isr[0] if partition.isr[0] in self.alive else NO_LEADER
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records, its committed offsets, and its part in transactions."""
+        """Delete a topic with its records and its committed offsets. Open transactions keep its name."""
         self.announce()
         topic = self.topics.pop(name)
-        self.transactions.forget_topic(topic)
         for group in self.groups.known.values():
             for key in [key for key in group.offsets.committed if key[0] == name]:
                 del group.offsets.committed[key]

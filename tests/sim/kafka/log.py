@@ -76,7 +76,11 @@ class Log:
     def last_stable(self) -> int:
         """The end of what a read_committed consumer gets."""
         for first in self.producers.open.values():
-            return min(max(first, self.start), self.high_watermark)
+            if first < self.start:
+                # records of an open transaction were deleted: Kafka takes the batch that the log begins within
+                place = self.find(self.start)
+                first = self.start if place is None else self.segments[place[0]].bases[place[1]]
+            return min(first, self.high_watermark)
         return self.high_watermark
 
     @property

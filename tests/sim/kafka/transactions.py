@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .batches import ABORT, COMMIT, Batch, make_marker
 from .codes import Code
 from .session import Answer
-from .topics import NO_LEADER, Partition, Topic
+from .topics import NO_LEADER, Partition
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -242,12 +242,6 @@ class Transactions:
         if known.state is not State.ONGOING or group not in known.groups:
             return Code.INVALID_TXN_STATE
         return Code.NONE
-
-    def forget_topic(self, topic: Topic) -> None:
-        """A topic is gone: there is nothing to mark any more."""
-        for known in self.known.values():
-            for key in [key for key in known.partitions if key[0] == topic.name]:
-                del known.partitions[key]
 
 
 def _spread(
