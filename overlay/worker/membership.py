@@ -31,6 +31,9 @@ SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500
 POLL_S = 1.0
 LEAVE_S = 5.0
+METADATA_MS = 5_000
+"""How old the state topic's metadata may be. The member that leads the group deals out the partitions that it knows; where its
+first question for them was lost, no worker is given a shard until it asks again."""
 
 
 Take = Callable[[set[int]], Awaitable[None]]
@@ -54,6 +57,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             rebalance_timeout_ms=30_000,
+            metadata_max_age_ms=METADATA_MS,
         )
 
     async def start(self) -> None:

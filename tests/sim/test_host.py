@@ -19,7 +19,11 @@ RECORDS = 1_000
 
 def configure(world: World, *, shards: int = 1, consumers: int = 1) -> Loaded:
     return read_config(
-        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": shards, "topics": {"replication": 3}},
+        {
+            "kafka": {"bootstrap.servers": world.bootstrap},
+            "shards": shards,
+            "topics": {"replication": len(world.cluster.brokers)},
+        },
         [{"name": "ORDERS", "topics": ["orders"], "subject": {"template": "orders.{key}"}}],
         [
             {
@@ -137,3 +141,29 @@ def test_workers_that_are_stopped_in_a_rebalance_end(seed: int) -> None:
         await asyncio.gather(first, workers[1].stop())
 
     world.run(history)
+
+
+def test_a_worker_that_joined_while_kafka_restarted_serves_soon() -> None:
+    """It leads the group and does not know the state topic's partitions: nobody is given a shard until it does."""
+    warm_up()
+    world = World(1, brokers=1)
+
+    async def history(world: World) -> float:
+        world.cluster.create_topic("orders", 3)
+        asked = asyncio.Event()
+        world.network.watch = lambda _, kind: asked.set() if kind == "FindCoordinatorRequest" else None
+        worker = Worker(world, "w0", configure(world))
+        worker.start()
+        await asked.wait()
+        with world.at_cluster("the broker stops") as cluster:
+            cluster.stop(0)
+        await asyncio.sleep(4)
+        with world.at_cluster("the broker starts") as cluster:
+            cluster.start(0)
+        began = world.loop.now
+        async with asyncio.timeout(600):
+            while not worker.service.sessions:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        return world.loop.now - began
+
+    assert world.run(history) < 20
