@@ -45,8 +45,8 @@ def tell(seed: int, *, always: bool) -> int:
     failure = ""
     try:
         storm.run()
-    except Exception:  # noqa: BLE001 - whatever it is belongs to the story
-        failure = traceback.format_exc()
+    except Exception as error:  # noqa: BLE001 - whatever it is belongs to the story
+        failure = "".join(traceback.format_exception(error, chain=False))
     if always or failure:
         click.echo("\n".join(storm.world.story))
     click.echo(f"{failure or f'history {seed} passed'} (digest {storm.world.network.digest:08x})")

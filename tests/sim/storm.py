@@ -198,7 +198,7 @@ class Storm:
                         ends = producer.abort_transaction if chance.random() < 0.3 else producer.commit_transaction
                         await ends()
                     await asyncio.sleep(plan.pause_s * 2 * chance.random())
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError, AssertionError) as error:  # the last is aiokafka's: the producer was fenced
                 self.world.tell(f"producer begins again: {error!r}")
             try:
                 async with asyncio.timeout(20):

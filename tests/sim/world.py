@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from .network import Network
 from .process import PROCESS, Process, State
 
 Result = TypeVar("Result")
+
+LONGEST_S = 86_400.0
+"""Virtual seconds that a history may take."""
 
 
 LIMITS: Mapping[str, Any] = {
@@ -78,7 +82,7 @@ class World:
 
     def tell(self, event: str) -> None:
         """Add a line to the story."""
-        if self.tells:
+        if self.tells and not self.loop.is_over:
             process = PROCESS.get()
             self.story.append(f"{self.loop.now:.6f} {process.name if process is not None else '-'} {event}")
 
@@ -92,11 +96,20 @@ class World:
         ):
             try:
                 self.network.plan()
-                return self.loop.run_until_complete(history(self))
+                return self.loop.run_until_complete(self._limit(history(self)))
             finally:
                 for process in self.processes.values():
                     process.held.clear()
                 self.loop.discard()
+
+    async def _limit(self, history: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            async with asyncio.timeout(LONGEST_S) as limit:
+                return await history
+        except TimeoutError as error:
+            if limit.expired():
+                raise AssertionError(f"the history has not ended after {LONGEST_S:g} virtual seconds") from error
+            raise
 
     def start(self, name: str, coro: Coroutine[Any, Any, Any], *, offset_s: float = 0.0) -> Process:
         """Start a process; the task of its coroutine is not waited for. A dead process's name may be used again."""
