@@ -127,7 +127,9 @@ class Fetching:
                 if offset < end:
                     size = max_bytes if max_bytes < left else left
                     data, bound = log.read(offset, end, size, at_least_one=is_first)
-                aborted = log.producers.find_aborted(offset, bound) if is_committed else None
+                aborted = None
+                if is_committed and bound >= 0:
+                    aborted = log.producers.find_aborted(offset, bound) if offset < end else []
                 if data:
                     is_first = False
                     total += len(data)

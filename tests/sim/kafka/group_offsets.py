@@ -10,7 +10,6 @@ from .session import Answer
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-NO_GENERATION = -1
 NOT_ASKED = -2147483648
 TopicPartition = tuple[str, int]
 Committed = tuple[int, str]

@@ -18,7 +18,7 @@ from .timers import Timer
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-NO_GENERATION = -1
+GROUP = 0
 
 
 class State(Enum):
@@ -339,8 +339,9 @@ class Groups:
             member.timer.cancel()
 
         def expire() -> None:
-            # a member whose request is held has said nothing, and is there
-            if member.joining is None and member.syncing is None:
+            # a member whose request is held has said nothing, and is there; without a coordinator nobody counts
+            is_coordinated = self._cluster.coordinator(group.name, GROUP) in self._cluster.up
+            if member.joining is None and member.syncing is None and is_coordinated:
                 self._drop(group, member)
             else:
                 self._watch(group, member)

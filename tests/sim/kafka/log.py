@@ -133,6 +133,8 @@ class Log:
     def read(self, offset: int, end: int, max_bytes: int, *, at_least_one: bool) -> tuple[bytes, int]:
         """Return bytes of one segment from the batch of an offset on, and an offset that they do not reach.
 
+        That offset is -1 if the first batch does not fit into some bytes.
+
         `end` is the first offset that must not be read. The last batch may be cut off, as in an answer of Kafka. With
         `at_least_one` the first batch comes whole; without it, it comes whole or not at all.
         """
@@ -146,7 +148,8 @@ class Log:
             return b"", offset
         if max_bytes < first.size:
             if not at_least_one:
-                return b"", offset
+                # without room at all Kafka looks for aborted transactions, with too little it leaves them out
+                return b"", -1 if max_bytes > 0 else self._find_bound(i, first.position)
             max_bytes = first.size
         parts, taken = [], 0
         batches = segment.batches

@@ -89,8 +89,8 @@ class Producing:
 
     def _finish(self) -> None:
         topics: dict[str, list[Any]] = {}
-        for (topic, index), result in self._results.items():
-            topics.setdefault(topic, []).append((index, *result))
+        for (topic, index), (code, *rest) in self._results.items():
+            topics.setdefault(topic, []).append((index, int(code), *rest))
         self._answer.give(list(topics.items()), 0)
 
 

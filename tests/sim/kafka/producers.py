@@ -86,8 +86,8 @@ class Producers:
         known = self.known.get(batch.producer)
         if known is not None and batch.producer_epoch < known.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        unverified = self._unverified.get(batch.producer)
-        if unverified is not None and batch.sequence > unverified[1]:
+        epoch, lowest = self._unverified.get(batch.producer, (-1, 0))
+        if epoch == batch.producer_epoch and batch.sequence > lowest:
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         if known is None:
             return None

@@ -48,11 +48,11 @@ class Answer:
 
     def give(self, *fields: Any) -> None:
         """Answer, with the fields of the response. A session that was closed meanwhile hears nothing."""
-        if self.response is not None:
+        if self.response is not None or self.session.closed:
             return
         self.session.held.discard(self)
         self.response = self.request.RESPONSE_TYPE(*fields)
         callbacks, self._callbacks = self._callbacks, None
-        if callbacks and not self.session.closed:
+        if callbacks:
             for callback in callbacks:
                 callback()

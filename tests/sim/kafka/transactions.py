@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 from .batches import ABORT, COMMIT, Batch, make_marker
 from .codes import Code
 from .session import Answer
-from .topics import NO_LEADER, Partition
+from .topics import Partition
 
 if TYPE_CHECKING:
     from .cluster import Cluster
 
 LAST_EPOCH = (1 << 15) - 1
 RETRY_S = 0.1
+"""Between two tries to write a marker."""
+TRANSACTION = 1
 
 
 class State(Enum):
@@ -78,7 +80,7 @@ class Transactions:
     def _init(self, answer: Answer, name: str, timeout_ms: int) -> tuple[Code, int, int]:
         if not name:
             return Code.INVALID_REQUEST, -1, -1
-        if code := self._cluster.refuse_coordinator(answer.session.broker, name, 1):
+        if code := self._cluster.refuse_coordinator(answer.session.broker, name, TRANSACTION):
             return code, -1, -1
         if not 0 < timeout_ms <= self._cluster.settings.max_transaction_timeout_ms:
             return Code.INVALID_TRANSACTION_TIMEOUT, -1, -1
@@ -106,7 +108,7 @@ class Transactions:
         name = request.transactional_id
         if not name:
             return Code.INVALID_REQUEST
-        if code := self._cluster.refuse_coordinator(answer.session.broker, name, 1):
+        if code := self._cluster.refuse_coordinator(answer.session.broker, name, TRANSACTION):
             return code
         known = self.known.get(name)
         if known is None or known.producer != request.producer_id:
@@ -186,11 +188,14 @@ class Transactions:
     def _complete(self, known: Transactional, kind: int) -> None:
         """Write the markers, to partitions without a leader as soon as they have one."""
         cluster = self._cluster
+        if cluster.coordinator(known.name, TRANSACTION) not in cluster.up:
+            cluster.timers.at(cluster.now + RETRY_S, lambda: self._complete(known, kind))
+            return
         now_ms = int(cluster.wall_ms)
         for topic, index in list(known.partitions):
             partition = cluster.find(topic, index)
             if partition is not None:
-                if partition.leader == NO_LEADER:
+                if partition.leader not in cluster.up:
                     continue
                 marker = make_marker(known.producer, known.epoch, kind, self.coordinator_epoch, now_ms)
                 cluster.append_marker(partition, marker, kind)
@@ -210,7 +215,11 @@ class Transactions:
         due = (floor(due / sweep) + 1) * sweep if sweep else due
 
         def abort() -> None:
-            if known.state is State.ONGOING and known.began == began and known.epoch == epoch:
+            if known.state is not State.ONGOING or known.began != began or known.epoch != epoch:
+                return
+            if cluster.coordinator(known.name, TRANSACTION) not in cluster.up:
+                cluster.timers.at(cluster.now + sweep + RETRY_S, abort)
+            else:
                 # the producer is fenced: the epoch of its next request is too old
                 known.epoch = min(known.epoch + 1, LAST_EPOCH)
                 self._end(known, ABORT)
