@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from math import inf
+from math import inf, nextafter
 from typing import Any
 
 from aiokafka import client as aiokafka_client
@@ -92,6 +92,8 @@ class Connection:
         self._is_open = True
         self._is_stalled = False
         self._is_busy = False
+        # when the last request arrives and the last answer is delivered: the next one is later, as timers of one moment have no
+        # order
         self._arrival = self._delivery = 0.0
         self._last_action = self._loop.now
         self._watch = self._loop.call_later(min(timeout_s, idle_s), self._look)
@@ -110,16 +112,21 @@ class Connection:
         struct = request.prepare(self._versions)
         if "encode" in struct.__dict__:  # the service writes the bytes of its produce requests itself
             struct = type(struct).decode(io.BytesIO(struct.encode()))
-        network, loop = self._network, self._loop
+        loop = self._loop
         future = loop.create_future()
         entry = _Entry(struct, type(request).__name__, future, loop.now + self._timeout_s)
         if expect_response:
             self._requests.append(entry)
         else:
             future.set_result(None)
-        self._arrival = max(self._arrival, loop.now + network.faults.draw_latency(loop.chance))
-        loop.call_at(self._arrival, self._arrive, entry, context=WORLD)
+        loop.call_at(self._draw_arrival(), self._arrive, entry, context=WORLD)
         return future
+
+    def _draw_arrival(self) -> float:
+        """Return when something that is sent now arrives at the broker."""
+        latency = self._network.faults.draw_latency(self._loop.chance)
+        self._arrival = max(nextafter(self._arrival, inf), self._loop.now + latency)
+        return self._arrival
 
     def close(self, reason: Any = None, exc: BaseException | None = None) -> Future:
         """Close; requests that are not answered fail. Return a future that is done."""
@@ -138,7 +145,9 @@ class Connection:
         if self._on_close is not None:
             callback, self._on_close = self._on_close, None
             callback(self, reason)
-        self._arrival = max(self._arrival, self._loop.now + self._network.faults.draw_latency(self._loop.chance))
+        self._arrival = max(
+            nextafter(self._arrival, inf), self._loop.now + self._network.faults.draw_latency(self._loop.chance)
+        )
         self._loop.call_at(self._arrival, self._hear_end, context=WORLD)
         return self._closed
 
@@ -218,7 +227,7 @@ class Connection:
         if verdict is Verdict.SLOW:
             least, most = faults.slow_s
             delay += least + (most - least) * loop.chance.random()
-        self._delivery = max(self._delivery, loop.now + delay)
+        self._delivery = max(nextafter(self._delivery, inf), loop.now + delay)
         loop.call_at(self._delivery, self._deliver, entry, answer.response, context=WORLD)
         self._is_busy = False
         while self._arrived and not self._is_busy and not self._session.closed:
@@ -244,7 +253,9 @@ class Connection:
         """The process is dead, and the operating system closes the connection."""
         self._is_open = False
         self._watch.cancel()
-        self._arrival = max(self._arrival, self._loop.now + self._network.faults.draw_latency(self._loop.chance))
+        self._arrival = max(
+            nextafter(self._arrival, inf), self._loop.now + self._network.faults.draw_latency(self._loop.chance)
+        )
         self._loop.call_at(self._arrival, self._hear_end, context=WORLD)
 
 
