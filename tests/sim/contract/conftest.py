@@ -20,6 +20,13 @@ PROPERTIES = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the broker, as tests/conftest.py does for its own."""
+    for item in items:
+        if "contract_broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kafka)
+
+
 @pytest.fixture(scope="session")
 def contract_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The embedded Kafka that the simulation is compared with."""

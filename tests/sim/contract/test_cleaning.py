@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 
 async def read_all(side: Side, topic: str, start: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Return (offset, key, value) of every record, those of aborted transactions and markers left out by nobody."""
+    """Return (offset, key, value) of every record that is not a marker, aborted ones included."""
     rows: list[tuple[int, bytes | None, bytes | None]] = []
     while True:
         found = await fetch(side.main, topic, start, isolation=UNCOMMITTED)

@@ -260,7 +260,8 @@ class Cluster:
     ) -> None:
         """Let a partition have another leader, by default the next one in sync.
 
-        An unclean election loses the last `lose` offsets, whole batches of them. Does nothing if there is no other broker.
+        An unclean election loses the last `lose` offsets, whole batches of them. A transaction whose marker is among them,
+        and whose records are not, stays open for ever, as in Kafka. Does nothing if there is no other broker.
         """
         partition = self.topics[topic].partitions[index]
         if broker is None:
