@@ -76,3 +76,16 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Await `work` and return True, or give up on it when `stop` is set."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            working.result()
+        return working in done
+    finally:
+        working.cancel()
+        stopping.cancel()

@@ -24,6 +24,7 @@ from aiokafka.structs import TopicPartition
 from overlay.connection import Properties, for_aiokafka
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
+from overlay.waits import unless
 
 log = get_logger(__name__)
 
@@ -77,9 +78,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             self._consumer.subscribe([self._topic], listener=self)
             while not stop.is_set():
-                # nothing comes of it but errors of the coordinator, and the proof that we are alive
-                await self._poll()
-                await _wait(stop, POLL_S)
+                # nothing comes of it but errors of the coordinator, and the proof that we are alive; within a rebalance it does
+                # not return, whatever its timeout
+                if await unless(stop, self._poll()):
+                    await _wait(stop, POLL_S)
         finally:
             # a rebalance that is under way may still give us shards, which nothing would stop again
             self._take = None

@@ -26,7 +26,7 @@ from overlay.deliver.state import ConsumerId
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.waits import is_set_within
+from overlay.waits import is_set_within, unless
 
 from .holding import Holding
 from .http import make_app, start_http
@@ -35,7 +35,6 @@ from .membership import Membership
 from .report import Rates, report_service
 from .series import Series
 from .session import Session
-from .shard import unless
 from .takeover import ensure_state_topic, state_topic
 from .warmup import load_kernels
 

@@ -29,7 +29,7 @@ from overlay.metrics import Metrics
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
-from overlay.waits import is_set_within
+from overlay.waits import is_set_within, unless
 
 from .acks.seating import open_clerk
 from .commits import Commits
@@ -314,19 +314,6 @@ def is_cancelled() -> bool:
     """Return whether the task that asks is being cancelled; a CancelledError may also come from what it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Await `work` and return True, or give up on it when `stop` is set."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if working in done:
-            working.result()
-        return working in done
-    finally:
-        working.cancel()
-        stopping.cancel()
 
 
 @dataclass(slots=True)

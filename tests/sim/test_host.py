@@ -167,3 +167,28 @@ def test_a_worker_that_joined_while_kafka_restarted_serves_soon() -> None:
         return world.loop.now - began
 
     assert world.run(history) < 20
+
+
+@pytest.mark.parametrize("kind", ["HeartbeatRequest", "JoinGroupRequest", "SyncGroupRequest"])
+def test_a_worker_stops_while_kafka_is_away(kind: str) -> None:
+    """A group's consumer that is in a rebalance waits for its end, for however long that takes."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("orders", 3)
+        loaded = configure(world, shards=2)
+        workers = [Worker(world, f"w{number}", loaded) for number in range(2)]
+        workers[0].start()
+        await asyncio.sleep(10)
+        asked = asyncio.Event()
+        world.network.watch = lambda name, found: asked.set() if (name, found) == ("w0", kind) else None
+        workers[1].start()
+        await asked.wait()
+        for broker in world.cluster.brokers:
+            with world.at_cluster(f"broker {broker} stops") as cluster:
+                cluster.stop(broker)
+        await asyncio.sleep(20)
+        await workers[0].stop()
+
+    world.run(history)
