@@ -56,6 +56,8 @@ class Plan:
     freezes: float
     restarts: float
     moves: float
+    parts: float
+    jumps: float
     """Faults a minute."""
     traps: float
     """How often a worker is killed or frozen while one of the requests DECISIVE is under way."""
@@ -91,6 +93,8 @@ class Plan:
             freezes=rate(3),
             restarts=rate(2),
             moves=rate(3) if brokers > 1 else 0.0,
+            parts=rate(2),
+            jumps=rate(2),
             traps=rate(0.05),
         )
 
@@ -130,6 +134,8 @@ class Storm:
             asyncio.create_task(self._repeat(plan.freezes, self._freeze)),
             asyncio.create_task(self._repeat(plan.restarts, self._restart)),
             asyncio.create_task(self._repeat(plan.moves, self._move)),
+            asyncio.create_task(self._repeat(plan.parts, self._part)),
+            asyncio.create_task(self._repeat(plan.jumps, self._jump)),
         ]
         await asyncio.sleep(STORM_S)
         self.is_calm = True
@@ -271,6 +277,22 @@ class Storm:
             heir = chance.choice(heirs)
             with self.world.at_cluster(f"{topic.name}-{partition.index} is led by {heir}") as cluster:
                 cluster.move_leader(topic.name, partition.index, heir)
+
+    async def _part(self, chance: random.Random) -> None:
+        """Let nothing arrive between a worker and one broker, or all of them."""
+        worker, brokers = chance.choice(self.workers), self.world.cluster.brokers
+        chosen = {(worker.name, broker) for broker in brokers if len(brokers) == 1 or chance.random() < 0.6}
+        self.world.tell(f"nothing arrives between {sorted(chosen)}")
+        self.world.faults.parted |= chosen
+        await asyncio.sleep(chance.choice((1.0, 8.0, 30.0)) * chance.random())
+        self.world.tell(f"the network is whole again for {sorted(chosen)}")
+        self.world.faults.parted -= chosen
+
+    async def _jump(self, chance: random.Random) -> None:
+        """Set a worker's wall clock."""
+        worker = chance.choice(self.workers)
+        worker.offset_s = worker.process.offset_s = chance.choice((1.0, 60.0, 3_600.0)) * (2 * chance.random() - 1)
+        self.world.tell(f"the clock of {worker.name} is {worker.offset_s:.3f} s ahead")
 
     # the judge
 
