@@ -10,14 +10,14 @@ then, whenever a connection breaks; and no single broker is waited for as long a
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from aiokafka import client as aiokafka_client
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
 
+from overlay.chance import choose, shuffle
+from overlay.clock import monotonic
 from overlay.connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
 from overlay.protocol import TopicsRequest, Unsupported
 
@@ -80,7 +80,7 @@ class Brokers:
     def doubt(self) -> None:
         """Ask another broker next time: the answers of the last one may be outdated."""
         others = [address for address in self._nodes.values() if address != self._preferred]
-        self._preferred = random.choice(others) if others else None
+        self._preferred = choose(others) if others else None
 
     def learn(self, node: int, address: Address) -> None:
         """Remember where a broker is, as another one says. It may have moved."""
@@ -157,7 +157,7 @@ class Brokers:
         """Return all addresses in the order in which they are asked, the ones of the settings last."""
         if not self._bootstrap:
             self._bootstrap = [(host, port) for host, port, _ in collect_hosts(list_servers(self._kafka))]
-        nodes = random.sample([*self._nodes.values()], len(self._nodes))
+        nodes = shuffle([*self._nodes.values()])
         preferred = [address for address in (first, self._preferred) if address is not None]
         return list(dict.fromkeys([*preferred, *nodes, *self._bootstrap]))
 
@@ -215,7 +215,7 @@ class Brokers:
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)
-            began, is_usable, is_lost = time.monotonic(), False, False
+            began, is_usable, is_lost = monotonic(), False, False
             try:
                 connection = connection or await self._open(address)
                 answers = await asyncio.gather(*[connection.send(request) for request in requests])
@@ -228,7 +228,7 @@ class Brokers:
                 self.failure = f"{address[0]}:{address[1]}: {describe_failure(error)}"
                 raise Lost(self.failure) from error
             except asyncio.CancelledError:
-                is_lost = time.monotonic() - began >= HURRY_S
+                is_lost = monotonic() - began >= HURRY_S
                 raise
             finally:
                 if is_lost:  # what befell this connection may have befallen the others, and each would cost a deadline
@@ -255,7 +255,7 @@ class Brokers:
             return await aiokafka_client.create_conn(*address, max_idle_ms=IDLE_MS, **settings)
         except FAILURES:
             # certificates may have been replaced
-            if self._settings is settings and time.monotonic() - self._read_at >= REREAD_S:
+            if self._settings is settings and monotonic() - self._read_at >= REREAD_S:
                 self._settings = {}
             raise
 
@@ -265,7 +265,7 @@ class Brokers:
             if not self._settings:
                 settings = await asyncio.to_thread(for_aiokafka, self._kafka)
                 del settings["bootstrap_servers"]
-                self._settings, self._read_at = settings, time.monotonic()
+                self._settings, self._read_at = settings, monotonic()
             return self._settings
 
     def _hang_up_idle(self, address: Address) -> None:

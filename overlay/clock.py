@@ -1,4 +1,4 @@
-"""The one place that reads the wall clock."""
+"""The one place that reads clocks: the wall clock for times that others see, the monotonic clock for spans."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def now_ms() -> int:
 def now_ns() -> int:
     """Nanoseconds since 1970, as JetStream's times count."""
     return time.time_ns()
+
+
+def monotonic() -> float:
+    """Seconds since some moment, which differs between processes. Changes of the wall clock do not move it."""
+    return time.monotonic()

@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+
+
+def open_thread(name: str) -> Executor:
+    """Return an executor that runs jobs in one thread. A simulation of the service puts one without threads here."""
+    return ThreadPoolExecutor(1, name)
 
 
 class Jobs:
@@ -31,7 +36,7 @@ class Jobs:
 
     def __init__(self, name: str) -> None:
         """`name`: of the thread."""
-        self._executor = ThreadPoolExecutor(1, name)
+        self._executor = open_thread(name)
         self._jobs: set[Future[Any]] = set()
 
     async def run(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from overlay.clock import monotonic
+
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
@@ -59,9 +61,9 @@ async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:
     """Look again and again, in this thread, for so long at most: whether it came true."""
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     while not condition():
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             return False
         time.sleep(pause_s)
     return True
@@ -74,3 +76,16 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Await `work` and return True, or give up on it when `stop` is set."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working in done:
+            working.result()
+        return working in done
+    finally:
+        working.cancel()
+        stopping.cancel()

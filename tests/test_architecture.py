@@ -157,13 +157,42 @@ def test_the_service_has_one_way_to_kafka() -> None:
 
 
 def test_one_file_reads_the_wall_clock() -> None:
-    """time.monotonic measures spans anywhere in the shell; the wall clock is overlay/clock.py's."""
+    """Clients, commands and the demo measure spans by time.monotonic; the wall clock is overlay/clock.py's."""
     readers = set()
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 readers.add(shorten(path))
     assert {path for path in readers if not path.startswith(("local/", "cli/", "inspect/"))} == {"clock.py"}
+
+
+UNSEEDED = {"time", "random", "uuid", "secrets", "threading", "concurrent.futures"}
+"""What a simulated service must not use past the modules that a simulation can replace (tests/sim)."""
+SEAMS = {
+    ("clock.py", "time"),
+    ("chance.py", "random"),
+    ("chance.py", "uuid"),
+    ("jobs.py", "threading"),
+    ("jobs.py", "concurrent.futures"),
+    # a wait of threads; the service runs none of them
+    ("waits.py", "time"),
+    # a lock of the client library's ledgers
+    ("source/index.py", "threading"),
+    # not part of the service
+    ("confluent.py", "time"),
+    ("confluent.py", "concurrent.futures"),
+}
+
+
+def test_the_service_has_one_clock_one_source_of_chance_and_one_of_threads() -> None:
+    files = [*(path for package in SERVICE for path in list_files(package)), *ROOT.glob("*.py")]
+    found = {(shorten(path), name) for path in files for name in _list_modules(path) if name in UNSEEDED}
+    assert found == SEAMS
+
+
+def _list_modules(path: Path) -> set[str]:
+    """Modules that a file imports from, but for `from uuid import UUID`: a type."""
+    return find_imports(path) - {"uuid"} if "uuid.UUID" in find_imports(path) else find_imports(path)
 
 
 def test_the_desk_alone_touches_machines() -> None:

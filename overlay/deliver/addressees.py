@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from overlay.admin import Admin
+from overlay.clock import monotonic
 
 from .entry import Entry
 from .outlets import find_fault
@@ -34,11 +34,11 @@ class Addressees:
 
     def avoid(self, topics: Iterable[str], seconds: float) -> None:
         """Count these topics as unreachable for a while: they have refused."""
-        until = time.monotonic() + seconds
+        until = monotonic() + seconds
         self._known.update(dict.fromkeys(topics, (0, until)))
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
-        now = time.monotonic()
+        now = monotonic()
         # what is known may be cleared or change while Kafka is asked
         counts = {
             topic: self._known[topic][0] for topic in topics if topic in self._known and self._known[topic][1] > now

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, LeaderNotAvailable
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 
-from overlay.clock import now_ms
+from overlay.clock import monotonic, now_ms
 from overlay.connection import Properties, open_client
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
@@ -231,12 +230,12 @@ class Answering:
         await client.add_topic(topic)
         left = {partition: parcel.batch.build() for partition, parcel in parcels.items()}
         final: dict[int, Fault] = {}
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = monotonic() + PATIENCE_S
         while True:
             faults = await self._ask(client, topic, left)
             final |= {partition: fault for partition, fault in faults.items() if not _may_pass(fault)}
             left = {partition: left[partition] for partition in faults.keys() - final.keys()}
-            if not left or time.monotonic() > deadline:
+            if not left or monotonic() > deadline:
                 return final | {partition: faults[partition] for partition in left}
             await asyncio.sleep(BACKOFF_S)
             with contextlib.suppress(KafkaError, OSError):

@@ -17,7 +17,6 @@ What cannot be repeated ends everything: the caller gives up its transaction and
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.types import Int16, Int32, String
 from aiokafka.structs import TopicPartition
 
+from overlay.clock import monotonic
 from overlay.errors import DeliveryFailed, Fenced
 
 from .outbox import Outgoing
@@ -164,7 +164,7 @@ class Produce:
         """Send whatever may be sent now."""
         if self._failure is not None or self._refusals:
             return
-        now = time.monotonic()
+        now = monotonic()
         waiting: dict[int, list[_Queue]] = {}
         for queue in self._queues.values():
             if queue.has_next(now):
@@ -231,15 +231,15 @@ class Produce:
             return Fenced(f"{where}: {type(error).__name__}: {error}")
         is_unknown = isinstance(error, kafka_errors.UnknownTopicOrPartitionError)
         if is_unknown:
-            queue.unknown_since = queue.unknown_since or time.monotonic()
-        if not error.retriable or (is_unknown and time.monotonic() - queue.unknown_since > UNKNOWN_S):
+            queue.unknown_since = queue.unknown_since or monotonic()
+        if not error.retriable or (is_unknown and monotonic() - queue.unknown_since > UNKNOWN_S):
             reason = f"{type(error).__name__}: {error}"
             return DeliveryFailed(queue.tp.topic, queue.tp.partition, reason, final=not error.retriable)
         return None
 
     def _put_off(self, queue: _Queue) -> None:
         """Try again after a while, with fresh metadata, and with one batch alone at first."""
-        queue.limit, queue.not_before = 1, time.monotonic() + BACKOFF_S
+        queue.limit, queue.not_before = 1, monotonic() + BACKOFF_S
         self._client.force_metadata_update()
         asyncio.get_running_loop().call_later(BACKOFF_S * 1.1, self._pump)
 

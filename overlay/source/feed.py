@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ READY_BYTES = 24 << 20
 """While so much is waiting to be taken, nothing more is fetched, however many lanes there are, but for urgent ones."""
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
-"""While some lanes have data waiting, a fetch for the others must end soon, so that those can join again."""
+"""While some lanes of a broker have data waiting, a fetch for its others must end soon, so that those can join again."""
 BACKOFF_S = (0.05, 2.0)
 
 _STALE_LEADER = (
@@ -271,10 +271,9 @@ class Feed:
         return groups
 
     async def _fetch(self, node: int, lanes: list[Lane]) -> None:
-        waiting = len(lanes) < len(self._lanes)
-        request = self._request(lanes, SHORT_WAIT_MS if waiting else LONG_WAIT_MS)
         asked = {lane.tp: (lane, lane.position) for lane in lanes}
         asked_lanes = set(lanes)
+        request = self._request(lanes, SHORT_WAIT_MS if self._has_others(node, asked_lanes) else LONG_WAIT_MS)
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
             stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
@@ -289,6 +288,12 @@ class Feed:
                 lane.in_flight = False
         # those that were served go to the end: two lanes of one partition take turns, and so do lanes of a full response
         self._lanes.sort(key=lambda lane: (lane in asked_lanes) + (lane in asked_lanes and lane.ready is not None))
+
+    def _has_others(self, node: int, asked: Collection[Lane]) -> bool:
+        """Return whether a broker leads lanes that read on and are not asked for now. Those of other brokers do not count: they
+        have fetches of their own."""
+        leader = self._client.cluster.leader_for_partition
+        return any(lane not in asked and lane.position < lane.stop and leader(lane.tp) == node for lane in self._lanes)
 
     def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
         topics: dict[str, list[tuple[int, int, int]]] = {}

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
 from aiokafka.errors import CorrelationIdError, NodeNotReadyError
 from aiokafka.protocol.fetch import FetchRequest
+
+from overlay.clock import monotonic
 
 GROUP = 100
 """Of connections: aiokafka's own groups count from 0."""
@@ -117,7 +118,7 @@ class Frames(asyncio.BufferedProtocol):
             future.set_result(request.RESPONSE_TYPE.decode(body))
         # only now: whatever is still there when the connection ends gets its error from aiokafka
         self._connection._requests.popleft()
-        self._connection._last_action = time.monotonic()
+        self._connection._last_action = monotonic()
 
     def eof_received(self) -> None:
         self._inner.eof_received()

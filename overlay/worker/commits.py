@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from overlay.admin import Admin
+from overlay.clock import monotonic
 from overlay.deliver.entry import Entry
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.parts import PARTITIONS, split
@@ -155,20 +155,20 @@ class Commits:
     async def run(self) -> None:
         """Commit what `put` brings, until `end`."""
         pending: list[Round] = []
-        written = time.monotonic()
+        written = monotonic()
         while not self._ended or pending:
             fresh = await self._take_rounds()
             await self._gather(pending, fresh)
             waited_for = any(done.is_waited_for for done in fresh)
-            if pending and (waited_for or self._ended or time.monotonic() - written >= LAZY_S):
+            if pending and (waited_for or self._ended or monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
-                pending, written = [], time.monotonic()
+                pending, written = [], monotonic()
                 if not backlog:
                     await asyncio.sleep(PAUSE_S)
-            elif not self._ended and time.monotonic() - written >= PROOF_S:
+            elif not self._ended and monotonic() - written >= PROOF_S:
                 await self.transactions.begin()
                 await self._record(Delta())
-                written = time.monotonic()
+                written = monotonic()
 
     async def _gather(self, pending: list[Round], fresh: Iterable[Round]) -> None:
         """Add rounds to those that are to be committed; of light ones only the positions are still to be."""
@@ -208,12 +208,12 @@ class Commits:
         """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
         if self.partitions > PARTITIONS:
             return await self._commit_in_parts(rounds)
-        began = time.monotonic()
+        began = monotonic()
         await self.transactions.begin()
         last = rounds[-1]
         for done in rounds[:-1]:
             await self._send(done)
-        while last.outcome.backlog and (left := began + BULK_S - time.monotonic()) > 0:
+        while last.outcome.backlog and (left := began + BULK_S - monotonic()) > 0:
             await self._send(last)
             more = await self._next(left)
             if more is None:
@@ -224,7 +224,7 @@ class Commits:
         delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
         offsets = await self._record(delta, () if last.sent else last.transactional, *_join_machines(rounds))
         last.offsets = last.offsets or offsets
-        self.metrics.commit_seconds.observe(time.monotonic() - began)
+        self.metrics.commit_seconds.observe(monotonic() - began)
         for done in rounds:
             self._finish(done)
         self.on_commit()
@@ -243,11 +243,11 @@ class Commits:
                 is_last = delta is parts[-1][1]
                 machines = {c: r for c, r in done.machines.items() if is_last or c in delta.consumers}
                 done.machines = {c: r for c, r in done.machines.items() if c not in machines}
-                began = time.monotonic()
+                began = monotonic()
                 await self.transactions.begin()
                 records = [record for each in machines.values() for record in each]
                 done.offsets += await self._record(delta, batches, records, done.is_checkpoint and len(parts) == 1)
-                self.metrics.commit_seconds.observe(time.monotonic() - began)
+                self.metrics.commit_seconds.observe(monotonic() - began)
                 await asyncio.sleep(PAUSE_S)
             self._finish(done)
             self.on_commit()

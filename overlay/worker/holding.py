@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import mmh3
 
 from overlay.admin import Admin
+from overlay.chance import draw_id
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
 from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
@@ -193,7 +193,7 @@ class Holding:
         clerk = self._find_clerk(id)
         if clerk is None or clerk.is_ending:
             return False
-        clerk.order(id, Pulled(request, reply, uuid.uuid4().hex))
+        clerk.order(id, Pulled(request, reply, draw_id()))
         return True
 
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:

@@ -6,10 +6,10 @@ ledger take from theirs what the order allows (order.py) and keep the rest at ha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.source.feed import Fetched, Lane
@@ -75,7 +75,7 @@ class Intake:
         tracks = {source: some for (name, source), some in self.positions.tracks.items() if name == stream}
         every = [track for some in tracks.values() for track in some]
         ledger = self.roster.ledgers[stream]
-        is_resting = time.monotonic() < self._resting.get(stream, 0.0)
+        is_resting = monotonic() < self._resting.get(stream, 0.0)
         reach = self._find_reach([track for track in every if not (track.sequenced and is_resting)])
         plan = plan_steps(tracks, reach, ledger, self.committed.get(stream, ledger.next_sequence))
         for track in every:  # the head gives out the sequences that others may have everything at hand for
@@ -88,7 +88,7 @@ class Intake:
 
     def rest(self, given_out: Mapping[str, int]) -> float:
         """Have more come together for the next rounds of ledgers, where much comes. The longest pause, in seconds."""
-        now = time.monotonic()
+        now = monotonic()
         pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
         self._resting.update((stream, now + pause) for stream, pause in pauses.items())
         return max(pauses.values(), default=0.0)

@@ -24,6 +24,7 @@ from aiokafka.structs import TopicPartition
 from overlay.connection import Properties, for_aiokafka
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
+from overlay.waits import unless
 
 log = get_logger(__name__)
 
@@ -31,6 +32,9 @@ SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500
 POLL_S = 1.0
 LEAVE_S = 5.0
+METADATA_MS = 5_000
+"""How old the state topic's metadata may be. The member that leads the group deals out the partitions that it knows; where its
+first question for them was lost, no worker is given a shard until it asks again."""
 
 
 Take = Callable[[set[int]], Awaitable[None]]
@@ -54,6 +58,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             rebalance_timeout_ms=30_000,
+            metadata_max_age_ms=METADATA_MS,
         )
 
     async def start(self) -> None:
@@ -73,10 +78,13 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             self._consumer.subscribe([self._topic], listener=self)
             while not stop.is_set():
-                # nothing comes of it but errors of the coordinator, and the proof that we are alive
-                await self._poll()
-                await _wait(stop, POLL_S)
+                # nothing comes of it but errors of the coordinator, and the proof that we are alive; within a rebalance it does
+                # not return, whatever its timeout
+                if await unless(stop, self._poll()):
+                    await _wait(stop, POLL_S)
         finally:
+            # a rebalance that is under way may still give us shards, which nothing would stop again
+            self._take = None
             await self.on_partitions_revoked([])
             await self._leave()
 

@@ -26,7 +26,7 @@ from overlay.deliver.state import ConsumerId
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.waits import is_set_within
+from overlay.waits import is_set_within, unless
 
 from .holding import Holding
 from .http import make_app, start_http
@@ -35,7 +35,6 @@ from .membership import Membership
 from .report import Rates, report_service
 from .series import Series
 from .session import Session
-from .shard import unless
 from .takeover import ensure_state_topic, state_topic
 from .warmup import load_kernels
 
@@ -81,7 +80,7 @@ class Service:
         return self.holding.sessions if self.holding else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Raises CredentialsRefused, or OverlayError when the HTTP address is taken."""
+        """Listen for HTTP, load the kernels, and `serve`. Raises OverlayError when the HTTP address is taken."""
         service = self.loaded.service
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
@@ -90,7 +89,7 @@ class Service:
             sys.setswitchinterval(SWITCH_S)
             self.trouble = "loading kernels"
             if await unless(stop, asyncio.to_thread(load_kernels)):
-                await self._work_on(stop)
+                await self.serve(stop)
         finally:
             sys.setswitchinterval(interval)
             await runner.cleanup()
@@ -102,8 +101,11 @@ class Service:
         if self._registrar is not None:
             self._registrar.reload(self.loaded)
 
-    async def _work_on(self, stop: asyncio.Event) -> None:
-        """Work, and wait for Kafka however long it takes; wrong credentials are another matter and end the service."""
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, without HTTP and with kernels loaded by the caller. Kafka is waited for however long it takes.
+
+        Raises CredentialsRefused.
+        """
 
         async def rest(seconds: float) -> None:
             await is_set_within(stop, seconds)

@@ -11,14 +11,13 @@ thrown away and the next one begins from the state partition.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin
-from overlay.clock import now_ms
+from overlay.clock import monotonic, now_ms
 from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.state import ConsumerId
 from overlay.deliver.transaction import PlainSender
@@ -82,7 +81,7 @@ class Session:
     _serving: asyncio.Task[None] | None = None
     _parking: Parking | None = None
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _told: float = field(default_factory=time.monotonic)
+    _told: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
         self.detours = Detours(self.roster, self.positions, self.metrics)
@@ -315,9 +314,9 @@ class Session:
 
     def _tell_progress(self) -> None:
         """Say now and then how far those are who are catching up."""
-        if time.monotonic() - self._told < PROGRESS_S:
+        if monotonic() - self._told < PROGRESS_S:
             return
-        self._told = time.monotonic()
+        self._told = monotonic()
         for (stream, (topic, partition)), track in self.positions.all():
             left = self.lanes[track].stable_end - track.position
             if left > 0:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from overlay.admin import Admin
+from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.connection import open_client
 from overlay.deliver.addressees import Addressees
@@ -29,7 +28,7 @@ from overlay.metrics import Metrics
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.source.start import find_lasts
-from overlay.waits import is_set_within
+from overlay.waits import is_set_within, unless
 
 from .acks.seating import open_clerk
 from .commits import Commits
@@ -122,7 +121,7 @@ class Shard:
 
     def _note(self, error: BaseException) -> None:
         self.trouble = str(error) or type(error).__name__
-        if time.monotonic() - self._served_since >= STEADY_S:
+        if monotonic() - self._served_since >= STEADY_S:
             self._failures = 0  # also of a shard that has nothing to commit
         self._served_since = float("inf")
         self._failures += 1
@@ -134,7 +133,7 @@ class Shard:
         if isinstance(error, DeliveryFailed):
             self._stall(error)
         if isinstance(error, SourceChanged) and error.stream:
-            self._stopped[error.stream] = (str(error), time.monotonic() + STALL_S)
+            self._stopped[error.stream] = (str(error), monotonic() + STALL_S)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -151,13 +150,13 @@ class Shard:
             return
         for stream in self.keeps:
             if index_topic(self.loaded.service.topics.prefix, stream) in error.topics:
-                self._unindexed[stream] = (str(error), time.monotonic() + STALL_S)
+                self._unindexed[stream] = (str(error), monotonic() + STALL_S)
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
             writes = not error.topics.isdisjoint((config.deliver_subject, find_letters(config)))
             if consumer == error.consumer or (error.consumer is None and writes and not buries):
-                self._stalled[consumer] = (str(error), time.monotonic() + STALL_S)
+                self._stalled[consumer] = (str(error), monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
     async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
@@ -217,7 +216,7 @@ class Shard:
                     self.answering,
                 )
                 await self._load_snapshots(session)
-                self.trouble, self._served_since = "", time.monotonic()
+                self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
                 self._session = None
@@ -233,7 +232,7 @@ class Shard:
 
     def _left_out(self) -> tuple[dict[ConsumerId, str], dict[str, str]]:
         """Consumers and streams that are left out for now, and why."""
-        now = time.monotonic()
+        now = monotonic()
         self._stalled = {consumer: kept for consumer, kept in self._stalled.items() if kept[1] > now}
         self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
         stalled = {consumer: why for consumer, (why, _) in self._stalled.items()}
@@ -241,7 +240,7 @@ class Shard:
 
     def _list_indexes(self) -> dict[str, str]:
         """The streams whose index is kept here, and why for those that are left out for now."""
-        now = time.monotonic()
+        now = monotonic()
         self._unindexed = {stream: kept for stream, kept in self._unindexed.items() if kept[1] > now}
         return {stream: self._unindexed.get(stream, ("", 0.0))[0] for stream in self.keeps}
 
@@ -250,7 +249,7 @@ class Shard:
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
         # what the roster itself found, such as a topic that may not be created, is noted nowhere else
         found = roster.stalled.keys() - self._stalled.keys() or roster.unindexed.keys() - self._unindexed.keys()
-        return min([*noted, time.monotonic() + STALL_S] if found else noted, default=float("inf"))
+        return min([*noted, monotonic() + STALL_S] if found else noted, default=float("inf"))
 
     def _note_commit(self) -> None:
         self._failures = 0
@@ -316,19 +315,6 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Await `work` and return True, or give up on it when `stop` is set."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if working in done:
-            working.result()
-        return working in done
-    finally:
-        working.cancel()
-        stopping.cancel()
-
-
 @dataclass(slots=True)
 class ScanProgress:
     """Tells now and then how far a scan has come."""
@@ -338,13 +324,13 @@ class ScanProgress:
     source: Source
     total: int
     metrics: Metrics
-    _told: float = field(default_factory=time.monotonic)
+    _told: float = field(default_factory=monotonic)
 
     def step(self, done: int, fetched: int) -> None:
         """Offsets out of `total`, and the bytes that it took since the last step."""
         self.metrics.bytes_fetched.inc(fetched)
-        if time.monotonic() - self._told >= 2.0:
-            self._told = time.monotonic()
+        if monotonic() - self._told >= 2.0:
+            self._told = monotonic()
             percent = round(100 * done / max(1, self.total))
             log.info("looking for last messages", stream=self.stream, consumer=self.consumer, percent=percent)
 

@@ -8,11 +8,11 @@ pipeline itself, so that all signatures are the ones that real work has.
 from __future__ import annotations
 
 import gc
-import time
 from dataclasses import replace
 
 import numpy as np
 
+from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, StreamConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
@@ -54,7 +54,7 @@ SLOW_S = 5.0
 
 def load_kernels() -> None:
     """Compile, or load from the cache, what the push path runs. Takes no data and leaves nothing behind."""
-    began = time.monotonic()
+    began = monotonic()
     log.info("loading kernels; the first start of an installation compiles them, which takes up to a minute")
     stream = StreamConfig.model_validate(_STREAM)
     body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
@@ -75,7 +75,7 @@ def load_kernels() -> None:
     # of them and hold up deliveries for 100 ms
     gc.collect()
     gc.freeze()
-    log.info("kernels loaded", seconds=round(time.monotonic() - began, 1))
+    log.info("kernels loaded", seconds=round(monotonic() - began, 1))
 
 
 def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:

@@ -8,10 +8,10 @@ session creates a deleted one anew and leaves a faulty one out. Everything else 
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 
 from overlay.admin import Admin, TopicFacts
+from overlay.clock import monotonic
 from overlay.deliver.outlets import find_fault
 from overlay.errors import DeliveryFailed, SourceChanged, SourceUnavailable
 from overlay.logs import get_logger
@@ -34,8 +34,8 @@ async def watch_topics(admin: Admin, roster: Roster, until: float) -> str:
     names = {*roster.topics, *roster.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
     while True:
-        await asyncio.sleep(min(pause, max(0.1, until - time.monotonic())))
-        if time.monotonic() >= until:
+        await asyncio.sleep(min(pause, max(0.1, until - monotonic())))
+        if monotonic() >= until:
             return "stalled consumers and stopped streams are tried again"
         denied: dict[str, str] = {}
         try:

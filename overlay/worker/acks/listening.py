@@ -8,12 +8,11 @@ keeps the readable part of a log below its end: until it ends, redelivery of tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from overlay.admin import Admin, OffsetSpec
-from overlay.clock import now_ns
+from overlay.clock import monotonic, now_ns
 from overlay.errors import SourceChanged
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -34,7 +33,7 @@ class _Probe:
 
     at: int
     ends: Mapping[Source, int]
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=monotonic)
 
 
 @dataclass(slots=True)
@@ -101,5 +100,5 @@ class Listening:
                 del self._probes[stream]
         for stream in self.up_to:
             probe_of = self._probes.get(stream)
-            is_stalled = probe_of is not None and time.monotonic() - probe_of.since > STALL_S
+            is_stalled = probe_of is not None and monotonic() - probe_of.since > STALL_S
             self.metrics.redelivery_suspended.labels(stream).set(is_stalled)

@@ -1,0 +1,25 @@
+"""The one place where the service draws at random, so that a simulation can seed every choice (tests/sim)."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def choose(candidates: Sequence[T]) -> T:
+    """Return one of the candidates. Raises IndexError if there is none."""
+    return random.choice(candidates)
+
+
+def shuffle(items: Sequence[T]) -> list[T]:
+    """Return the items in random order."""
+    return random.sample(items, len(items))
+
+
+def draw_id() -> str:
+    """Return an id that no other call returns: 32 hexadecimal digits."""
+    return uuid.uuid4().hex

@@ -1,0 +1,106 @@
+"""Workers of the service as simulated processes: the product's own `Service`, without HTTP and without files to follow."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from overlay.config import Loaded, load
+from overlay.waits import is_set_within
+from overlay.worker.service import Service
+from overlay.worker.warmup import load_kernels
+
+from .process import Process, State
+from .world import World
+
+STOP_S = 60.0
+"""Longest time from SIGTERM to the end of a worker, while Kafka answers."""
+
+
+@functools.cache
+def warm_up() -> None:
+    """Load the kernels, which the first history of a Python process waits for."""
+    load_kernels()
+
+
+def read_config(
+    service: Mapping[str, Any], streams: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]
+) -> Loaded:
+    """Return a config folder with these contents, as the service reads it. Raises AssertionError if it has problems."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "overlay.yaml").write_text(json.dumps(service))
+        for part, objects, key in (("streams", streams, "name"), ("consumers", consumers, "durable_name")):
+            (folder / part).mkdir()
+            for each in objects:
+                stem = "-".join([*([each["stream"]] if "stream" in each else []), each[key]])
+                (folder / part / f"{stem}.yaml").write_text(json.dumps(each))
+        loaded = load(folder, environment={})
+    assert not loaded.problems, loaded.problems
+    return loaded
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker. `ended`: how `Service.serve` ended, None while it runs or if it was killed."""
+
+    world: World
+    name: str
+    loaded: Loaded
+    offset_s: float = 0.0
+    service: Service = field(init=False)
+    process: Process = field(init=False)
+    ended: BaseException | str | None = None
+    _stop: asyncio.Event = field(init=False)
+    _done: asyncio.Event = field(init=False)
+
+    def start(self) -> None:
+        """Start it, or start it again after its end."""
+        self.world.tell(f"{self.name} starts")
+        self.ended = None
+        self._stop, self._done = asyncio.Event(), asyncio.Event()
+        self.process = self.world.start(self.name, self._serve(), offset_s=self.offset_s)
+
+    async def _serve(self) -> None:
+        self.service = Service(self.loaded)
+        try:
+            await self.service.serve(self._stop)
+            self.ended = "stopped"
+        except Exception as error:
+            if self.world.loop.is_over:
+                raise
+            self.ended = error
+            self.world.tell(f"ended: {error!r}")
+        self._done.set()
+        self.process.state = State.DEAD
+
+    def reload(self, loaded: Loaded) -> None:
+        """Change the files; a worker that does not run reads them when it starts."""
+        self.loaded = loaded
+        if self.process.state is not State.DEAD:
+            self.world.loop.call_soon(self.service.reload, loaded, context=self.process.context)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self.world.kill(self.name)
+
+    def freeze(self) -> None:
+        """Let it stand still."""
+        self.world.freeze(self.name)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.world.thaw(self.name)
+
+    async def stop(self) -> None:
+        """Ask it to stop, as SIGTERM does, and wait for its end. Raises AssertionError if that takes longer than STOP_S."""
+        self.world.tell(f"{self.name} is asked to stop")
+        self._stop.set()
+        if not await is_set_within(self._done, STOP_S):
+            raise AssertionError(f"{self.name} has not stopped within {STOP_S:g} s")

@@ -1,0 +1,59 @@
+"""What a topic of the simulated cluster holds, as a reader of committed data finds it, without any requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.sim.kafka.batches import COMMIT, MARKER_KIND_AT
+from tests.sim.kafka.cluster import Cluster
+from tests.sim.kafka.topics import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record of a topic."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def header(self, name: str) -> bytes | None:
+        """Return the value of a header, None if there is none."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+def read_topic(cluster: Cluster, topic: str) -> list[Found]:
+    """Return a topic's records, by partition and offset; none if there is no such topic."""
+    found = cluster.topics.get(topic)
+    if found is None:
+        return []
+    return [record for partition in found.partitions for record in read_partition(partition)]
+
+
+def read_partition(partition: Partition) -> list[Found]:
+    """Return the committed records of a partition, in the order of their offsets, up to the last stable offset.
+
+    What is committed is found out from the markers alone, not from what the cluster remembers of transactions.
+    """
+    log = partition.log
+    found: list[Found] = []
+    open_: dict[int, list[Found]] = {}
+    end = log.last_stable
+    for segment in log.segments:
+        for batch in segment.batches:
+            if batch.is_control:
+                ended = open_.pop(batch.producer, [])
+                if batch.data[MARKER_KIND_AT] == COMMIT:
+                    found += ended
+                continue
+            records = [
+                Found(partition.index, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
+                for one in batch.records()
+                if log.start <= one.offset < end
+            ]
+            (open_.setdefault(batch.producer, []) if batch.is_transactional else found).extend(records)
+    found.sort(key=lambda record: record.offset)
+    return found
