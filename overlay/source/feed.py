@@ -36,7 +36,7 @@ from aiokafka.structs import TopicPartition
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import HEADER_SIZE, Batches, Bytes, split
+from overlay.scan.header import HEADER_SIZE, Batches, Bytes, read_end, split
 from overlay.waits import is_set_within
 
 from .mark import Mark
@@ -420,6 +420,9 @@ class Feed:
             return
         found = split(buf)
         mark = mark_after(found.batches, position)
+        if found.batches.size and not found.fault and mark.position == position:
+            # the broker means that the batch reaches the position: it is damaged, and was passed over as far as it can be read
+            mark = Mark(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
         lane.ready = Fetched(
             position, buf, found.batches, pairs, stable_end, log_start, mark, found.base_offset if found.fault else -1

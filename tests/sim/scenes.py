@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from aiokafka import AIOKafkaProducer
 
@@ -23,6 +23,25 @@ async def write(world: World, topic: str, values: Iterable[str], *, partition: i
         await producer.start()
         for value in values:
             await producer.send_and_wait(topic, value.encode(), key=f"{key}{value}".encode(), partition=partition)
+        await producer.stop()
+        done.set()
+
+    name = f"app-{sum(each.startswith('app-') for each in world.processes)}"
+    world.start(name, produce())
+    await done.wait()
+
+
+async def write_together(world: World, topic: str, values: Sequence[str], *, partition: int = 0) -> None:
+    """Produce one batch with all values, and wait until it is acknowledged."""
+    done = asyncio.Event()
+
+    async def produce() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True)
+        await producer.start()
+        batch = producer.create_batch()
+        for value in values:
+            assert batch.append(key=b"k", value=value.encode(), timestamp=None) is not None
+        await (await producer.send_batch(batch, topic, partition=partition))
         await producer.stop()
         done.set()
 
