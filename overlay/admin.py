@@ -34,7 +34,7 @@ from overlay.brokers import Address, Brokers, Lost
 from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.groups import Found, Group, Groups
-from overlay.protocol import Code, ListOffsetsRequest, Unsupported, describe_code
+from overlay.protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
 from overlay.topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
 
 __all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled", "connect", "new_topic"]
@@ -330,6 +330,17 @@ class Admin:
             before_sleep=lambda _: self._brokers.doubt(),
             reraise=True,
         )
+
+    async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
+        """Give properties of a topic other values. Returns why Kafka refuses, empty if it has done so."""
+        async with self._in_time(f"topic {topic}"):
+            answer = await self._brokers.ask_controller(IncrementalAlterConfigsRequest(topic, config))
+        for code, message, *_ in answer.resources:
+            if code in _PASSING:
+                raise _judge(f"topic {topic}", "AlterConfigs", code, message)
+            if code != Code.NONE:
+                return f"topic {topic} cannot be altered: {message or describe_code(code)}"
+        return ""
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; one that is not there is left alone."""

@@ -17,6 +17,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, for_code
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
+    Array,
     Boolean,
     CompactArray,
     CompactBytes,
@@ -26,6 +27,7 @@ from aiokafka.protocol.types import (
     Int32,
     Int64,
     Schema,
+    String,
     TaggedFields,
 )
 
@@ -411,3 +413,52 @@ class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeRequest_v0]):
 
     def build(self, request_struct_class: type[ConsumerGroupDescribeRequest_v0]) -> ConsumerGroupDescribeRequest_v0:
         return request_struct_class(self.groups, self.operations, NO_TAGS)
+
+
+class IncrementalAlterConfigsResponse_v0(Response):
+    API_KEY = 44
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "resources",
+            Array(
+                ("error_code", Int16),
+                ("error_message", String("utf-8")),
+                ("resource_type", Int8),
+                ("resource_name", String("utf-8")),
+            ),
+        ),
+    )
+
+
+class IncrementalAlterConfigsRequest_v0(RequestStruct):
+    API_KEY = 44
+    API_VERSION = 0
+    RESPONSE_TYPE = IncrementalAlterConfigsResponse_v0
+    SCHEMA = Schema(
+        (
+            "resources",
+            Array(
+                ("resource_type", Int8),
+                ("resource_name", String("utf-8")),
+                ("configs", Array(("name", String("utf-8")), ("operation", Int8), ("value", String("utf-8")))),
+            ),
+        ),
+        ("validate_only", Boolean),
+    )
+
+
+class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest_v0]):
+    """Properties of a topic that get other values; the others stay, which AlterConfigs would reset."""
+
+    API_KEY = 44
+    TOPIC: ClassVar[int] = 2
+    SET: ClassVar[int] = 0
+
+    def __init__(self, topic: str, config: Mapping[str, str]) -> None:
+        self.topic, self.config = topic, dict(config)
+
+    def build(self, request_struct_class: type[IncrementalAlterConfigsRequest_v0]) -> IncrementalAlterConfigsRequest_v0:
+        entries = [(name, self.SET, value) for name, value in self.config.items()]
+        return request_struct_class([(self.TOPIC, self.topic, entries)], False)

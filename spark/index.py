@@ -42,7 +42,7 @@ from overlay.source.index import Index, index_topic
 from overlay.source.mark import Source
 from overlay.worker.build import refuse_company
 from overlay.worker.holding import shard_of
-from overlay.worker.kept.indexes import index_config
+from overlay.worker.kept.retention import index_config
 from overlay.worker.sources import list_sources
 from overlay.worker.takeover import ensure_state_topic, take_over
 

@@ -10,6 +10,7 @@ from overlay.protocol import (
     NO_TAGS,
     ConsumerGroupDescribeRequest,
     DescribeGroupsRequest,
+    IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
     TopicsRequest,
     Unsupported,
@@ -20,6 +21,7 @@ REQUESTS = [
     ListOffsetsRequest({"a": [0, 1], "b": [2]}, -1, committed=True),
     DescribeGroupsRequest(["g", "h"], operations=True),
     ConsumerGroupDescribeRequest(["g"]),
+    IncrementalAlterConfigsRequest("t", {"retention.ms": "-1", "cleanup.policy": "compact"}),
 ]
 
 

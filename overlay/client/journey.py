@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlay.scan.header import split
-from overlay.source.feed import READY_BYTES, Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import READY_BYTES, Changed, Denied, Feed, Fetched, Lane, Lost
 
 from .stretch import Leg, Stretch
 
@@ -59,7 +59,7 @@ class Journey:
         """Bytes of the next leg to open; None when there is no other, or they are not known."""
         return self._legs[0].size if self._legs else None
 
-    def take(self) -> tuple[Fetched | Lost | Denied | None, int]:
+    def take(self) -> tuple[Fetched | Lost | Changed | Denied | None, int]:
         """What has come, and how many offsets within it lie between its legs."""
         taken, (lane, leg) = self.lane.take(), self._lanes[0]
         if not isinstance(taken, Fetched) or not _is_small_and_whole(taken, lane):
@@ -104,7 +104,7 @@ async def go_on(journeys: Sequence[Journey]) -> None:
             lanes, room = lanes - 1, room - size
 
 
-def _is_small_and_whole(taken: Fetched | Lost | Denied | None, lane: Lane) -> bool:
+def _is_small_and_whole(taken: Fetched | Lost | Changed | Denied | None, lane: Lane) -> bool:
     """Whether a fetch is all of a small leg and no more, and without aborted transactions."""
     if not isinstance(taken, Fetched) or taken.data.size > SMALL_BYTES or taken.aborted.size or not taken.batches.size:
         return False

@@ -36,7 +36,7 @@ from overlay.index.scope import find_scope
 from overlay.logs import get_logger
 from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
-from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import Changed, Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Source
 from overlay.source.span import PATIENCE_S
 from overlay.source.start import WINDOW
@@ -308,6 +308,12 @@ class Scan:
                     lane.seek(position)
             case Lost():
                 await self._recover(lane, stretch)
+            case Changed(at, cut):
+                topic, partition = stretch.source
+                raise SourceChanged(
+                    f"{topic}-{partition}: the log was truncated at {cut}, below the position {at}, and has grown again."
+                    " Read it anew"
+                )
             case Denied(reason):
                 raise SourceChanged(reason)
 

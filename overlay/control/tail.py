@@ -22,7 +22,7 @@ from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan import Malformed
-from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import Changed, Denied, Feed, Fetched, Lane, Lost
 from overlay.source.rows import Row, RowReader
 from overlay.waits import is_set_within
 
@@ -118,6 +118,11 @@ class Tail:
                 return await self._take(taken, self._lane)
             case Denied():
                 raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it")
+            case Changed():
+                start, end = await self._find_bounds()
+                self._begin_again(end)
+                self.seen = start
+                self._lane.seek(start)
             case Lost():
                 start, end = await self._find_bounds()
                 if end < max(self.seen, self._again_to):

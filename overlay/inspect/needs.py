@@ -90,7 +90,7 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
 
         return NewTopicPlan(1, replication, list_topics(service.topics.prefix)[need.name])
     if need.kind is Kind.INDEX:
-        from overlay.worker.kept.indexes import index_config
+        from overlay.worker.kept.retention import index_config
 
         # with the retention of its sources, which nobody has asked for yet
         return NewTopicPlan(1, replication, index_config(()))

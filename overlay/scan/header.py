@@ -26,6 +26,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -34,6 +35,7 @@ from overlay.kernels import kernel
 HEADER_SIZE = 61
 LENGTH_AT = 12  # the length field counts from here
 CRC_FROM = 21
+DELTA_AT = 23
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -161,15 +163,46 @@ class Split(NamedTuple):
 
 
 def split(buf: Bytes) -> Split:
-    """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch brings it whole."""
+    """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch brings it whole.
+
+    `last_offset` of a batch whose CRC does not match is no more than its base offset and its record count allow.
+    """
     parts: list[Batches] = []
-    at, fault, full, previous = 0, 0, True, -1
-    while full and not fault:
+    at, fault, previous = 0, 0, -1
+    while True:
         # few at first: to zero room for many takes longer than to find them
         table = np.zeros(MANY_BATCHES if parts else FEW_BATCHES, BATCH)
         filled, at, fault = _split(buf, at, previous, table)
-        parts.append(table[:filled])
-        full = filled == table.size
-        previous = int(table[-1]["last_offset"])
+        found = table[:filled]
+        parts.append(found)
+        is_bounded = _bound(buf, found)
+        previous = int(found[-1]["last_offset"]) if filled else previous
+        if fault == Fault.ORDER and is_bounded and int(_integer(buf, at, 8)) > previous:
+            continue  # the batch before it said that it reaches farther
+        if fault or filled < table.size:
+            break
     base_offset = int(_integer(buf, at, 8)) if fault else -1
     return Split(np.concatenate(parts) if len(parts) > 1 else parts[0], Fault(fault), at, base_offset)
+
+
+def _bound(buf: Bytes, batches: Batches) -> bool:
+    """Let damaged batches end where their record counts say, if that is lower; return whether there were any.
+
+    A damaged `last offset delta` may reach over two billion records that are all there. Counts are lower than the range of
+    offsets only where compaction took records; then the broker sends the rest of a damaged batch again, and the feed passes
+    over it.
+    """
+    counts = batches["count"]
+    spans = batches["last_offset"] - batches["base_offset"] + 1
+    is_any = False
+    for row in np.flatnonzero(spans != counts).tolist():
+        batch = batches[row]
+        if google_crc32c.value(buf[int(batch["at"]) + CRC_FROM : int(batch["end"])]) != int(batch["crc"]):
+            batch["last_offset"] = batch["base_offset"] + max(1, min(int(spans[row]), int(counts[row]))) - 1
+            is_any = True
+    return is_any
+
+
+def read_end(buf: Bytes, batch: np.void) -> int:
+    """Return the offset behind a batch as its header says it, be it damaged or not."""
+    return int(batch["base_offset"]) + int(_integer(buf, int(batch["at"]) + DELTA_AT, 4)) + 1

@@ -20,6 +20,7 @@ from overlay.errors import SourceChanged
 from overlay.index.chunks import Chunks
 from overlay.logs import get_logger
 from overlay.scan.header import split
+from overlay.waits import run_all
 
 from .feed import READ_COMMITTED, mark_after
 from .mark import Mark, Source
@@ -27,6 +28,9 @@ from .span import read_span
 from .wire import fetch
 
 log = get_logger(__name__)
+
+AT_ONCE = 8
+"""Batches that are looked at side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +138,26 @@ async def void(
 ) -> None:
     """Drop the chunks of a log that is not there any more: above the last one whose last batch is still the same.
 
-    A log is cut at one place, so what holds is a beginning of the chunks, and its end is found by bisection.
+    A log that is cut goes on in another leader epoch. So of the chunks of one epoch a beginning holds, and if the last of them
+    does, all of them do. A log that was cut while it was indexed may have chunks that do not hold below others that do: the
+    last one of each epoch is compared. What holds of the first epoch that does not hold as a whole is found by bisection.
     """
+    gate = asyncio.Semaphore(AT_ONCE)
 
     async def holds(row: int) -> bool:
         try:
-            await check_mark(client, stream, source, chunks.mark(row), bounds, compacted=compacted)
+            async with gate:
+                await check_mark(client, stream, source, chunks.mark(row), bounds, compacted=compacted)
         except SourceChanged:
             return False
         return True
 
-    if not len(chunks) or await holds(len(chunks) - 1):
+    lasts = [*np.flatnonzero(np.diff(chunks.epoch)).tolist(), len(chunks) - 1] if len(chunks) else []
+    held = await run_all(map(holds, lasts))
+    if all(held):
         return
-    low, high = 0, len(chunks) - 1  # rows below `low` hold, `high` does not
+    first = held.index(False)
+    low, high = lasts[first - 1] + 1 if first else 0, lasts[first]  # rows below `low` hold, `high` does not
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

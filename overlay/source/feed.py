@@ -8,6 +8,11 @@ That is right for those who read on and on, and for the tail, where a fetch that
 behind it: brokers answer the requests of a connection one after the other. Whoever reads many small parts of a log, which
 are all there, spends his time waiting for answers; such a feed has several `requests` under way.
 
+A log may lose its end in an unclean election and grow past the place where a lane stands before the next fetch. All that is
+written afterwards has a higher leader epoch. So a lane knows the epoch of the batch before its position, and if the first
+batch that comes is of another one, the batch before it is fetched once more and compared: an epoch has one leader, who writes
+each offset once, so the same epoch there means the same log below. Elections are rare, and so is that fetch.
+
 Fetches are raw: aiokafka's client keeps metadata, TLS and SASL and hands back the record batches as bytes. Isolation is
 read committed: the response ends at the last stable offset and lists the aborted transactions within it.
 """
@@ -31,7 +36,7 @@ from aiokafka.structs import TopicPartition
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import Batches, Bytes, split
+from overlay.scan.header import HEADER_SIZE, Batches, Bytes, read_end, split
 from overlay.waits import is_set_within
 
 from .mark import Mark
@@ -49,6 +54,8 @@ LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
 """While some lanes of a broker have data waiting, a fetch for its others must end soon, so that those can join again."""
 BACKOFF_S = (0.05, 2.0)
+NO_EPOCH = -1
+_EPOCH_AT, _MAGIC_AT, _MAGIC = 12, 16, 2
 
 _STALE_LEADER = (
     kafka_errors.NotLeaderForPartitionError,
@@ -98,6 +105,17 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """The log below the position is not the one that was read: it lost its end and grew again.
+
+    `cut`: where it was cut off; the start of the log if it is another one altogether.
+    """
+
+    position: int
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
 class Denied:
     """Kafka does not let us read the partition."""
 
@@ -108,14 +126,23 @@ class Lane:
     """One reading position. `take` what is `ready`; the feed fetches on by itself."""
 
     def __init__(
-        self, feed: Feed, topic: str, partition: int, position: int, stop: int, size: int | None = None
+        self,
+        feed: Feed,
+        topic: str,
+        partition: int,
+        position: int,
+        stop: int,
+        size: int | None = None,
+        epoch: int = NO_EPOCH,
     ) -> None:
         self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
+        self.epoch = epoch
+        """Leader epoch of the batch before `position`; NO_EPOCH if it is not known, and then nothing is compared."""
         self.size = size
         """Bytes from `position` to `stop`, where that is known."""
         self.stable_end = -1
         """Last known, -1 before the first response."""
-        self.ready: Fetched | Lost | Denied | None = None
+        self.ready: Fetched | Lost | Changed | Denied | None = None
         self.in_flight = False
         self._urgent = False
         self._feed = feed
@@ -146,7 +173,7 @@ class Lane:
             self._feed.wake()
         self._urgent = is_urgent
 
-    def take(self) -> Fetched | Lost | Denied | None:
+    def take(self) -> Fetched | Lost | Changed | Denied | None:
         """What has come, and let the feed fetch more."""
         taken, self.ready = self.ready, None
         if isinstance(taken, Fetched):
@@ -158,10 +185,17 @@ class Lane:
         self.stop, self.ready = 0, None
         self._feed.wake()
 
-    def seek(self, position: int) -> None:
-        """Go on at another position; what has come is dropped."""
-        self.position, self.ready = position, None
+    def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
+        """Go on at another position; what has come is dropped. `epoch`: of the batch before it, where that is known."""
+        self.position, self.epoch, self.ready = position, epoch, None
         self._feed.wake()
+
+
+def _find_epoch(data: Any) -> int:
+    """Return the leader epoch that the header of the first of some batches says; NO_EPOCH if there is no whole header."""
+    if data is None or len(data) < HEADER_SIZE or data[_MAGIC_AT] != _MAGIC:
+        return NO_EPOCH
+    return int.from_bytes(bytes(data[_EPOCH_AT : _EPOCH_AT + 4]), "big", signed=True)
 
 
 def mark_after(batches: Batches, position: int) -> Mark:
@@ -207,14 +241,20 @@ class Feed:
         self._idle.set()
 
     async def open(
-        self, topic: str, partition: int, position: int, stop: int = NO_STOP, size: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        stop: int = NO_STOP,
+        size: int | None = None,
+        epoch: int = NO_EPOCH,
     ) -> Lane:
         """Start reading a partition. At `stop` the fetches end, rather than wait for more.
 
-        `size`: the bytes between, where they are known: no more than these are asked for.
+        `size`: the bytes between, where they are known: no more than these are asked for. `epoch`: as `Lane` has it.
         """
         await self._client.add_topic(topic)
-        lane = Lane(self, topic, partition, position, stop, size)
+        lane = Lane(self, topic, partition, position, stop, size, epoch)
         self._lanes.append(lane)
         self.wake()
         return lane
@@ -276,7 +316,7 @@ class Feed:
         request = self._request(lanes, SHORT_WAIT_MS if self._has_others(node, asked_lanes) else LONG_WAIT_MS)
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
-            stale = [self._accept(asked, topic, row) for topic, rows in response.topics for row in rows]
+            stale = [await self._take_in(node, asked, topic, row) for topic, rows in response.topics for row in rows]
             if any(stale):
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
@@ -305,6 +345,50 @@ class Feed:
     async def _refresh(self) -> None:
         with contextlib.suppress(KafkaError, OSError):
             await self._client.force_metadata_update()
+
+    async def _take_in(
+        self, node: int, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[Any, ...]
+    ) -> bool:
+        """As `_accept`, of a log that is still the one that was read; else the lane has Changed ready. Raises KafkaError."""
+        partition, code, _, _, log_start, *_, data = row
+        lane, position = asked[TopicPartition(topic, partition)]
+        epoch = lane.epoch
+        if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
+            return self._accept(asked, topic, row)
+        base_offset, before = await self._look_at(node, lane.tp, position - 1)
+        if base_offset >= position or before in (NO_EPOCH, epoch):
+            return self._accept(asked, topic, row)  # it is the same, or compaction or retention has taken it
+        cut = await self._find_cut(node, lane.tp, epoch, log_start, position - 1) if before > epoch else log_start
+        if lane.position == position:
+            lane.ready = Changed(position, cut)
+            self.changed.set()
+        return False
+
+    async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
+        """Return base offset and leader epoch of the batch that holds an offset, or of the next one if there is none; both -1
+        if retention has passed the offset. Raises KafkaError."""
+        # the first batch of the answer comes whole, however little is asked for
+        wanted = [(tp.topic, [(tp.partition, offset, 1)])]
+        request = FetchRequest(0, 0, 1, READ_COMMITTED, wanted)
+        response = await fetch(self._client, node, request, apart=self._apart)
+        ((_, code, *_, data),) = response.topics[0][1]
+        error = kafka_errors.for_code(code)
+        if error is kafka_errors.OffsetOutOfRangeError:
+            return -1, NO_EPOCH
+        if error is not kafka_errors.NoError:
+            raise error(f"{tp.topic}-{tp.partition}@{offset}")
+        return int.from_bytes(bytes(data[:8] if data else b""), "big"), _find_epoch(data)
+
+    async def _find_cut(self, node: int, tp: TopicPartition, epoch: int, first: int, position: int) -> int:
+        """Return the first offset from `first` on that was written after an epoch; `position` was. Raises KafkaError."""
+        low, high = first, position
+        while low < high:
+            middle = (low + high) // 2
+            if (await self._look_at(node, tp, middle))[1] > epoch:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def _accept(self, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[Any, ...]) -> bool:
         """Take in one partition's part of a response; True when the metadata is out of date."""
@@ -336,10 +420,15 @@ class Feed:
             return
         found = split(buf)
         mark = mark_after(found.batches, position)
+        if found.batches.size and not found.fault and mark.position == position:
+            # the broker means that the batch reaches the position: it is damaged, and was passed over as far as it can be read
+            mark = Mark(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
         lane.ready = Fetched(
             position, buf, found.batches, pairs, stable_end, log_start, mark, found.base_offset if found.fault else -1
         )
+        if mark.position > position:
+            lane.epoch = mark.epoch
         lane.position = mark.position
         if lane.size is not None:
             lane.size = max(0, lane.size - buf.size)

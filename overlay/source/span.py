@@ -12,7 +12,7 @@ from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.kernel import open_bodies
 from overlay.waits import is_set_within
 
-from .feed import Denied, Feed, Fetched, Lost
+from .feed import Changed, Denied, Feed, Fetched, Lost
 from .mark import Source
 
 PATIENCE_S = 30.0
@@ -52,6 +52,10 @@ async def read_span(
                         return  # a batch that cannot be read; whoever decodes it says so
                 case Lost(at):
                     raise SourceChanged(f"{topic}-{partition}@{at}: the log does not hold this offset any more")
+                case Changed(at, cut):
+                    raise SourceChanged(
+                        f"{topic}-{partition}@{at}: the log was truncated at {cut} while it was read, and has grown again"
+                    )
                 case Denied(reason):
                     raise SourceChanged(reason)
                 case None:

@@ -38,8 +38,9 @@ from overlay.source.mark import Source
 
 from .amend import amend, own_shard, read_states
 from .holding import shard_of
-from .kept.indexes import create_topics, index_config
+from .kept.indexes import create_topics
 from .kept.ledgers import find_ends
+from .kept.retention import index_config
 from .round.sequencing import write_round
 from .sources import list_sources
 

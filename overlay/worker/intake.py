@@ -13,7 +13,7 @@ from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.source.feed import Fetched, Lane
-from overlay.source.mark import Source
+from overlay.source.mark import Mark, Source
 
 from .roster import Roster
 from .round.order import plan_steps
@@ -112,7 +112,7 @@ class Intake:
             raise SourceUnavailable(
                 f"{place[1]}: read from {fetched.position} instead of {track.position}. Reading again"
             )
-        self.detours.lead(place, track, lane, lane.position)
+        self.detours.lead(place, track, lane, fetched.mark)
         self.metrics.records_fetched.labels(place[0]).inc(fetched.records)
         return fetched
 
@@ -148,13 +148,13 @@ class Intake:
         del self._held[track]
         return False
 
-    def find_need(self, track: Track) -> int:
+    def find_need(self, track: Track) -> Mark:
         """Where a track needs more from, behind what is at hand for it; what it has leapt over does not stay at hand."""
         fetched = self._held.get(track)
         if fetched is None or fetched.next_offset <= track.position:
             self.drop(track)
-            return track.position
-        return fetched.next_offset
+            return track.mark
+        return fetched.mark
 
     def drop(self, track: Track) -> None:
         """Keep nothing for a track: it goes on elsewhere, or not at all."""

@@ -127,18 +127,19 @@ class Detours:
             if reached > track.position:
                 track.mark = detour.find_mark(reached)
 
-    def lead(self, place: Place, track: Track, lane: Lane, position: int) -> None:
-        """Have a lane go on where its track will need it from `position` on, which is the track's own or lies ahead of it;
+    def lead(self, place: Place, track: Track, lane: Lane, need: Mark) -> None:
+        """Have a lane go on where its track will need it from the mark `need` on, which is the track's own or lies ahead of it;
         what it has of that already is kept.
 
         Never behind that: a lane may have been led on for a track that has met another one since, and leaves out nothing.
         """
         detour = self._detours.get(track)
-        reached = position
-        if detour is not None and position > track.position:
-            reached = detour.find_next(position, self._positions.find_ahead(place, track))
-        if not lane.holds(reached):
-            lane.seek(reached)
+        reached = need
+        if detour is not None and need.position > track.position:
+            leapt = detour.find_next(need.position, self._positions.find_ahead(place, track))
+            reached = detour.find_mark(leapt) if leapt > need.position else need
+        if not lane.holds(reached.position):
+            lane.seek(reached.position, reached.epoch)
         lane.size = None if detour is None else detour.find_size(lane.position)
 
     def find_size(self, track: Track) -> int | None:

@@ -25,7 +25,7 @@ from overlay.errors import CorruptBatch, SourceChanged
 from overlay.jobs import Jobs
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.feed import Denied, Feed, Lane, Lost
+from overlay.source.feed import Changed, Denied, Feed, Lane, Lost
 from overlay.source.mark import Mark
 
 from .acks.clerk import Clerk
@@ -203,7 +203,7 @@ class Session:
             self.detours.lead(place, track, lane, self.intake.find_need(track))
         else:
             size = self.detours.find_size(track)
-            self.lanes[track] = await self.feed.open(*place[1], track.position, size=size)
+            self.lanes[track] = await self.feed.open(*place[1], track.position, size=size, epoch=track.mark.epoch)
 
     def _shut(self, track: Track) -> None:
         """Nobody needs what comes here any more."""
@@ -219,6 +219,13 @@ class Session:
             match self.lanes[track].ready:
                 case Denied(reason):
                     raise SourceChanged(reason, place[0])
+                case Changed(position, cut):
+                    stream, (topic, partition) = place
+                    raise SourceChanged(
+                        f"{topic}-{partition}: the log was truncated at {cut}, below the position {position}, and has grown"
+                        f" again. Run `overlay stream reset {stream}` to start anew",
+                        stream,
+                    )
                 case Lost():
                     first = await self._find_start(place, track.position)
                     if first > track.position:
@@ -226,7 +233,7 @@ class Session:
                         track.mark = Mark(first)
                         moved.add(place)
                     self.intake.drop(track)
-                    self.lanes[track].seek(track.position)
+                    self.lanes[track].seek(track.position, track.mark.epoch)
         return moved
 
     async def _find_start(self, place: Place, position: int) -> int:
@@ -272,10 +279,10 @@ class Session:
                 lane.rest()
                 self._halt(place, outcome)
             elif progress.mark.position != progress.task.fetched.next_offset:
-                lane.seek(progress.mark.position)
+                lane.seek(progress.mark.position, progress.mark.epoch)
             else:
                 self.detours.leap(place, track)
-                self.detours.lead(place, track, lane, track.position)
+                self.detours.lead(place, track, lane, track.mark)
             behind = lane.stable_end - lane.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
         changed |= self._settle({place for place, _ in owners})

@@ -34,6 +34,7 @@ from .acks.seating import open_clerk
 from .commits import Commits
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
+from .kept.retention import follow_retention
 from .membership import Membership
 from .places import open_positions
 from .roster import Roster, enlist, make_roster
@@ -294,11 +295,13 @@ class Shard:
         watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
         trimming = asyncio.create_task(follow_starts(self.admin, session.roster, session.positions), name="trim")
-        tasks = (serving, watching, stopping, trimming)
+        extending = asyncio.create_task(follow_retention(self.admin, session.roster), name="extend")
+        tasks = (serving, watching, stopping, trimming, extending)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if trimming.done():
-                trimming.result()
+            for following in (trimming, extending):  # they end with an error alone
+                if following.done():
+                    following.result()
             if watching.done():
                 log.info("a new session begins", shard=self.number, reason=watching.result())
             enough.set()

@@ -77,7 +77,7 @@ def test_malformed(reason: str) -> None:
 def test_a_fault_hides_only_its_own_batch() -> None:
     bad = make.build(base_offset=1000, payload=b"\x7f" * 30, count=3, last_offset_delta=9)
     worse = make.build(base_offset=3000, codec=4, section=b"no zstd", count=3, last_offset_delta=99)
-    torn = make.build(base_offset=4000, crc=1, last_offset_delta=1)
+    torn = make.build(base_offset=4000, crc=1, count=2, last_offset_delta=1)
     buf = SOUND + bad + worse + torn + AFTER
     reading = read_scan(as_array(buf), _decoder())
     assert reading.seen == read_oracle(buf).seen
@@ -87,6 +87,25 @@ def test_a_fault_hides_only_its_own_batch() -> None:
         (Fault.DECOMPRESS, 3000, 3100),
         (Fault.CRC, 4000, 4002),
     ]
+
+
+@pytest.mark.parametrize("delta", [3, 998, 999, 1_000, 2**31 - 1])
+def test_a_damaged_range_of_offsets_hides_nothing_behind_it(delta: int) -> None:
+    """It may reach over two billion offsets; the record count says where the batch ends."""
+    torn = bytearray(make.build([Record(4000 + i, 5, b"k", b"v") for i in range(3)], base_offset=4000))
+    torn[23:27] = delta.to_bytes(4, "big")
+    buf = SOUND + bytes(torn) + AFTER
+    reading = read_scan(as_array(buf), _decoder())
+    records = [one for one in reading.seen if isinstance(one, Record)]
+    assert records == read_scan(as_array(SOUND + AFTER), _decoder()).seen
+    assert reading.next_offset == 5001
+    assert [(one.fault, one.base_offset, one.next_offset) for one in _faults(buf)] == [(Fault.CRC, 4000, 4003)]
+    assert [(one.base_offset, one.next_offset) for one in _faults(bytes(torn))] == [(4000, 4003)]
+
+
+def test_a_range_of_offsets_that_compaction_left_wide_is_believed() -> None:
+    wide = make.build([Record(4000, 5, b"k", b"v")], base_offset=4000, last_offset_delta=500)
+    assert read_scan(as_array(SOUND + wide), _decoder()).next_offset == 4501
 
 
 def _faults(buf: bytes) -> list[Malformed]:

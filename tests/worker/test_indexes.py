@@ -9,12 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from overlay.admin import TopicFacts
 from overlay.index.chunks import Chunks
 from overlay.source.index import index_topic
 from overlay.subject import Pattern
-from overlay.worker.kept.indexes import index_config
-from overlay.worker.round.sequencing import RENEW_MS
 from tests.source.test_start import delete_below
 from tests.support.index import check_chunks, read_index
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -202,13 +199,3 @@ def test_which_subjects_the_chunks_have(scene: Scene, new_topic: NewTopicFixture
         counted[place] = int(counts.sum())
     seen = read_committed(scene.bootstrap, topic)
     assert counted == Counter((record.header(b"to") or b"").decode() for record in seen)
-
-
-def test_an_index_topic_outlives_idle_ledgers() -> None:
-    """They are renewed each hour; sources that keep their records for minutes do not take them along."""
-    minutes = TopicFacts("t", "id", 1, {"retention.ms": "900000"})
-    assert int(index_config([minutes])["retention.ms"]) >= 10 * RENEW_MS
-    assert (
-        int(index_config([TopicFacts("t", "id", 1, {"retention.ms": str(10**12)}), minutes])["retention.ms"]) == 10**12
-    )
-    assert "retention.ms" not in index_config([TopicFacts("t", "id", 1, {"retention.ms": "-1"}), minutes])

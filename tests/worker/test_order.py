@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from overlay.deliver.state import ConsumerState
 from overlay.index.ledger import Ledger, Refusal
-from overlay.index.rounds import allocate
+from overlay.index.rounds import allocate, restart
 from overlay.index.runs import Round, Run
 from overlay.scan import Decoder, make_plan
 from overlay.scan.commit import NO_ABORTS
@@ -38,6 +38,21 @@ class World:
     ends: dict[Source, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     committed: int = 1
     given: dict[str, list[int]] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Sequences whose runs the ledger has lost."""
+
+    def lose(self, sequences: set[int]) -> None:
+        """Let the ledger have been read back without the rounds that begin with these sequences, up to a restart."""
+        before, self.ledger = self.ledger, Ledger()
+        at = 1
+        while (run := before.locate(at)) is not None:
+            at = run.next_sequence
+            if run.first_sequence in sequences:
+                self.lost |= set(range(run.first_sequence, at))
+            else:
+                assert self.ledger.append(Round((run,))) is Refusal.NONE
+        marks = {source: before.mark_of(source) for source in SOURCES}
+        assert self.ledger.append(restart(before.standing, marks)) is Refusal.NONE
 
     def grow(self, more: Mapping[Source, int], *, sequenced: bool = False) -> None:
         for source, count in more.items():
@@ -75,7 +90,7 @@ class World:
             for _, name in step.track.members:
                 for offset in range(step.start, step.stop):
                     (sequence,) = self.ledger.sequence_of(step.source, np.array([offset])).tolist()
-                    assert sequence and (not step.track.careful or sequence < self.committed)
+                    assert (sequence or self.lost) and (not step.track.careful or sequence < self.committed)
                     self.given[name].append(sequence)
             step.track.mark = Mark(step.stop)
         self.positions.align("S")
@@ -93,6 +108,7 @@ counts = st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 6), max_size=3
     loose=st.none() | st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
     indexed=st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
     kept=st.booleans(),
+    lost=st.sets(st.integers(1, 40), max_size=6),
     rounds=st.lists(
         st.tuples(counts, st.dictionaries(st.integers(0, 20), st.integers(1, 9)), st.booleans()), max_size=25
     ),
@@ -104,12 +120,16 @@ def test_everybody_is_given_everything_in_order(
     loose: dict[Source, int] | None,
     indexed: dict[Source, int],
     kept: bool,
+    lost: set[int],
     rounds: list[tuple[dict[Source, int], dict[int, int], bool]],
 ) -> None:
-    """`kept`: sequences are given out here; else they come from elsewhere. `loose`: positions that are no one sequence's."""
+    """`kept`: sequences are given out here; else they come from elsewhere. `loose`: positions that are no one sequence's.
+    `lost`: sequences whose runs the ledger has lost."""
     world = World()
     for more in before:
         world.grow(more, sequenced=True)
+    if lost:
+        world.lose(lost)
     world.committed = world.ledger.next_sequence
     if kept:
         world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
@@ -138,10 +158,24 @@ def test_everybody_is_given_everything_in_order(
             for source in SOURCES
             for sequence in world.ledger.sequence_of(source, np.arange(positions[source], world.ends[source])).tolist()
         ]
-        assert world.given[name] == sorted(wanted)
+        assert [sequence for sequence in world.given[name] if sequence] == sorted(filter(None, wanted))
+        assert world.given[name].count(0) == wanted.count(0)
     # whoever may has joined the others
     careful = any(is_careful for _, is_careful in starts) and kept
     assert all(len(some) <= 1 + careful for some in world.tracks().values())
+
+
+def test_records_without_sequences_are_read_though_none_come_after_them() -> None:
+    """The ledger knows nothing of the partitions but a restart at their ends."""
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 3), sequenced=True)
+    world.lose({1, 4, 7})
+    world.committed = world.ledger.next_sequence
+    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    assert world.run(dict.fromkeys(range(6), 100)) == len(SOURCES)
+    assert world.given["c"] == [0] * 9
+    assert all(len(some) == 1 for some in world.tracks().values())
 
 
 def test_one_convoy_does_not_take_all_the_time() -> None:

@@ -18,10 +18,13 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.source.feed import Feed, Fetched, Lane
 from overlay.source.mark import Mark
+from overlay.subject import Pattern
 from overlay.worker.roster import Roster
+from overlay.worker.round.pipeline import Reader
 from overlay.worker.round.positions import Positions
 from overlay.worker.round.tracks import Track
 from overlay.worker.routes import NEAR, Detours, plan_visits
+from tests.index.partitions import Record, load, seal, stream
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     Scene,
@@ -136,16 +139,36 @@ def test_a_lane_goes_on_where_its_track_does() -> None:
     detours = Detours(cast(Roster, None), cast(Positions, None), cast(Metrics, None))
     lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
     track, place = Track(Mark(15_799)), ("S", ("t", 0))
-    detours.lead(place, track, lane, track.position)
+    detours.lead(place, track, lane, track.mark)
     assert (lane.position, lane.size) == (15_799, None)
     data = np.empty(0, np.uint8)
     ready = Fetched(15_799, data, split(data).batches, NO_ABORTS, 16_000, 0, Mark(16_000))
     for position, kept in ((15_799, True), (15_900, True), (16_000, False)):
         lane.ready, lane.position = ready, 16_000
-        detours.lead(place, track, lane, position)
+        detours.lead(place, track, lane, Mark(position))
         assert (lane.ready is ready, lane.position) == (kept, 16_000)
-    detours.lead(place, track, lane, 15_000)
+    detours.lead(place, track, lane, Mark(15_000))
     assert lane.position == 15_000
+
+
+def test_a_lane_knows_the_batch_before_the_place_that_it_is_led_to() -> None:
+    """What a chunk header says of it, so that a header of another log is noticed."""
+    place = "S", ("t", 0)
+    chunks = load(stream(), [seal(stream(), [Record(10 * n, "ab"[n % 2])], 10 * n, 10 * n + 10) for n in range(4)])
+    chunks.epoch[:] = 3, 4, 5, 6
+    reader = Reader(("S", "c"), (Pattern.parse("b"),), None)
+    roster = SimpleNamespace(
+        indexes={"S": SimpleNamespace(of=lambda _: chunks)}, readers={reader.id: reader}, streams={"S": stream()}
+    )
+    track = Track(Mark(0), {reader.id})
+    detours = Detours(cast(Roster, roster), Positions({place: [track]}), Metrics())
+    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
+    detours.plan(place, track)
+    assert track.mark == chunks.mark(0)
+    detours.lead(place, track, lane, track.mark)
+    assert (lane.position, lane.epoch) == (10, 3)
+    detours.lead(place, track, lane, Mark(20, 4, 1))
+    assert (lane.position, lane.epoch) == (30, 5)
 
 
 def test_a_lane_is_led_no_farther_than_its_track() -> None:
@@ -156,9 +179,9 @@ def test_a_lane_is_led_no_farther_than_its_track() -> None:
     detours.plan(place, track)
     lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
     track.mark = Mark(500)  # those who were ahead have moved on since the leap ended here
-    detours.lead(place, track, lane, 500)
+    detours.lead(place, track, lane, Mark(500))
     assert lane.position == 500
-    detours.lead(place, track, lane, 600)
+    detours.lead(place, track, lane, Mark(600))
     assert lane.position == 20_000
 
 

@@ -16,7 +16,7 @@ from overlay.clock import monotonic, now_ns
 from overlay.errors import SourceChanged
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import Changed, Denied, Feed, Fetched, Lane, Lost
 from overlay.source.mark import Source
 
 log = get_logger(__name__)
@@ -64,6 +64,12 @@ class Listening:
                     self.positions[place] = fetched.next_offset
                 case Lost(position):
                     await self._go_on(place, lane, position)
+                case Changed(position, cut):
+                    log.error(
+                        "the ack topic has lost its end", stream=place[0], topic=lane.topic, at=position, goes_on_at=cut
+                    )
+                    self.positions[place] = cut  # what was written since may be acks that have not been read
+                    lane.seek(cut)
                 case Denied(reason):
                     raise SourceChanged(reason, place[0])
         self._settle()

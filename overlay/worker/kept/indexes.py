@@ -8,7 +8,7 @@ A ledger is another matter, for without it the stream has no sequences: it is op
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 
 from aiokafka.client import AIOKafkaClient
 
@@ -23,25 +23,11 @@ from overlay.source.mark import Mark, Source
 
 from ..roster import Roster
 from ..round.positions import Place
-from ..round.sequencing import RENEW_MS
 from . import ledgers
 from .merging import merge_small
+from .retention import index_config
 
 log = get_logger(__name__)
-
-_SEGMENT_BYTES = 64 << 20
-LEAST_RETENTION_MS = 24 * RENEW_MS
-"""Of an index topic, however short its sources keep their records: ledgers are renewed far more often."""
-
-
-def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
-    """The properties with which an index topic is created: what a chunk was written anew for goes, the rest stays as long
-    as the records may."""
-    kept = [int(facts.config.get("retention.ms", -1)) for facts in sources]
-    config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
-    if kept and min(kept) >= 0:
-        config |= {"cleanup.policy": "compact,delete", "retention.ms": str(max(*kept, LEAST_RETENTION_MS))}
-    return config
 
 
 async def open_indexes(

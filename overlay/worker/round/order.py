@@ -14,7 +14,7 @@ committed part of the ledger ends.
 A track that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.
 
 A partition that is stopped (a corrupt batch) is left out, and the others go on. Records whose sequence is lost (ledger.py) are
-read with those that come after them.
+read with those that come after them in their partition; those that nothing comes after yet, once all others are read.
 """
 
 from __future__ import annotations
@@ -110,15 +110,11 @@ class _Convoy:
         """The steps to the sequence `goal`, as far as they are possible now, and the track that lacks data for more."""
         steps = list[Step]()
         at = {source: track.position for source, track in self.tracks.items() if not track.halted}
-        sequence = self.find_place(ledger)
-        while sequence < goal and len(steps) < STEPS:
-            run = ledger.locate(sequence)
-            if run is None or run.first_sequence >= goal:
-                break
-            sequence = run.next_sequence
-            source, stop = run.source, run.first_offset + min(run.count, goal - run.first_sequence)
+        for source, stop in self._list_stops(at, ledger, goal):
             if source not in at or at[source] >= stop:
                 continue
+            if len(steps) == STEPS:
+                break
             track, start = self.tracks[source], at[source]
             reach = min(stop, fetched_to.get(track, start), max(start, track.snapshot_end))
             if reach > start:
@@ -128,11 +124,30 @@ class _Convoy:
                 return steps, {track}
         return steps, set()
 
+    def _list_stops(self, at: Mapping[Source, int], ledger: Ledger, goal: int) -> Iterator[tuple[Source, int]]:
+        """Up to where each partition is read, one after the other, until all below the sequence `goal` is."""
+        sequence = self.find_place(ledger)
+        while sequence < goal and (run := ledger.locate(sequence)) is not None and run.first_sequence < goal:
+            sequence = run.next_sequence
+            yield run.source, run.first_offset + min(run.count, goal - run.first_sequence)
+        yield from _find_ends(at, ledger, goal).items()
+
     def reaches(self, steps: Sequence[Step], goal: int, ledger: Ledger) -> bool:
         """Whether some steps lead to the sequence `goal`."""
         at = {source: track.position for source, track in self.tracks.items() if not track.halted}
         at |= {step.source: step.stop for step in steps}
-        return all(ledger.sequence_from(source, position) >= goal for source, position in at.items())
+        ends = _find_ends(at, ledger, goal)
+        return all(position >= ends.get(source, 0) for source, position in at.items())
+
+
+def _find_ends(at: Mapping[Source, int], ledger: Ledger, goal: int) -> dict[Source, int]:
+    """Return where the sequences from `goal` on begin, in partitions that the ledger has got further in than `at`.
+
+    Between the last run of a partition and its end there may be offsets whose runs the ledger has lost.
+    """
+    if all(position >= ledger.end_of(source) for source, position in at.items()):
+        return {}
+    return ledger.positions_at(goal)
 
 
 def _find_convoys(tracks: Mapping[Source, Sequence[Track]]) -> list[_Convoy]:

@@ -15,7 +15,13 @@ from aiokafka.protocol.admin import (
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.protocol.metadata import MetadataRequest
 
-from overlay.protocol import NO_TAGS, ListOffsetsRequest, MetadataRequest_v10, TopicsRequest
+from overlay.protocol import (
+    NO_TAGS,
+    IncrementalAlterConfigsRequest,
+    ListOffsetsRequest,
+    MetadataRequest_v10,
+    TopicsRequest,
+)
 
 from .requests import COMMITTED, UNCOMMITTED, fetch, list_offset, make_batch, note_fetch, produce, read_partition
 from .sides import Compare, Side
@@ -174,6 +180,18 @@ async def test_configuration(compare: Compare) -> None:
             side.note("altered", [(one[0], *one[2:]) for one in answer.resources])
             await side.sleep(0.3)
             await note("now", ["retention.ms", "cleanup.policy", "max.message.bytes"])
+        for config in (
+            {"retention.ms": "777", "retention.bytes": "-1"},
+            {"cleanup.policy": "compact", "retention.ms": "x"},
+            {"cleanup.policy": "compact,delete"},
+        ):
+            for name in (topic, side.name("missing")):
+                answer = await side.main.ask(IncrementalAlterConfigsRequest(name, config))
+                side.note("altered one by one", [(one[0], *one[2:]) for one in answer.resources])
+            await side.sleep(0.3)
+            await note("now", ["retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes"])
+        await side.main.ask(AlterConfigsRequest([(TOPIC, topic, [])], False))
+        await side.sleep(0.3)
         large = make_batch([(b"k", b"v" * 3_000)], side.wall_ms)
         side.note("fits", (await produce(side.main, topic, large))[0])
         await side.main.ask(AlterConfigsRequest([(TOPIC, topic, [("max.message.bytes", "2000")])], False))

@@ -19,6 +19,8 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 NOT_ASKED = -2147483648
 """Of authorized operations."""
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+SET = 0
+"""The operation of IncrementalAlterConfigs that the simulation knows."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DYNAMIC, _STATIC, _DEFAULT = 1, 4, 5
 
@@ -267,5 +269,25 @@ def alter_configs(cluster: Cluster, answer: Answer) -> None:
                 code = Code.INVALID_CONFIG
             elif not answer.request.validate_only:
                 topic.config = TopicConfig(dict(entries))
+        resources.append((int(code), message, kind, name))
+    answer.give(0, resources)
+
+
+def alter_configs_incrementally(cluster: Cluster, answer: Answer) -> None:
+    """IncrementalAlterConfigs: single overrides of a topic's configuration are set, the others stay."""
+    resources: list[Any] = []
+    for kind, name, entries, *_ in answer.request.resources:
+        assert all(operation == SET for _, operation, *_ in entries)
+        changes = {key: value for key, _, value, *_ in entries}
+        refusal = next((why for key, value in changes.items() if (why := refuse_config(key, value))), None)
+        code, message = Code.NONE, None
+        if kind != TOPIC_RESOURCE:
+            code, message = Code.INVALID_REQUEST, f"Unexpected resource type {kind}."
+        elif refusal:
+            code, message = Code.INVALID_CONFIG, refusal
+        elif name not in cluster.topics:
+            code, message = Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        elif not answer.request.validate_only:
+            cluster.configure(name, changes)
         resources.append((int(code), message, kind, name))
     answer.give(0, resources)

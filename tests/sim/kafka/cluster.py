@@ -86,6 +86,7 @@ class Cluster:
             33: lambda answer: administration.alter_configs(self, answer),
             37: lambda answer: administration.create_partitions(self, answer),
             42: lambda answer: group_offsets.delete_groups(self, answer),
+            44: lambda answer: administration.alter_configs_incrementally(self, answer),
             69: lambda answer: group_offsets.describe_consumer_groups(self, answer),
         }
         retention.begin(self)

@@ -1,0 +1,92 @@
+"""Batches that cannot be read, in the logs of a stream: what is skipped, and what goes on beside a partition that stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from overlay.config import Loaded
+
+from .host import Worker, read_config, warm_up
+from .scenes import await_values, read_sequences, read_values, until, write, write_together
+from .world import World
+
+DELTA_AT, COUNT_AT, RECORDS_AT = 23, 57, 65
+PLAIN = {"ack_policy": "none"}
+ACKED = {"ack_policy": "explicit", "ack_wait": "3600s"}
+
+
+def configure(world: World, on_corrupt: str, consumer: dict[str, Any]) -> Loaded:
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 3}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}, "on_corrupt": on_corrupt}],
+        [{"stream": "S", "durable_name": "c", "deliver_subject": "out", **consumer}],
+    )
+
+
+def damage(world: World, at: int, place: int, value: bytes) -> None:
+    """Let bytes of the batch that holds an offset of partition 0 be others than its producer sent."""
+    log = world.cluster.topics["source"].partitions[0].log
+    found = log.find(at)
+    assert found is not None
+    batch = log.segments[found[0]].batches[found[1]]
+    batch.data = batch.data[:place] + value + batch.data[place + len(value) :]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("delta", [1, 3, 1_000, 2**31 - 1, -1])
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_batch_whose_length_in_offsets_is_damaged_is_skipped_alone(partitions: int, delta: int, after: int) -> None:
+    """Nothing else of it says where the next one begins, which may not be there yet."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", partitions)
+        before = ["a0", "a1"]
+        await write(world, "source", [*before, "bad"])
+        damage(world, 2, DELTA_AT, delta.to_bytes(4, "big", signed=True))
+        behind = [f"b{number}" for number in range(after)]
+        await write(world, "source", behind)
+        worker = Worker(world, "w", configure(world, "skip", PLAIN))
+        worker.start()
+        await await_values(world, "out", [*before, *behind])
+        later = [f"c{number}" for number in range(5)]
+        await write(world, "source", later)
+        await await_values(world, "out", [*before, *behind, *later])
+        assert read_values(world, "out") == [*before, *behind, *later]
+        sequences = read_sequences(world, "out")
+        assert sequences == sorted(set(sequences))
+        assert sequences[-1] < 100
+        await worker.stop()
+
+    world.run(history)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("count", [0, 1, 3, 1_000, -1])
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_batch_whose_count_is_damaged_is_skipped_alone(partitions: int, count: int, after: int) -> None:
+    """The count says less than the range of offsets, as after compaction, and the broker sends the batch once more."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", partitions)
+        await write(world, "source", ["a0", "a1"])
+        await write_together(world, "source", ["bad"] * 5)
+        damage(world, 4, COUNT_AT, count.to_bytes(4, "big", signed=True))
+        behind = [f"b{number}" for number in range(after)]
+        await write(world, "source", behind)
+        worker = Worker(world, "w", configure(world, "skip", PLAIN))
+        worker.start()
+        await await_values(world, "out", ["a0", "a1", *behind])
+        later = [f"c{number}" for number in range(5)]
+        await write(world, "source", later)
+        await await_values(world, "out", later)
+        assert read_values(world, "out") == ["a0", "a1", *behind, *later]
+        await worker.stop()
+
+    world.run(history)

@@ -1,0 +1,203 @@
+"""A log that loses its end while it is read, and grows past the place where its readers stand before they look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+
+from overlay.config import Loaded
+from overlay.connection import open_client
+from overlay.source.check import glimpse, void
+from overlay.source.feed import Changed, Feed, Fetched, Lane
+from tests.index.partitions import Record, load, seal, stream
+
+from .host import Worker, read_config, warm_up
+from .scenes import await_values, read_values, until, write
+from .world import World
+
+
+def configure(world: World) -> Loaded:
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 3}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
+    )
+
+
+async def cut(world: World, topic: str, lose: int) -> None:
+    """Let a broker lead partition 0 that lacks the last offsets."""
+    with world.at_cluster(f"an unclean election loses {lose} offsets of {topic}") as cluster:
+        cluster.move_leader(topic, 0, unclean=True, lose=lose)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("more", [4, 5, 8])
+def test_a_log_that_was_cut_and_grew_past_the_position_is_noticed(partitions: int, more: int) -> None:
+    """Without that, what came in the place of the lost records is passed over in silence."""
+    warm_up()
+    world = World(1, tells=True)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", partitions)
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        old = [f"old{number}" for number in range(10)]
+        await write(world, "source", old)
+        await await_values(world, "out", old)
+        worker.freeze()
+        await cut(world, "source", 5)
+        await write(world, "source", [f"new{number}" for number in range(more)])
+        worker.thaw()
+        await write(world, "source", ["more0", "more1"])
+        await until(lambda: any("stream stopped" in line for line in world.story), "the stream is stopped")
+        await asyncio.sleep(120)
+        assert read_values(world, "out") == old
+        assert "truncated" in next(line for line in world.story if "stream stopped" in line)
+
+    world.run(history)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_clean_election_is_passed_over_in_silence(partitions: int) -> None:
+    warm_up()
+    world = World(1, tells=True)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", partitions)
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        values: list[str] = []
+        for number in range(6):
+            await write(world, "source", [f"v{number}"])
+            values.append(f"v{number}")
+            await await_values(world, "out", values)
+            with world.at_cluster("another leader") as cluster:
+                cluster.move_leader("source", 0)
+        assert read_values(world, "out") == values
+        assert not any("stream stopped" in line or "beginning again" in line for line in world.story)
+
+    world.run(history)
+
+
+@asynccontextmanager
+async def connected(world: World) -> AsyncIterator[AIOKafkaClient]:
+    client = await open_client({"bootstrap.servers": world.bootstrap})
+    try:
+        await client.add_topic("t")
+        yield client
+    finally:
+        await client.close()
+
+
+async def take(feed: Feed, lane: Lane) -> Fetched | Changed:
+    """Wait for what comes next on a lane."""
+    async with asyncio.timeout(30):
+        while (taken := lane.take()) is None:
+            feed.changed.clear()
+            await feed.changed.wait()
+    assert isinstance(taken, Fetched | Changed)
+    return taken
+
+
+@pytest.mark.parametrize("lose", range(8))
+def test_a_lane_compares_the_batch_before_a_position_that_it_was_led_to(lose: int) -> None:
+    """A chunk header says which batch lies before the place where reading goes on: offset 4."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t")
+        await write(world, "t", map(str, range(8)))
+        if lose:
+            await cut(world, "t", lose)
+        await write(world, "t", map(str, range(20)))
+        async with connected(world) as client:
+            feed = Feed(client)
+            lane = await feed.open("t", 0, 4, epoch=0)
+            taken = await take(feed, lane)
+            is_other = lose > 4
+            assert taken == Changed(4, 8 - lose) if is_other else isinstance(taken, Fetched)
+            lane.seek(4)
+            assert isinstance(await take(feed, lane), Fetched), "without an epoch nothing is compared"
+            await feed.close()
+
+    world.run(history)
+
+
+def test_a_lane_notices_a_topic_that_was_created_again() -> None:
+    """Its epochs begin at 0 again."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t")
+        with world.at_cluster("another leader") as cluster:
+            cluster.move_leader("t", 0)
+        await write(world, "t", map(str, range(8)))
+        world.cluster.recreate_topic("t")
+        await write(world, "t", map(str, range(20)))
+        async with connected(world) as client:
+            feed = Feed(client)
+            assert await take(feed, await feed.open("t", 0, 8, epoch=1)) == Changed(8, 0)
+            await feed.close()
+
+    world.run(history)
+
+
+@pytest.mark.parametrize("position", range(1, 8))
+def test_a_batch_that_is_gone_cannot_be_compared(position: int) -> None:
+    """Compaction has taken it, or retention; what is left is read."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t", 1, {"cleanup.policy": "compact"})
+        await write(world, "t", map(str, range(8)))
+        with world.at_cluster("another leader") as cluster:
+            cluster.move_leader("t", 0)
+        await write(world, "t", map(str, range(1, 8)))
+        with world.at_cluster("all but the first of the old batches are compacted away") as cluster:
+            cluster.compact("t", 0)
+        async with connected(world) as client:
+            feed = Feed(client)
+            assert isinstance(await take(feed, await feed.open("t", 0, position, epoch=0)), Fetched)
+            world.cluster.delete_before("t", 0, 8)
+            assert isinstance(await take(feed, await feed.open("t", 0, 8, epoch=0)), Fetched)
+            await feed.close()
+
+    world.run(history)
+
+
+@pytest.mark.parametrize("lose", range(7))
+@pytest.mark.parametrize("again", [0, 2])
+def test_chunks_between_the_old_and_the_new_end_are_void(lose: int, again: int) -> None:
+    """The last chunk was made after the cut and holds, and so do those below the cut."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t")
+        await write(world, "t", map(str, range(6)))
+        async with connected(world) as client:
+            marks = [(await glimpse(client, ("t", 0), row)).mark for row in range(6)]
+            left = 6 - lose
+            if lose:
+                await cut(world, "t", lose)
+            await write(world, "t", map(str, range(8)))
+            if again:
+                await cut(world, "t", again)
+                await write(world, "t", map(str, range(4)))
+            await client.force_metadata_update()
+            end = world.cluster.topics["t"].partitions[0].log.end
+            marks += [(await glimpse(client, ("t", 0), row)).mark for row in range(6, end)]
+            chunks = load(stream(), [seal(stream(), [Record(n, "a")], n, n + 1) for n in range(end)])
+            for row, mark in enumerate(marks):
+                chunks.epoch[row], chunks.crc[row] = mark.epoch, mark.crc
+            await void(client, "S", ("t", 0), chunks, (0, end), compacted=False)
+            assert len(chunks) == (left if lose else end)
+
+    world.run(history)
