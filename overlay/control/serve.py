@@ -51,8 +51,11 @@ log = get_logger(__name__)
 SERVED_S = 8.0
 """How long the answer to a create waits until the consumer is served: less than clients wait."""
 LOOK_S = 0.02
+RECENT_S = 10.0
+"""How long shards that were given to us wait for the book."""
 REST_S = (0.5, 30.0)
 """After an error, before the next try; longer each time."""
+DELETED = "it was deleted meanwhile"
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request is to blame for."""
 
@@ -101,6 +104,8 @@ class Registrar:
     """Problems that are in the log."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A journal has one transaction at a time."""
+    _taken_up: int = -1
+    """How far the book had read that the host serves; -1 while nothing reads on."""
 
     def __post_init__(self) -> None:
         self._outbox = Answering(self.kafka, Addressees(self.admin), self._count_refused)
@@ -132,15 +137,37 @@ class Registrar:
         """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
         self.host = host
         failures = 0
-        while not stop.is_set():
-            try:
-                await self._turn()
-                failures = 0
-            except (OverlayError, KafkaError) as error:
-                log.warning("requests wait", reason=str(error))
-                await self._drop_journals()
-                await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
-                failures += 1
+        self._taken_up = 0
+        try:
+            while not stop.is_set():
+                try:
+                    await self._turn()
+                    failures = 0
+                except (OverlayError, KafkaError) as error:
+                    log.warning("requests wait", reason=str(error))
+                    await self._drop_journals()
+                    await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
+                    failures += 1
+        finally:
+            self._taken_up = -1
+
+    async def catch_up(self) -> None:
+        """Wait until the host knows what the topic says now, for RECENT_S at most.
+
+        A worker that slept may be given shards before it hears that their consumers were deleted: served once more, they would
+        begin anew.
+        """
+        try:
+            async with asyncio.timeout(RECENT_S):
+                end = await self._tail.find_end()
+                while True:
+                    if not 0 <= self._taken_up < end:
+                        return
+                    await asyncio.sleep(LOOK_S)
+        except (TimeoutError, OverlayError) as error:
+            log.warning(
+                "shards are served by what was known of the control topic", reason=str(error) or "it is not read"
+            )
 
     def reload(self, files: Loaded) -> None:
         """The folder has changed."""
@@ -150,6 +177,7 @@ class Registrar:
         await self._outbox.make_room()
         subjects = await self._tail.read()
         if self._tail.is_behind:
+            self._taken_up = 0
             return
         if self._tail.beginnings != self._beginnings:
             await self._begin_again()
@@ -163,6 +191,7 @@ class Registrar:
             deleted = self.book.find_deleted()
             await self.host.take_up(self.book.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self._taken_up = self._tail.seen
         await self._keep_book()
         for request in list(self.book.requests.values()):
             if self._tail.seen < self._hold:
@@ -213,14 +242,17 @@ class Registrar:
         for definition in self._unwritten:
             if (shard := self.host.find_shard(definition.id)) is not None:
                 by_shard.setdefault(shard, []).append(definition)
-        for mine in by_shard.values():
+        for shard, mine in by_shard.items():
+            if not await self._knows_all(shard):
+                continue
             await self._write(mine[0].id, [write_definition(definition) for definition in mine])
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
 
     async def _lapse(self, id: ConsumerId) -> None:
         known = self.book.definitions.get(id)
         if known is not None and known.origin is Origin.REQUEST:
-            if not known.is_deleted:
+            shard = self.host.find_shard(id)
+            if not known.is_deleted and shard is not None and await self._knows_all(shard):
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)])
         elif self.host.find_shard(id) is not None:
@@ -232,9 +264,16 @@ class Registrar:
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:
-        """Forget the state; then drop what is written of the consumer, and answer who asked for it."""
-        if self.host.find_shard(id) is None:
+        """Forget the state; then drop what is written of the consumer, and answer who asked for it.
+
+        Creates that came before go with it: without an answer they would be in the topic still, and the next owner of the shard
+        would make the consumer once more.
+        """
+        shard = self.host.find_shard(id)
+        if shard is None or not await self._knows_all(shard):
             return
+        if any(request.about == id and request.id in self._answering for request in self.book.requests.values()):
+            return  # they are about to hear that it was deleted
         if id not in self._forgotten:
             await self.host.take_up(self.book.effective(), [id])
         self._forgotten.discard(id)
@@ -243,9 +282,13 @@ class Registrar:
         # a machine has told its end itself
         advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
-        for request in self.book.requests.values():
-            if request.op is Op.DELETE and request.about == id:
+        asked = [request for request in self.book.requests.values() if request.about == id]
+        deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
+        for at, request in enumerate(asked):
+            if request.op is Op.DELETE:
                 entries += self._answer(request, respond(request, {"success": True}))
+            elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
+                entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
         await self._write(id, records, entries)
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
@@ -268,10 +311,7 @@ class Registrar:
         if request.expires_at <= now_ns():
             await self._write(request.about, [_settle(request)])
             return
-        if shard not in self._journals:
-            # what the former owner has done is read first
-            async with self._writing:
-                await self._open_journal(shard)
+        if not await self._knows_all(shard):
             return
         async with self._answer_failure(request):
             await self._decide(request)
@@ -304,7 +344,7 @@ class Registrar:
                 if request.about in self.book.effective().consumers:
                     response = respond(request, describe(self.book, self.host, request.about, now_ns()))
                 else:
-                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
+                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
                 await self._write(request.about, [], self._answer(request, response))
         except OF_KAFKA as error:
             log.warning("a request is answered later", reason=str(error))
@@ -312,7 +352,8 @@ class Registrar:
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
         while True:
-            if self._tail.seen >= written and self.host.report_consumer(id).get("state", "starting") != "starting":
+            is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
+            if self._tail.seen >= written and (is_served or id not in self.book.effective().consumers):
                 return
             await asyncio.sleep(LOOK_S)
 
@@ -381,6 +422,13 @@ class Registrar:
         await journal.start()
         self._journals[shard] = journal
         self._hold = max(self._hold, await self._tail.find_end())
+
+    async def _knows_all(self, shard: int) -> bool:
+        """Return whether the book holds all that was written about a shard, by its former owners too, who are fenced first."""
+        if shard not in self._journals:
+            async with self._writing:
+                await self._open_journal(shard)
+        return self._tail.seen >= self._hold
 
     async def _drop_journals(self) -> None:
         async with self._writing:
