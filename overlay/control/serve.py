@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
 from overlay.clock import now_ns
-from overlay.config import ConsumerConfig, Loaded
+from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
 from overlay.deliver.addressees import Addressees
@@ -39,6 +39,7 @@ from overlay.waits import is_set_within
 
 from . import decide as rules
 from .book import Book
+from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
@@ -245,8 +246,17 @@ class Registrar:
         for shard, mine in by_shard.items():
             if not await self._knows_all(shard):
                 continue
-            await self._write(mine[0].id, [write_definition(definition) for definition in mine])
+            written = [await self._complete(definition) for definition in mine]
+            await self._write(mine[0].id, [write_definition(definition) for definition in written])
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+
+    async def _complete(self, definition: Definition) -> Definition:
+        """A definition of a file with where the logs end, if the consumer is new."""
+        stream = self.book.files.streams.get(definition.config.stream)
+        is_new = definition.id not in self.book.definitions and definition.config.deliver_policy.begins_at_end
+        if stream is None or not is_new:
+            return definition
+        return replace(definition, ends=await find_log_ends(self.admin, stream))
 
     async def _lapse(self, id: ConsumerId) -> None:
         known = self.book.definitions.get(id)
@@ -261,6 +271,8 @@ class Registrar:
             await self.host.take_up(self.book.effective(), [id])
             if config is not None:
                 await self._drop_output(config)
+            # with the next start it is created anew, and begins where the logs end then
+            await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:
@@ -317,12 +329,21 @@ class Registrar:
             await self._decide(request)
 
     async def _decide(self, request: Request) -> None:
-        decision = decide(self.book, self.host, request, now_ns())
+        decision = decide(self.book, self.host, request, now_ns(), await self._find_ends(request))
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
             task = asyncio.create_task(self._answer_served(request, self._hold))
             self._answering[request.id] = task
             task.add_done_callback(lambda _: self._answering.pop(request.id, None))
+
+    async def _find_ends(self, request: Request) -> LogEnds | None:
+        """Where the logs end for a request that may create a consumer; None where there is no need to know."""
+        stream, config = self.book.files.streams.get(request.stream), request.body.get("config")
+        is_new = request.op is Op.CREATE and request.about not in self.book.definitions
+        policy = config.get("deliver_policy") if isinstance(config, dict) else None
+        if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
+            return None
+        return await find_log_ends(self.admin, stream)
 
     async def _carry_out(self, request: Request, decision: Decision) -> None:
         entries: list[Entry] = []
