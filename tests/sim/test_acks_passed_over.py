@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from overlay.config import Loaded
 
 from .acked import await_count, await_true, produce, tell
@@ -82,6 +84,37 @@ def test_acks_for_a_consumer_that_is_away_count_when_it_is_back() -> None:
 
     found = world.run(history)
     assert set(count_deliveries(found).values()) == {2}, "one for each consumer"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_acks_for_a_consumer_whose_file_was_gone_count_over_kills(seed: int) -> None:
+    """The worker is killed now and then, also while the consumer hears what it has missed."""
+    warm_up()
+    world = World(seed, brokers=1, limits={"overlay.source.feed.PARTITION_BYTES": 2_000})
+
+    async def history(world: World) -> list[Found]:
+        both = configure(world, "a", "b")
+        worker = start(world, both)
+        await asyncio.sleep(5)
+        await produce(world, "source", map(str, range(COUNT)))
+        first, others = [await await_count(world, f"out-{name}", COUNT) for name in "ab"]
+        await tell(world, "S", others[:1])
+        worker.reload(configure(world, "b"))
+        await asyncio.sleep(5)
+        await tell(world, "S", first[:2])
+        await tell(world, "S", others * 20)  # what `a` has to go through
+        await tell(world, "S", first[2:])
+        await asyncio.sleep(5)
+        worker.reload(both)
+        for _ in range(3):
+            await asyncio.sleep(3 * world.loop.chance.random())
+            worker.kill()
+            worker.start()
+        await asyncio.sleep(3 * ACK_WAIT_S)
+        await worker.stop()
+        return read_topic(world.cluster, "out-a") + read_topic(world.cluster, "out-b")
+
+    assert set(count_deliveries(world.run(history)).values()) == {2}, "one for each consumer"
 
 
 def test_acks_in_a_partition_that_was_added_are_read_from_its_start() -> None:
