@@ -92,6 +92,9 @@ class Metrics:
             "acks_unnamed", "Acks whose token or range names no incarnation (deprecated)", "part"
         )
         self.acks_lost = counter("acks_lost", "Offsets of ack topics that retention removed unread", "stream")
+        self.ack_logs_lost = counter(
+            "ack_logs_lost", "Ack topics found created again, and their partitions found without their end", "stream"
+        )
         self.ack_pending = gauge("ack_pending", "Deliveries that wait for their ack", "stream", "consumer")
         self.dead_letters = counter("dead_letters", "Messages that were given up", "stream", "consumer")
         self.redelivery_suspended = gauge(

@@ -17,6 +17,7 @@ from overlay.config.consumer import (
 )
 from overlay.config.cycle import find_cycles
 from overlay.config.defaults import fill_defaults
+from overlay.config.ends import LogEnds
 from overlay.config.load import Loaded, load, load_service
 from overlay.config.service import HttpConfig, ServiceConfig, TopicsConfig
 from overlay.config.stream import IndexConfig, OnCorrupt, Property, PropertyType, StreamConfig, TopicSource
@@ -34,6 +35,7 @@ __all__ = [
     "HttpConfig",
     "IndexConfig",
     "Loaded",
+    "LogEnds",
     "OnCorrupt",
     "OnUndeliverable",
     "OutputConfig",

@@ -24,6 +24,11 @@ class DeliverPolicy(StrEnum):
     BY_START_TIME = "by_start_time"
     LAST_PER_SUBJECT = "last_per_subject"
 
+    @property
+    def begins_at_end(self) -> bool:
+        """Whether it depends on where the log ended when the consumer was created."""
+        return self in (DeliverPolicy.LAST, DeliverPolicy.NEW, DeliverPolicy.LAST_PER_SUBJECT)
+
 
 class AckPolicy(StrEnum):
     NONE = "none"

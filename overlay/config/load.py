@@ -19,6 +19,7 @@ from overlay.config.consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig
 from overlay.config.cycle import find_cycles
 from overlay.config.defaults import fill_defaults
 from overlay.config.document import Document, Path, read_document, show_path
+from overlay.config.ends import LogEnds
 from overlay.config.environment import fill_variables
 from overlay.config.filters import check_filter
 from overlay.config.problems import validate
@@ -35,7 +36,8 @@ ConsumerId = tuple[str, str]
 class Loaded:
     """A folder's configs. Consumers have JetStream's defaults filled in; `problems` are in the order of the files.
 
-    `files` says where each object comes from: keys are `""` for the service, a stream's name, a consumer's id.
+    `files` says where each object comes from: keys are `""` for the service, a stream's name, a consumer's id. `ends`: where
+    the streams' logs ended when consumers were created, of those for which that was written down.
     """
 
     service: ServiceConfig
@@ -43,6 +45,7 @@ class Loaded:
     consumers: dict[ConsumerId, ConsumerConfig]
     problems: tuple[ConfigError, ...]
     files: dict[str | ConsumerId, Place]
+    ends: dict[ConsumerId, LogEnds] = field(default_factory=dict)
 
 
 def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> Loaded:

@@ -125,7 +125,7 @@ class Book:
         return self._effective
 
     def _combine(self) -> Loaded:
-        found = replace(self.files, consumers={}, files=dict(self.files.files))
+        found = replace(self.files, consumers={}, files=dict(self.files.files), ends={})
         problems = list(self.files.problems)
         for id, config in self.files.consumers.items():
             if id not in self.lapsed and not self._is_deleted(id):
@@ -143,6 +143,11 @@ class Book:
             else:
                 found.consumers[definition.id] = self._pause(definition.config)
                 found.files[definition.id] = place
+        found.ends.update(
+            (id, known.ends)
+            for id in found.consumers
+            if (known := self.definitions.get(id)) is not None and known.ends is not None
+        )
         return replace(found, problems=tuple(problems))
 
     def find_unwritten(self, now: int) -> Iterator[Definition]:
@@ -153,7 +158,8 @@ class Book:
             taken, _ = self._follow(id, config)
             known = self.definitions.get(id)
             if known is None or (known.config, known.origin) != (taken, Origin.FILE):
-                yield Definition(taken, known.created if known else now, Origin.FILE)
+                created, ends = (known.created, known.ends) if known else (now, None)
+                yield Definition(taken, created, Origin.FILE, ends=ends)
 
     def find_deleted(self) -> list[ConsumerId]:
         """Consumers whose state is to be forgotten."""

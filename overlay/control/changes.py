@@ -7,7 +7,7 @@ same.
 
 from __future__ import annotations
 
-from overlay.config import check_update, fill_defaults
+from overlay.config import LogEnds, check_update, fill_defaults
 from overlay.config.consumer import ConsumerConfig
 from overlay.errors import ConfigError
 from overlay.units import parse_time
@@ -24,10 +24,13 @@ MAX_ITEMS = 1_000
 file may have more, since its author has the service's machine anyway."""
 
 
-def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> Refusal | Definition:
+def judge_create(
+    book: Book, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
+) -> Refusal | Definition:
     """The definition that a create or an update asks for; the one there is where nothing changes.
 
-    `now`: ns since 1970; `is_bound`: somebody reads the output of the consumer as it is.
+    `now`: ns since 1970; `is_bound`: somebody reads the output of the consumer as it is; `ends`: where the stream's logs end,
+    for a consumer that is new.
     """
     action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
     if action not in ACTIONS:
@@ -45,7 +48,7 @@ def judge_create(book: Book, request: Request, now: int, *, is_bound: bool) -> R
     config = fill_defaults(written)
     if refusal := find_fault(config, book.effective()):
         return refusal
-    return _judge_existing(book, config, str(action), now, is_bound=is_bound)
+    return _judge_existing(book, config, str(action), now, ends, is_bound=is_bound)
 
 
 def _find_excess(config: object) -> str:
@@ -61,7 +64,7 @@ def _find_excess(config: object) -> str:
 
 
 def _judge_existing(
-    book: Book, config: ConsumerConfig, action: str, now: int, *, is_bound: bool
+    book: Book, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
 ) -> Refusal | Definition:
     known = book.definitions.get(config.id)
     if known is not None and known.is_deleted:
@@ -74,7 +77,7 @@ def _judge_existing(
     if not is_there and action == "update":
         return refuse(10149)
     if known is None:
-        return Definition(config, now)
+        return Definition(config, now, ends=ends if config.deliver_policy.begins_at_end else None)
     if is_there and _is_same(known.config, config):
         return known
     if is_there and action == "create":
@@ -82,7 +85,8 @@ def _judge_existing(
     # also of a consumer whose file is gone: its state is there, and is taken up where the rules allow it
     for violation in check_update(known.config, config, has_interest=is_bound):
         return refuse_violation(violation)
-    return Definition(config.model_copy(update={"pause_until": known.config.pause_until}), known.created)
+    paused = config.model_copy(update={"pause_until": known.config.pause_until})
+    return Definition(paused, known.created, ends=known.ends)
 
 
 def judge_delete(book: Book, request: Request) -> Refusal | Definition:

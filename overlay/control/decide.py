@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from overlay.config import LogEnds
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
@@ -53,10 +54,12 @@ class Decision:
     is_settled: bool = False
 
 
-def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
-    """`now`: ns since 1970."""
+def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
+    """`now`: ns since 1970; `ends`: where the stream's logs end, for a consumer that is to be created."""
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
+    if request.op in (Op.CREATE, Op.UPDATE):
+        return _create(book, host, request, now, ends)
     return _RULES[request.op](book, host, request, now)
 
 
@@ -71,9 +74,9 @@ def delete(definition: Definition) -> Record:
     return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
 
 
-def _create(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _create(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
     info = host.find_info(request.about)
-    found = judge_create(book, request, now, is_bound=info is not None and info.push_bound)
+    found = judge_create(book, request, now, is_bound=info is not None and info.push_bound, ends=ends)
     if isinstance(found, Refusal):
         return _refuse(request, found)
     known = book.definitions.get(found.id)
@@ -141,8 +144,6 @@ def _refuse(request: Request, refusal: Refusal) -> Decision:
 
 
 _RULES: dict[Op, Callable[[Book, Host, Request, int], Decision]] = {
-    Op.CREATE: _create,
-    Op.UPDATE: _create,
     Op.DELETE: _delete,
     Op.PAUSE: _pause,
     Op.RESUME: _pause,

@@ -24,6 +24,7 @@ from typing import Any
 
 from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
 from overlay.config.document import Document, Path
+from overlay.config.ends import LogEnds
 from overlay.config.problems import validate
 from overlay.config.wire import to_wire
 from overlay.deliver.record import Record
@@ -60,12 +61,14 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A consumer as it was asked for, with its defaults filled in. `created`: ns since 1970."""
+    """A consumer as it was asked for, with its defaults filled in. `created`: ns since 1970; `ends`: where the stream's logs
+    ended then, None where the deliver policy does not depend on it or Kafka did not say."""
 
     config: ConsumerConfig
     created: int
     origin: Origin = Origin.REQUEST
     is_deleted: bool = False
+    ends: LogEnds | None = None
 
     @property
     def id(self) -> ConsumerId:
@@ -110,6 +113,8 @@ def write_definition(definition: Definition) -> Record:
     }
     if definition.is_deleted:
         body["deleted"] = True
+    if definition.ends is not None:
+        body["ends"] = definition.ends.topics
     return Record(make_key(Subject.CONSUMER, *definition.id), write_json(body))
 
 
@@ -118,12 +123,19 @@ def read_definition(id: ConsumerId, value: bytes) -> Definition:
     body = read_json(value)
     try:
         config = read_config(id[0], body["config"])
-        found = Definition(config, parse_time(body["created"]), Origin(body["origin"]), bool(body.get("deleted")))
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        created, origin, ends = parse_time(body["created"]), Origin(body["origin"]), body.get("ends")
+        found = Definition(
+            config, created, origin, bool(body.get("deleted")), None if ends is None else _read_ends(ends)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise Unreadable(f"the definition of {'/'.join(id)} cannot be read: {error}") from error
     if found.id != id:
         raise Unreadable(f"the definition of {'/'.join(id)} is one of {'/'.join(found.id)}")
     return found
+
+
+def _read_ends(ends: Mapping[str, Any]) -> LogEnds:
+    return LogEnds({topic: (str(identity), tuple(map(int, offsets))) for topic, (identity, offsets) in ends.items()})
 
 
 def write_pause(id: ConsumerId, pause: Pause) -> Record:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
 from overlay.clock import now_ns
-from overlay.config import ConsumerConfig, Loaded
+from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
 from overlay.deliver.addressees import Addressees
@@ -39,6 +39,7 @@ from overlay.waits import is_set_within
 
 from . import decide as rules
 from .book import Book
+from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
@@ -51,8 +52,11 @@ log = get_logger(__name__)
 SERVED_S = 8.0
 """How long the answer to a create waits until the consumer is served: less than clients wait."""
 LOOK_S = 0.02
+RECENT_S = 10.0
+"""How long shards that were given to us wait for the book."""
 REST_S = (0.5, 30.0)
 """After an error, before the next try; longer each time."""
+DELETED = "it was deleted meanwhile"
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request is to blame for."""
 
@@ -101,6 +105,8 @@ class Registrar:
     """Problems that are in the log."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A journal has one transaction at a time."""
+    _taken_up: int = -1
+    """How far the book had read that the host serves; -1 while nothing reads on."""
 
     def __post_init__(self) -> None:
         self._outbox = Answering(self.kafka, Addressees(self.admin), self._count_refused)
@@ -132,15 +138,37 @@ class Registrar:
         """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
         self.host = host
         failures = 0
-        while not stop.is_set():
-            try:
-                await self._turn()
-                failures = 0
-            except (OverlayError, KafkaError) as error:
-                log.warning("requests wait", reason=str(error))
-                await self._drop_journals()
-                await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
-                failures += 1
+        self._taken_up = 0
+        try:
+            while not stop.is_set():
+                try:
+                    await self._turn()
+                    failures = 0
+                except (OverlayError, KafkaError) as error:
+                    log.warning("requests wait", reason=str(error))
+                    await self._drop_journals()
+                    await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
+                    failures += 1
+        finally:
+            self._taken_up = -1
+
+    async def catch_up(self) -> None:
+        """Wait until the host knows what the topic says now, for RECENT_S at most.
+
+        A worker that slept may be given shards before it hears that their consumers were deleted: served once more, they would
+        begin anew.
+        """
+        try:
+            async with asyncio.timeout(RECENT_S):
+                end = await self._tail.find_end()
+                while True:
+                    if not 0 <= self._taken_up < end:
+                        return
+                    await asyncio.sleep(LOOK_S)
+        except (TimeoutError, OverlayError) as error:
+            log.warning(
+                "shards are served by what was known of the control topic", reason=str(error) or "it is not read"
+            )
 
     def reload(self, files: Loaded) -> None:
         """The folder has changed."""
@@ -150,6 +178,7 @@ class Registrar:
         await self._outbox.make_room()
         subjects = await self._tail.read()
         if self._tail.is_behind:
+            self._taken_up = 0
             return
         if self._tail.beginnings != self._beginnings:
             await self._begin_again()
@@ -163,6 +192,7 @@ class Registrar:
             deleted = self.book.find_deleted()
             await self.host.take_up(self.book.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self._taken_up = self._tail.seen
         await self._keep_book()
         for request in list(self.book.requests.values()):
             if self._tail.seen < self._hold:
@@ -213,14 +243,26 @@ class Registrar:
         for definition in self._unwritten:
             if (shard := self.host.find_shard(definition.id)) is not None:
                 by_shard.setdefault(shard, []).append(definition)
-        for mine in by_shard.values():
-            await self._write(mine[0].id, [write_definition(definition) for definition in mine])
+        for shard, mine in by_shard.items():
+            if not await self._knows_all(shard):
+                continue
+            written = [await self._complete(definition) for definition in mine]
+            await self._write(mine[0].id, [write_definition(definition) for definition in written])
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+
+    async def _complete(self, definition: Definition) -> Definition:
+        """A definition of a file with where the logs end, if the consumer is new."""
+        stream = self.book.files.streams.get(definition.config.stream)
+        is_new = definition.id not in self.book.definitions and definition.config.deliver_policy.begins_at_end
+        if stream is None or not is_new:
+            return definition
+        return replace(definition, ends=await find_log_ends(self.admin, stream))
 
     async def _lapse(self, id: ConsumerId) -> None:
         known = self.book.definitions.get(id)
         if known is not None and known.origin is Origin.REQUEST:
-            if not known.is_deleted:
+            shard = self.host.find_shard(id)
+            if not known.is_deleted and shard is not None and await self._knows_all(shard):
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)])
         elif self.host.find_shard(id) is not None:
@@ -229,12 +271,21 @@ class Registrar:
             await self.host.take_up(self.book.effective(), [id])
             if config is not None:
                 await self._drop_output(config)
+            # with the next start it is created anew, and begins where the logs end then
+            await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:
-        """Forget the state; then drop what is written of the consumer, and answer who asked for it."""
-        if self.host.find_shard(id) is None:
+        """Forget the state; then drop what is written of the consumer, and answer who asked for it.
+
+        Creates that came before go with it: without an answer they would be in the topic still, and the next owner of the shard
+        would make the consumer once more.
+        """
+        shard = self.host.find_shard(id)
+        if shard is None or not await self._knows_all(shard):
             return
+        if any(request.about == id and request.id in self._answering for request in self.book.requests.values()):
+            return  # they are about to hear that it was deleted
         if id not in self._forgotten:
             await self.host.take_up(self.book.effective(), [id])
         self._forgotten.discard(id)
@@ -243,9 +294,13 @@ class Registrar:
         # a machine has told its end itself
         advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
-        for request in self.book.requests.values():
-            if request.op is Op.DELETE and request.about == id:
+        asked = [request for request in self.book.requests.values() if request.about == id]
+        deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
+        for at, request in enumerate(asked):
+            if request.op is Op.DELETE:
                 entries += self._answer(request, respond(request, {"success": True}))
+            elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
+                entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
         await self._write(id, records, entries)
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
@@ -268,21 +323,27 @@ class Registrar:
         if request.expires_at <= now_ns():
             await self._write(request.about, [_settle(request)])
             return
-        if shard not in self._journals:
-            # what the former owner has done is read first
-            async with self._writing:
-                await self._open_journal(shard)
+        if not await self._knows_all(shard):
             return
         async with self._answer_failure(request):
             await self._decide(request)
 
     async def _decide(self, request: Request) -> None:
-        decision = decide(self.book, self.host, request, now_ns())
+        decision = decide(self.book, self.host, request, now_ns(), await self._find_ends(request))
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
             task = asyncio.create_task(self._answer_served(request, self._hold))
             self._answering[request.id] = task
             task.add_done_callback(lambda _: self._answering.pop(request.id, None))
+
+    async def _find_ends(self, request: Request) -> LogEnds | None:
+        """Where the logs end for a request that may create a consumer; None where there is no need to know."""
+        stream, config = self.book.files.streams.get(request.stream), request.body.get("config")
+        is_new = request.op is Op.CREATE and request.about not in self.book.definitions
+        policy = config.get("deliver_policy") if isinstance(config, dict) else None
+        if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
+            return None
+        return await find_log_ends(self.admin, stream)
 
     async def _carry_out(self, request: Request, decision: Decision) -> None:
         entries: list[Entry] = []
@@ -304,7 +365,7 @@ class Registrar:
                 if request.about in self.book.effective().consumers:
                     response = respond(request, describe(self.book, self.host, request.about, now_ns()))
                 else:
-                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, "it was deleted meanwhile"))
+                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
                 await self._write(request.about, [], self._answer(request, response))
         except OF_KAFKA as error:
             log.warning("a request is answered later", reason=str(error))
@@ -312,7 +373,8 @@ class Registrar:
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
         while True:
-            if self._tail.seen >= written and self.host.report_consumer(id).get("state", "starting") != "starting":
+            is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
+            if self._tail.seen >= written and (is_served or id not in self.book.effective().consumers):
                 return
             await asyncio.sleep(LOOK_S)
 
@@ -381,6 +443,13 @@ class Registrar:
         await journal.start()
         self._journals[shard] = journal
         self._hold = max(self._hold, await self._tail.find_end())
+
+    async def _knows_all(self, shard: int) -> bool:
+        """Return whether the book holds all that was written about a shard, by its former owners too, who are fenced first."""
+        if shard not in self._journals:
+            async with self._writing:
+                await self._open_journal(shard)
+        return self._tail.seen >= self._hold
 
     async def _drop_journals(self) -> None:
         async with self._writing:

@@ -3,6 +3,11 @@
 Any client with Write on the topic chooses its bytes, and every worker reads them at every start. So they are read by the
 project's own decoder and not by a client's consumer, which raises on some of them. A batch or a record that cannot be read
 is passed over, counted and logged with its place; the records behind it are taken in.
+
+The topic is compacted, and a tombstone stays for `delete.retention.ms` only. So what is read must have no holes: a worker that
+slept for longer finds that offsets are gone from where it stood, and does not know whether a deletion was among them. It reads
+the topic anew. Below the end that the topic had when the reading began, holes are no harm, as long as it takes less time than
+tombstones stay.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
+from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.connection import Properties, open_client
 from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
@@ -29,6 +35,7 @@ from overlay.waits import is_set_within
 from .book import Book
 from .records import ConsumerId, Definition, Origin, Subject, control_topic
 from .requests import CLIENT
+from .topics import HOUR_MS
 
 log = get_logger(__name__)
 
@@ -40,6 +47,8 @@ TURN = 200
 """Records that are taken in before the event loop's other work has a turn."""
 MOST_NAMED = 100
 """Consumers that one line of the log names."""
+WHOLE_MS = HOUR_MS // 2
+"""Longest time to read all of the topic, by the wall clock, which goes on while a machine is suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
 
 
@@ -59,9 +68,13 @@ class Tail:
     seen: int = 0
     """How far the book has read."""
     beginnings: int = 0
-    """How often the topic was found to end below `seen`, and the book began again at its start."""
+    """How often the topic was found to have lost records behind `seen`, and the book began again at its start."""
     _again_to: int = -1
-    """Where the topic ended when the book began again; -1 once it has read up to there."""
+    """Where the topic ended when the book began, or began again; -1 once it has read up to there."""
+    _began_at: int = 0
+    """When that was, ms since 1970."""
+    _is_same: bool = False
+    """Whether the topic is the log that it was when the book began again, so that what is not in it was deleted."""
     _former: dict[ConsumerId, Definition] = field(default_factory=dict)
     """What the book held before it began again."""
     _client: AIOKafkaClient | None = None
@@ -84,9 +97,13 @@ class Tail:
             async with asyncio.timeout(OPEN_S):
                 self._client = await open_client(self.kafka)
                 self._feed = Feed(self._client)
-                self.seen, end = await self._find_bounds()
+                self._began_at = now_ms()
+                self.seen, self._again_to = await self._find_bounds()
                 self._lane = await self._feed.open(self.topic, 0, self.seen)
-                while self.seen < end:
+                while self.seen < self._again_to:
+                    await self._read_on()
+                await self._end_beginning()
+                while self.is_behind:
                     await self.read()
         except (KafkaError, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
@@ -99,11 +116,18 @@ class Tail:
         Raises CredentialsRefused, SourceUnavailable.
         """
         subjects = await self._read_on()
-        if self.is_behind and self.seen >= self._again_to:
-            self._again_to = -1
-            self._tell_missing()
+        if self.is_behind and self.seen >= self._again_to and await self._end_beginning():
             return {Subject.CONSUMER, Subject.PAUSE, Subject.REQUEST}
         return subjects
+
+    async def _end_beginning(self) -> bool:
+        """Note that the topic has been read from its start to its end; False where that took too long and begins again."""
+        if now_ms() - self._began_at > WHOLE_MS:
+            await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
+            return False
+        self._again_to = -1
+        self._tell_missing()
+        return True
 
     async def _read_on(self) -> set[Subject]:
         assert self._feed is not None
@@ -114,6 +138,8 @@ class Tail:
             await is_set_within(self._feed.changed, POLL_S)
             taken = self._lane.take()
         match taken:
+            case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):
+                await self._read_anew("records were compacted away before they were read")
             case Fetched():
                 return await self._take(taken, self._lane)
             case Denied():
@@ -136,10 +162,24 @@ class Tail:
         """The topic ends below what the book has read: it was made anew, or has lost its end. What it says now counts, as for a
         worker that starts now."""
         log.error("the control topic has lost records: read anew", topic=self.topic, end=end, read_before=self.seen)
+        self._clear(end)
+        self._is_same = False
+
+    async def _read_anew(self, reason: str) -> None:
+        """The book may hold what was deleted: it begins again at the topic's start."""
+        log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
+        assert self._lane is not None
+        start, end = await self._find_bounds()
+        self._is_same = self._is_same or not self.is_behind
+        self._clear(end)
+        self.seen = start
+        self._lane.seek(start)
+
+    def _clear(self, end: int) -> None:
         if not self.is_behind:
             self._former = dict(self.book.definitions)
         self.book.clear()
-        self._again_to = end
+        self._again_to, self._began_at = end, now_ms()
         self.beginnings += 1
 
     def _tell_missing(self) -> None:
@@ -150,7 +190,9 @@ class Tail:
             if known.origin is Origin.REQUEST and not known.is_deleted and (stream, name) not in self.book.definitions
         ]
         self._former = {}
-        if missing:
+        if missing and self._is_same:
+            log.info("consumers were deleted meanwhile", count=len(missing), consumers=", ".join(missing[:MOST_NAMED]))
+        elif missing:
             log.error(
                 "consumers are not served any more: the control topic does not define them. Their state is kept. Create them"
                 " again with the same config, and they go on where they stood",
@@ -208,6 +250,17 @@ class Tail:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
         self._feed = self._client = self._lane = None
+
+
+def has_hole(fetched: Fetched, since: int = 0) -> bool:
+    """Return whether offsets from `since` on are missing between `position` and the end of what was fetched. Only compaction
+    leaves out any: the markers of transactions and what was aborted are batches as well."""
+    batches = fetched.batches[fetched.batches["last_offset"] >= since]
+    if not batches.size:
+        return False
+    first, last = batches["base_offset"], batches["last_offset"]
+    is_late = int(first[0]) > max(fetched.position, since)
+    return is_late or bool((first[1:] > last[:-1] + 1).any() or (last - first + 1 != batches["count"]).any())
 
 
 async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Book:

@@ -46,12 +46,14 @@ class StateUnreadable(OverlayError):
 class ConsumerState:
     """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
     `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
-    `floor`: for by_start_sequence beyond the end, the offsets below which nothing is delivered."""
+    `floor`: the offsets below which nothing is delivered, of a consumer that is to begin behind its position.
+    `heard`: for each partition of its stream's ack topic, the next offset to read, where that differs from the stream's."""
 
     sequence: int = 0
     own: Mapping[Source, Mark] = field(default_factory=dict)
     snapshot: Mapping[Source, int] = field(default_factory=dict)
     floor: Mapping[Source, int] = field(default_factory=dict)
+    heard: Mapping[Source, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,16 @@ class Delta:
     cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Kafka's topic id for each stream and topic."""
+    """Kafka's topic id for each stream and topic: of its sources, its index and its acks."""
     forgotten: tuple[ConsumerId, ...] = ()
     """Consumers that are dropped before the rest of the delta counts: one may be forgotten and begin anew in it."""
     generation: int | None = None
     """The owner's generation; in the first record of an ownership."""
     reset: tuple[str, ...] = ()
-    """Streams whose cursors and topic ids are dropped before the rest of the delta counts."""
+    """Streams whose cursors, topic ids and positions in ack topics are dropped before the rest of the delta counts."""
     acks: dict[tuple[str, Source], int] = field(default_factory=dict)
-    """For each stream and partition of its ack topic, the next offset to read."""
+    """For each stream and partition of its ack topic, the next offset to read for consumers that have no position there of
+    their own (`ConsumerState.heard`)."""
 
     def merge(self, later: Delta) -> Delta:
         """This and a later delta as one."""
@@ -81,7 +84,7 @@ class Delta:
             (*self.forgotten, *later.forgotten),
             self.generation if later.generation is None else later.generation,
             (*self.reset, *later.reset),
-            {**self.acks, **later.acks},
+            {**_without(later.reset, self.acks), **later.acks},
         )
 
     def __bool__(self) -> bool:
@@ -111,6 +114,7 @@ class ShardState:
 
     def apply(self, delta: Delta) -> None:
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
+        self.acks = _without(delta.reset, self.acks)
         for consumer in [each for each in self.machines if each[0] in delta.reset]:
             del self.machines[consumer]
         for consumer in delta.forgotten:
@@ -181,6 +185,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
     if state.floor:
         wire["floor"] = [[*source, offset] for source, offset in state.floor.items()]
+    if state.heard:
+        wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
     return wire
 
 
@@ -210,6 +216,7 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
+        {(topic, p): offset for topic, p, offset in wire.get("heard", ())},
     )
 
 

@@ -30,6 +30,8 @@ from overlay.scan.commit import Aborted
 from overlay.scan.header import Bytes
 from overlay.scan.kernel import open_bodies
 
+from .since import EVERYTHING, Since
+
 _TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
 _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
 _KEY = Field(FieldKind.KEY)
@@ -84,6 +86,8 @@ class Heard:
     refused: Counter[Flaw] = field(default_factory=Counter)
     unanswered: int = 0
     """Acks that name a reply topic which is not allowed. They count all the same."""
+    since: Since = EVERYTHING
+    """Records before that were heard, and count for nothing here."""
 
     def add(self, consumer: str, *said: Said | Event) -> None:
         self.said.setdefault(consumer, []).extend(said)
@@ -109,9 +113,10 @@ class Hearing:
         arena = Arena(limit=MOST_BYTES)
         self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
 
-    def read(self, data: Bytes, position: int, aborted: Aborted) -> Heard:
-        """What the acks from `position` on say. Batches that cannot be read are passed over and counted."""
-        heard = Heard()
+    def read(self, data: Bytes, position: int, aborted: Aborted, since: Since = EVERYTHING) -> Heard:
+        """Return what the acks from `position` on say to consumers that have not heard them. Batches that cannot be read are
+        passed over and counted."""
+        heard = Heard(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
             if isinstance(piece, Malformed):
                 heard.refused[Flaw.PAYLOAD] += 1
@@ -131,6 +136,7 @@ class Hearing:
             piece.buf, at, size, *value, piece.size[2] >= 0, self._head, HEAD_2, self._stream_text, self._text,
             self._bounds, self._is_mine, kind, consumer, numbers, known,
         )  # fmt: skip
+        self._drop_heard(piece, kind, consumer, heard.since)
         names = *(_cut_text(piece.buf, *known[:, each].tolist()) for each in range(count)), ""
         for name, rows_of in self._deal(kind, consumer):
             for run in _split(kind[rows_of]):
@@ -143,6 +149,12 @@ class Hearing:
                     sequences, consumer_seqs, deliveries, by = (column[mine] for column in numbers)
                     said = Said(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
                     heard.add(name, said)
+
+    def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: Since) -> None:
+        """Have what a consumer has heard before count as somebody else's. `_tell` looks at odd rows by itself."""
+        if since.shared > piece.offset[0]:
+            first = np.array([since.of(name) for name in self._names], np.int64)
+            kind[(consumer >= 0) & (piece.offset < first[consumer])] = _ELSEWHERE
 
     def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
         """The rows of each consumer of ours, in order. Odd rows may be of any: where there are some, all rows come at once,
@@ -174,12 +186,14 @@ class Hearing:
         self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: Heard
     ) -> None:
         if text.startswith(FLOW.encode()):
-            return self._tell_flow(text, body, heard)
+            return self._tell_flow(text, body, offset, heard)
         found = parse_ack(text, body)
         if isinstance(found, Garbage):
-            heard.refused[found.flaw] += 1
+            heard.refused[found.flaw] += offset >= heard.since.shared
             return
         stream, name = _name(found)
+        if offset < heard.since.of(name):
+            return
         if stream != self._stream or name not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
         elif isinstance(found, Ack) and found.is_flawed:
@@ -191,9 +205,11 @@ class Hearing:
             heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
             heard.add(name, *read_ack(found, reply, str(offset)))
 
-    def _tell_flow(self, text: bytes, body: bytes, heard: Heard) -> None:
+    def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: Heard) -> None:
         """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
         parts = text.decode(errors="replace").split(".")
+        if offset < heard.since.of(parts[-2]):
+            return
         if len(parts) not in (5, 7) or parts[-3] != self._stream or parts[-2] not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
         elif parts[-2] in self._mine:

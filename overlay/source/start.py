@@ -1,7 +1,7 @@
 """Where a new consumer begins: its deliver policy turned into a position in each partition.
 
 all             the log's start
-new             the committed end at the moment of creation
+new             the end at the moment of creation. What was in an open transaction then was produced before, and is left out
 by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for. With several
                 partitions the ledger says where the sequence is, and where the next ones are in the other partitions
 by_start_time   the first record at or after the time; the end when there is none yet. Brokers know; where they do not, what
@@ -11,6 +11,9 @@ last_per_subject  the last record of every matching subject, then everything aft
 
 With several partitions `last` is the matching record with the highest sequence, and other partitions start behind it. Of
 records that have no sequence yet it is the one with the latest timestamp, and other partitions start at their ends.
+
+Where the log ended at the creation is known from the consumer's definition (overlay/control/creation.py), and counts for
+`new`, `last` and `last_per_subject`. Where it is not, the end counts as it is when the consumer is first served.
 
 An index only says what need not be read: without one the answers are the same.
 """
@@ -70,9 +73,10 @@ async def find_start(
     sources: Sequence[Source],
     ledger: Ledger | None = None,
     index: Index | None = None,
+    created: Mapping[Source, int] | None = None,
 ) -> Start:
     """The start of a consumer that has no position yet. `ledger`: of a stream whose sequences are no offsets; `index`: its
-    chunks, as far as there are some.
+    chunks, as far as there are some; `created`: the high watermarks when it was created, None where they are not known.
 
     Raises SourceChanged, SourceUnavailable.
     """
@@ -80,11 +84,18 @@ async def find_start(
     bounds = await admin.find_bounds(sources)
     earliest = {source: first for source, (first, _) in bounds.items()}
     ends = {source: end for source, (_, end) in bounds.items()}
+    if config.deliver_policy.begins_at_end:
+        if created is None:
+            created = await admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
+        ends = {source: min(max(at, earliest[source]), ends[source]) for source, at in created.items()}
+        bounds = {source: (earliest[source], end) for source, end in ends.items()}
     match config.deliver_policy:
         case DeliverPolicy.ALL:
             return Start(earliest)
         case DeliverPolicy.NEW:
-            return _start_at(ends, ledger)
+            assert created is not None
+            beyond = {source: at for source, at in created.items() if at > ends[source]}
+            return Start(ends, floor={**ends, **beyond} if ledger is not None else beyond)
         case DeliverPolicy.LAST_PER_SUBJECT:
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:

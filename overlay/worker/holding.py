@@ -142,6 +142,8 @@ class Holding:
                         failures += await self._forget(gone)
                     finally:
                         self._start(number)
+                elif (shard := self.shards.get(number)) is not None:
+                    shard.loaded = loaded
             # behind the last commit of the sessions that have ended, which counts once more
             await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())

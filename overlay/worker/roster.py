@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from aiokafka.client import AIOKafkaClient
 
 from overlay.admin import Admin, TopicFacts
-from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, StreamConfig
+from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds, StreamConfig
 from overlay.config.filters import compile_filter
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.outlets import ensure_topics, make_letter_outlet, make_outlet
@@ -166,7 +166,7 @@ async def enlist(
                 raise OverlayError(why)
             if needs_machine(config):
                 roster.machines[config.id] = config
-            await _enlist(client, admin, config, state, roster, delta)
+            await _enlist(client, admin, config, loaded.ends.get(config.id), state, roster, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
@@ -187,15 +187,19 @@ async def _enlist(
     client: AIOKafkaClient,
     admin: Admin,
     config: ConsumerConfig,
+    ends: LogEnds | None,
     state: ShardState,
     roster: Roster,
     delta: Delta,
 ) -> None:
-    """Make ready one consumer, and find its start if it is new."""
+    """Make ready one consumer, and find its start if it is new. `ends`: of the stream's logs when it was created, if known."""
     sources, ledger = roster.sources[config.stream], roster.ledgers.get(config.stream)
     if config.id not in state.consumers:
         stream, index = roster.streams[config.stream], roster.indexes.get(config.stream)
-        start = await find_start(client, admin, config, stream, sources.partitions, ledger, index)
+        created = None
+        if ends is not None:
+            created = {source: ends.find(*source, sources.identities[source[0]]) for source in sources.partitions}
+        start = await find_start(client, admin, config, stream, sources.partitions, ledger, index, created)
         own = {source: Mark(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))

@@ -134,6 +134,7 @@ class Series:
             metrics.records_lost,
             metrics.chunks_sealed,
             metrics.acks_lost,
+            metrics.ack_logs_lost,
         ):
             yield metric, ()
         for metric, values in (

@@ -155,7 +155,14 @@ class Service:
                 group.create_task(registrar.run(self.holding, stop), name="control")
             else:
                 group.create_task(self._follow_files(book, self.holding, stop), name="files")
-            await membership.run(stop, self.holding.take, self.holding.release)
+            holding = self.holding
+
+            async def take(numbers: set[int]) -> None:
+                if numbers and registrar is not None:
+                    await registrar.catch_up()
+                await holding.take(numbers)
+
+            await membership.run(stop, take, holding.release)
 
     async def _follow_files(self, book: Book, holding: Holding, stop: asyncio.Event) -> None:
         """Serve what the files say, where there is no control topic to have a say in it."""

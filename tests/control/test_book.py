@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from overlay.config import Loaded
+from overlay.config import Loaded, LogEnds
 from overlay.control.book import Book
 from overlay.control.records import Definition, Origin, Pause, Subject, make_key, write_definition, write_pause
 from overlay.deliver.record import Record
@@ -51,6 +51,18 @@ def test_a_file_is_written_down_once() -> None:
     book.reload(make_files(make_config("a", description="new")))
     assert [(d.config.description, d.created) for d in book.find_unwritten(NOW + 1)] == [("new", NOW)]
     assert book.effective().consumers["S", "a"].description == "new"
+
+
+def test_where_logs_ended_at_a_creation_stays_with_the_consumer() -> None:
+    ends = LogEnds({"source": ("id", (7,))})
+    book = Book(make_files(make_config("a"), make_config("b")))
+    take(book, write_definition(Definition(make_config("a"), NOW, Origin.FILE, ends=ends)))
+    take(book, write_definition(Definition(make_config("c"), NOW, ends=ends)))
+    assert book.effective().ends == {("S", "a"): ends, ("S", "c"): ends}
+    book.reload(make_files(make_config("a", description="new"), make_config("b")))
+    assert {d.id[1]: d.ends for d in book.find_unwritten(NOW + 1)} == {"a": ends, "b": None}
+    take(book, Record(make_key(Subject.CONSUMER, "S", "c"), None))
+    assert book.effective().ends == {("S", "a"): ends}
 
 
 def test_a_forbidden_change_of_a_file_leaves_it_as_it_was() -> None:

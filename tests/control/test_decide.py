@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from overlay.config import LogEnds
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo, Gate
 from overlay.consumer.pulls import PullRequest, StatusText
@@ -217,3 +218,10 @@ def test_pulls(book: Book) -> None:
 
 def test_nonsense(book: Book) -> None:
     assert read_error(ask(book, "zork"))[:2] == (400, 10025)
+
+
+def test_a_new_consumer_takes_down_where_the_logs_end_if_its_start_depends_on_it() -> None:
+    ends = LogEnds({"source": ("id", (7,))})
+    for policy, expected in (("new", ends), ("all", None)):
+        request = make_request("consumer.create", stream="S", config={**CONFIG, "deliver_policy": policy})
+        assert read_only(decide(Book(make_files()), Worker(), request, NOW, ends)).ends == expected

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.config import ConsumerConfig, LogEnds
 from overlay.control.records import (
     Definition,
     Origin,
@@ -37,8 +38,9 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("origin", Origin)
-def test_definitions_survive(config: object, origin: Origin) -> None:
-    definition = Definition(config, NOW + 7, origin)  # type: ignore[arg-type]
+@pytest.mark.parametrize("ends", [None, LogEnds(), LogEnds({"a": ("id", (0, 7)), "b": ("", ())})])
+def test_definitions_survive(config: ConsumerConfig, origin: Origin, ends: LogEnds | None) -> None:
+    definition = Definition(config, NOW + 7, origin, ends=ends)
     record = write_definition(definition)
     assert (record.key, record.headers) == (b"consumer S c", ())
     assert read_definition(("S", "c"), record.value or b"") == definition

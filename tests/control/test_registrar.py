@@ -12,7 +12,7 @@ import pytest
 
 from overlay.admin import TopicFacts
 from overlay.clock import now_ns
-from overlay.config import Loaded
+from overlay.config import Loaded, LogEnds
 from overlay.control import serve
 from overlay.control.book import Book
 from overlay.control.decide import Body, Decision, Host
@@ -143,7 +143,7 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     def fail(*_: object) -> Body:
         raise OverflowError("too much")
 
-    def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
+    def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         if request.id == "one":
             return Decision(fail()) if at == "decide" else Decision()
         return Decision(respond(request, {"total": 0}))
@@ -168,7 +168,7 @@ async def test_an_audit_that_its_topic_does_not_take_holds_up_nobody(registrar: 
 async def test_a_definition_that_the_topic_does_not_take_is_refused(
     registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(book: Book, host: Host, request: Request, now: int) -> Decision:
+    def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
         return Decision(respond(request, {"total": 0}), (large,))
 

@@ -19,6 +19,7 @@ CONSUMERS = st.builds(
     st.dictionaries(SOURCES, MARKS, max_size=3),
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
+    st.dictionaries(SOURCES, OFFSETS, max_size=2),
 )
 IDS: st.SearchStrategy[ConsumerId] = st.tuples(NAMES, st.sampled_from(["c", "d"]))
 DELTAS = st.builds(
@@ -64,11 +65,13 @@ def test_a_reset_drops_what_was_known_of_the_stream_and_nothing_else() -> None:
         {("A", source): Mark(5), ("B", source): Mark(6)},
         {("A", "c"): ConsumerState(3), ("B", "c"): ConsumerState(4)},
         {("A", "t"): "id1", ("B", "t"): "id1"},
+        acks={("A", source): 7, ("B", source): 8},
     )
     anew = ConsumerState(3, {source: Mark(0)})
     state.apply(Delta(consumers={("A", "c"): anew}, topics={("A", "t"): "id2"}, reset=("A",)))
     assert state.cursors == {("B", source): Mark(6)}
     assert state.topics == {("A", "t"): "id2", ("B", "t"): "id1"}
+    assert state.acks == {("B", source): 8}
     assert state.consumers == {("A", "c"): anew, ("B", "c"): ConsumerState(4)}
     assert Delta(reset=("A",)) and not Delta()
 

@@ -15,6 +15,7 @@ from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
 from overlay.deliver.replies import ReplyRule
 from overlay.desk.hearing import Hearing, Said
+from overlay.desk.since import Since
 from overlay.scan.commit import NO_ABORTS
 from tests.oracle.batches import Record
 from tests.support.batches import build
@@ -212,3 +213,14 @@ def test_what_lies_before_the_position_was_heard_before() -> None:
     records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
     heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n, n, "", "") for n in (8, 9, 10)]
+
+
+@given(ack_records(), st.integers(0, 30), st.dictionaries(st.sampled_from(MINE), st.integers(0, 30)))
+@settings(max_examples=200, deadline=None)
+def test_each_consumer_is_told_what_it_has_not_heard(records: list[Record], shared: int, own: dict[str, int]) -> None:
+    """As if each had the topic for itself, from its own position on."""
+    data, since = np.frombuffer(build(records), np.uint8), Since(shared, own)
+    told = Hearing("S", MINE, OTHERS, RULE).read(data, 0, NO_ABORTS, since).said
+    for name in MINE:
+        alone = Hearing("S", MINE, OTHERS, RULE).read(data, since.of(name), NO_ABORTS).said
+        assert flatten(told.get(name, [])) == flatten(alone.get(name, []))

@@ -41,7 +41,7 @@ from ..commits import Commits, Round
 from ..round.pipeline import Outcome
 from ..round.positions import Positions
 from .interest import Readers
-from .listening import Listening
+from .listening import Listening, Place
 from .recall import Recall
 from .standings import Standings
 
@@ -78,7 +78,9 @@ class Clerk:
     _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
     _held: dict[ConsumerId, Holds] = field(default_factory=dict)
     _heard_to: dict[tuple[str, Source], int] = field(default_factory=dict)
-    """Positions in ack topics as they were last put into a round."""
+    """Shared positions in ack topics as they were last put into a round."""
+    _behind: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have heard less of an ack topic than the others of their stream."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
 
@@ -87,6 +89,7 @@ class Clerk:
         self.standings = Standings(self.desk.facts)
         outlets = {consumer: seat.outlet for consumer, seat in self.desk.seats.items()}
         self.readers = Readers(self.client, self.commits.admin, outlets, self.standings.facts, self.order)
+        self._behind = set(self.listening.find_behind())
 
     @property
     def is_ending(self) -> bool:
@@ -179,14 +182,25 @@ class Clerk:
         self.standings.end_step(work.facts)
         refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, Outgoing))])
         self._count(heard, work)
-        acks = {place: at for place, at in self.listening.positions.items() if self._heard_to.get(place) != at}
+        acks = {place: at for place, at in self.listening.shared.items() if self._heard_to.get(place) != at}
         self._heard_to |= acks
-        if work or acks:
-            done = self._make_round(work, Delta(acks=acks))
+        caught_up = self._note_heard()
+        if work or acks or caught_up:
+            done = self._make_round(work, Delta(acks=acks), caught_up)
             if plain := [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]:
                 done.plain = asyncio.create_task(self._send_plain(plain, send_plain))
             await self.commits.put(done)
         return True
+
+    def _note_heard(self) -> set[ConsumerId]:
+        """Take down how far consumers have heard that stand behind the others; return those that have moved."""
+        if not self._behind:
+            return set()
+        behind = self.listening.find_behind()
+        moved = {c for c in self._behind if self.positions.heard[c] != behind.get(c, {})}
+        self.positions.heard |= {consumer: behind.get(consumer, {}) for consumer in moved}
+        self._behind = set(behind)
+        return moved
 
     async def _send_plain(self, batches: list[tuple[ConsumerId, Outgoing]], send: SendPlain) -> None:
         offsets = await send([outgoing for _, outgoing in batches])
@@ -217,10 +231,11 @@ class Clerk:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _hear(self, fetches: Iterable[tuple[str, Fetched]]) -> list[tuple[str, Heard]]:
+    def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, Heard]]:
+        since = self.listening.since
         return [
-            (stream, self.hearings[stream].read(fetched.data, fetched.position, fetched.aborted))
-            for stream, fetched in fetches
+            (place[0], self.hearings[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
+            for place, fetched in fetches
         ]
 
     @staticmethod
@@ -256,8 +271,8 @@ class Clerk:
             for consumer, events in said.items()
         }
 
-    def _make_round(self, work: Work, delta: Delta) -> Round:
-        """The step as a round, with where its consumers stand now."""
+    def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> Round:
+        """The step as a round, with where its consumers stand now, and those that have `moved` in the ack topic."""
         outcome = Outcome(
             batches=work.batches,
             delivered=work.delivered,
@@ -274,7 +289,7 @@ class Clerk:
                 self.positions.holds[consumer] = held.first_offsets
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
-        delta = self.positions.delta((), changed).merge(delta)
+        delta = self.positions.delta((), changed | set(moved)).merge(delta)
         done = Round(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
         written = _describe(done.owned)  # the batches are let go of before the commit
 

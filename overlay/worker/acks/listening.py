@@ -1,9 +1,12 @@
-"""The ack topics of a session's streams: what has come, and up to when all that was sent has come (design 11.6).
+"""The ack topics of a session's streams: what has come, and up to when all that was sent has come.
 
 A deadline may fire only when every ack sent before it has been read. Kafka does not say when a record was sent, but a high
 watermark that is asked for after the deadline lies behind all of them; once the reading has passed it, nothing is missing. So
 the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction of somebody
 keeps the readable part of a log below its end: until it ends, redelivery of that stream's messages is suspended.
+
+A consumer that was away has not heard what was said meanwhile. A partition is read from where the last of the consumers
+stands, and each of them is told what is news to it (overlay/desk/since.py). Until all have met, deadlines wait.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from dataclasses import dataclass, field
 
 from overlay.admin import Admin, OffsetSpec
 from overlay.clock import monotonic, now_ns
-from overlay.errors import SourceChanged
+from overlay.desk.since import Since
+from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.feed import Changed, Denied, Feed, Fetched, Lane, Lost
@@ -38,15 +42,35 @@ class _Probe:
 
 @dataclass(slots=True)
 class Listening:
-    """`positions`: by stream and partition of its ack topic, the next offset to read; what was taken lies before it."""
+    """`since`: by stream and partition of its ack topic, where the session begins. `topics`: Kafka's ids of these topics."""
 
     admin: Admin
     metrics: Metrics
-    positions: dict[Place, int]
+    since: Mapping[Place, Since]
+    topics: Mapping[str, str]
+    positions: dict[Place, int] = field(init=False)
+    """The next offset to read; what was taken lies before it."""
     up_to: dict[str, int] = field(default_factory=dict)
     """By stream, the time up to which all acks have been taken, ns."""
     _lanes: dict[Place, Lane] = field(default_factory=dict)
     _probes: dict[str, _Probe] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.positions = {place: since.first for place, since in self.since.items()}
+
+    @property
+    def shared(self) -> dict[Place, int]:
+        """The next offset for consumers that have no position of their own."""
+        return {place: max(at, self.since[place].shared) for place, at in self.positions.items()}
+
+    def find_behind(self) -> dict[tuple[str, str], dict[Source, int]]:
+        """Return the positions of the consumers, by stream and name, that have heard less than the others."""
+        behind: dict[tuple[str, str], dict[Source, int]] = {}
+        for place, since in self.since.items():
+            if since.own and (at := self.positions[place]) < since.shared:
+                for name, first in since.own.items():
+                    behind.setdefault((place[0], name), {})[place[1]] = max(at, first)
+        return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
 
     async def open(self, feed: Feed) -> None:
         """Begin to read."""
@@ -54,13 +78,16 @@ class Listening:
             self._lanes[place] = await feed.open(*place[1], position)
             self.up_to[place[0]] = 0
 
-    async def take(self) -> list[tuple[str, Fetched]]:
-        """What has come since this was last asked, by stream, with its positions taken up."""
-        taken: list[tuple[str, Fetched]] = []
+    async def take(self) -> list[tuple[Place, Fetched]]:
+        """Return what has come since this was last asked, with its positions taken up.
+
+        Raises SourceUnavailable if a topic was created again: the next session reads it from its start.
+        """
+        taken: list[tuple[Place, Fetched]] = []
         for place, lane in self._lanes.items():
             match lane.take():
                 case Fetched() as fetched:
-                    taken.append((place[0], fetched))
+                    taken.append((place, fetched))
                     self.positions[place] = fetched.next_offset
                 case Lost(position):
                     await self._go_on(place, lane, position)
@@ -76,12 +103,17 @@ class Listening:
         return taken
 
     async def _go_on(self, place: Place, lane: Lane, position: int) -> None:
-        """Acks have gone unread: the topic's retention is shorter than we were away."""
+        """Acks have gone unread: the topic's retention is shorter than we were away, or the log has lost its end."""
         stream, source = place
+        facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
+        if facts is None or facts.identity != self.topics[source[0]]:
+            raise SourceUnavailable(f"topic {source[0]} was deleted or created again: a new session reads what it says")
         first, end = (await self.admin.find_bounds([source], committed=False))[source]
         reached = first if position < first else end
         if reached > position:
             self.metrics.acks_lost.labels(stream).inc(reached - position)
+        elif reached < position:
+            self.metrics.ack_logs_lost.labels(stream).inc()
         log.error("acks have gone unread", stream=stream, topic=source[0], at=position, goes_on_at=reached)
         self.positions[place] = reached
         lane.seek(reached)

@@ -17,6 +17,8 @@ from overlay.desk.desk import Desk
 from overlay.desk.hearing import Hearing
 from overlay.desk.printing import Printing
 from overlay.desk.seat import Beginning, Seat, seat
+from overlay.desk.since import Since
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.source.mark import Source
 
@@ -24,8 +26,11 @@ from ..commits import Commits
 from ..roster import Roster
 from ..round.positions import Positions
 from .clerk import Clerk
-from .listening import Listening
+from .hearers import find_shared, is_another, is_new, settle
+from .listening import Listening, Place
 from .recall import Recall, locate_by, locate_in
+
+log = get_logger(__name__)
 
 
 async def open_clerk(
@@ -45,7 +50,8 @@ async def open_clerk(
         return None
     prefix = loaded.service.topics.prefix
     streams = sorted({stream for stream, _ in machines})
-    heard = await _find_acks(admin, prefix, streams, roster, state)
+    since = await _find_acks(admin, metrics, prefix, streams, roster, state)
+    positions.heard |= {consumer: state.consumers[consumer].heard for consumer in machines}
     hearings = {
         stream: Hearing(
             stream,
@@ -65,7 +71,7 @@ async def open_clerk(
     return Clerk(
         Desk(await _fill_seats(admin, roster, state, machines, commits.transactions.incarnation), Printing(prefix)),
         client,
-        Listening(admin, metrics, heard),
+        Listening(admin, metrics, since, {topic: facts.identity for topic, facts in roster.outputs.items()}),
         hearings,
         Recall(client, admin, roster.streams, locates),
         positions,
@@ -105,13 +111,22 @@ async def _fill_seats(
 
 
 async def _find_acks(
-    admin: Admin, prefix: str, streams: Iterable[str], roster: Roster, state: ShardState
-) -> dict[tuple[str, Source], int]:
-    """Where to go on reading acks: where the state says, else at the end."""
-    places = {}
+    admin: Admin, metrics: Metrics, prefix: str, streams: Iterable[str], roster: Roster, state: ShardState
+) -> dict[Place, Since]:
+    """Where to go on reading acks, by stream and partition; the state takes note of it."""
+    found: dict[Place, Since] = {}
     for stream in streams:
         topic = acks_topic(prefix, stream)
-        for partition in range(roster.outputs[topic].partitions):
-            places[stream, (topic, partition)] = state.acks.get((stream, (topic, partition)))
-    ends = await admin.find_offsets((s for (_, s), at in places.items() if at is None), OffsetSpec.latest())
-    return {place: ends[place[1]] if at is None else at for place, at in places.items()}
+        facts = roster.outputs[topic]
+        sources = [(topic, partition) for partition in range(facts.partitions)]
+        ends: dict[Source, int] = {}
+        if is_new(state, stream, topic):
+            ends = await admin.find_offsets(sources, OffsetSpec.latest())
+        elif is_another(state, stream, topic, facts.identity):
+            metrics.ack_logs_lost.labels(stream).inc()
+            log.error("the ack topic was created again: acks that were not read are lost", stream=stream, topic=topic)
+        shared = find_shared(state, stream, sources, facts.identity, ends)
+        since, delta = settle(state, stream, shared, facts.identity, roster.machines.keys())
+        state.apply(delta)
+        found |= {(stream, source): each for source, each in since.items()}
+    return found

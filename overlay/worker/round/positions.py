@@ -26,6 +26,8 @@ class Positions:
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    heard: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    """Positions in ack topics, where they differ from the stream's."""
     holds: dict[ConsumerId, dict[Source, int]] = field(default_factory=dict)
     """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
     left: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Positions:
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
+        self.heard[consumer] = state.heard
         self.left[consumer] = {source: mark for source, mark in state.own.items() if source not in marks}
         convoy = self._find_convoy(consumer[0], state, marks, careful) if consumer[0] in self.ordered else 0
         for source, mark in marks.items():
@@ -158,7 +161,7 @@ class Positions:
         # by sequences a consumer may have to step back to below its floor (open_positions)
         kept = consumer[0] in self.ordered
         floor = {s: at for s, at in self.floors[consumer].items() if kept or at > self._position(consumer, s)}
-        return ConsumerState(self.sequences[consumer], own, snapshot, floor)
+        return ConsumerState(self.sequences[consumer], own, snapshot, floor, self.heard[consumer])
 
     def is_alone(self, consumer: ConsumerId) -> bool:
         """Whether it is still being given last messages, in any partition."""

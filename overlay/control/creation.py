@@ -1,0 +1,31 @@
+"""What is taken down of a consumer's creation: where its stream's logs end at that moment."""
+
+from __future__ import annotations
+
+from overlay.admin import Admin, OffsetSpec
+from overlay.config import LogEnds, StreamConfig
+from overlay.errors import OverlayError
+from overlay.logs import get_logger
+
+log = get_logger(__name__)
+
+
+async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:
+    """Return the high watermarks of a stream's topics. What a transaction has written that is open now lies below them.
+
+    None if Kafka does not say: then a consumer begins by where the logs end when it is first served.
+    """
+    try:
+        denied: dict[str, str] = {}
+        found = await admin.find_topics(stream.topic_names, with_config=False, denied=denied)
+        if denied:
+            raise OverlayError("; ".join(denied.values()))
+        sources = [(name, partition) for name, facts in found.items() for partition in range(facts.partitions)]
+        ends = await admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
+    except OverlayError as error:
+        log.warning("where a stream ends is not known: new consumers begin when they are served", stream=stream.name,
+                    reason=str(error))  # fmt: skip
+        return None
+    return LogEnds(
+        {name: (facts.identity, tuple(ends[name, p] for p in range(facts.partitions))) for name, facts in found.items()}
+    )

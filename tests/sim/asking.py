@@ -1,0 +1,36 @@
+"""Requests to the service, as records of the control topic, and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from overlay.deliver.replies import CORRELATION
+
+from .acked import PREFIX
+from .reading import read_topic
+from .world import World
+
+
+async def ask(world: World, id: str, op: str, stream: str, **body: Any) -> None:
+    """Put a request into the control topic."""
+    value = json.dumps({"op": op, "stream": stream, **body}).encode()
+    async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
+        await producer.send_and_wait(f"{PREFIX}.control", value, key=f"request {id}".encode(), partition=0)
+
+
+def find_answers(world: World, id: str) -> list[dict[str, Any]]:
+    """Return the answers to a request so far."""
+    found = read_topic(world.cluster, f"{PREFIX}.replies")
+    return [json.loads(one.value or b"") for one in found if one.header(CORRELATION) == id.encode()]
+
+
+async def await_answer(world: World, id: str, seconds: float = 60.0) -> dict[str, Any]:
+    """Wait for the answer to a request. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not (found := find_answers(world, id)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return found[0]
