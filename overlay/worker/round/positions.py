@@ -53,8 +53,8 @@ class Positions:
             end = state.snapshot.get(source, -1)
             here = _find_at(tracks, mark, convoy)
             if mark.position < end:
-                snapshot = np.empty(0, np.int64)
-                tracks.append(Track(mark, {consumer}, snapshot, end, convoy=convoy, careful=careful))
+                snapshot, undecided = np.empty(0, np.int64), consumer[0] in self.ordered
+                tracks.append(Track(mark, {consumer}, snapshot, end, undecided, convoy=convoy, careful=careful))
             elif here is not None:
                 here.members.add(consumer)
             else:
@@ -64,7 +64,9 @@ class Positions:
         """The convoy that stands at exactly these positions, or a new one."""
         tracks = {source: self.tracks.get((stream, source), []) for source in marks}
         some = next(iter(tracks.values()), [])
-        for number in {t.convoy for t in some if t.convoy and t.careful == careful and not state.snapshot}:
+        if any(mark.position < state.snapshot.get(source, -1) for source, mark in marks.items()):
+            return self._make_convoy()
+        for number in {t.convoy for t in some if t.convoy and t.careful == careful}:
             if all(_find_at(tracks[source], mark, number) for source, mark in marks.items()):
                 return number
         return self._make_convoy()
@@ -154,9 +156,10 @@ class Positions:
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         own = self.own(consumer)
-        snapshot = {s: end for s, end in self.snapshots[consumer].items() if s in own and own[s].position < end}
-        # by sequences a consumer may have to step back to below its floor (open_positions)
+        # by sequences a consumer may have to step back to below its floor or its snapshot's end (open_positions)
         kept = consumer[0] in self.ordered
+        ends = self.snapshots[consumer].items()
+        snapshot = {s: end for s, end in ends if kept or (s in own and own[s].position < end)}
         floor = {s: at for s, at in self.floors[consumer].items() if kept or at > self._position(consumer, s)}
         return ConsumerState(self.sequences[consumer], own, snapshot, floor)
 
