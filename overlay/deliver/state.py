@@ -46,12 +46,14 @@ class StateUnreadable(OverlayError):
 class ConsumerState:
     """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
     `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
-    `floor`: for by_start_sequence beyond the end, the offsets below which nothing is delivered."""
+    `floor`: for by_start_sequence beyond the end, the offsets below which nothing is delivered. `replay_until`: for replay
+    original, the stream's last sequence when the consumer was created; None where it is not known or not needed."""
 
     sequence: int = 0
     own: Mapping[Source, Mark] = field(default_factory=dict)
     snapshot: Mapping[Source, int] = field(default_factory=dict)
     floor: Mapping[Source, int] = field(default_factory=dict)
+    replay_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
     if state.floor:
         wire["floor"] = [[*source, offset] for source, offset in state.floor.items()]
+    if state.replay_until is not None:
+        wire["replay_until"] = state.replay_until
     return wire
 
 
@@ -210,6 +214,7 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
+        wire.get("replay_until"),
     )
 
 

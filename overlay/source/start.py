@@ -108,6 +108,20 @@ async def find_start(
             return _start_at(await _find_last(client, config, index, bounds, ledger), ledger)
 
 
+async def find_replay_end(
+    admin: Admin, sources: Sequence[Source], starts: Mapping[Source, int], ledger: Ledger | None = None
+) -> int:
+    """Return the last sequence of a stream now, 0 for an empty one. `starts`: where its logs begin.
+
+    What has no sequence yet is counted in: the ledger gives the next ones to it. Raises SourceUnavailable.
+    """
+    ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
+    if ledger is None:
+        return max(ends.values(), default=0)
+    waiting = sum(max(0, end - max(ledger.end_of(source), starts[source])) for source, end in ends.items())
+    return ledger.next_sequence - 1 + waiting
+
+
 def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
     """At one place in each partition. By sequences the first of them may come before the start of another partition."""
     return Start(positions, floor={} if ledger is None else positions)

@@ -26,6 +26,8 @@ class Positions:
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
+    replays: dict[ConsumerId, int | None] = field(default_factory=dict)
+    """Up to which sequence consumers replay the stream."""
     holds: dict[ConsumerId, dict[Source, int]] = field(default_factory=dict)
     """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
     left: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Positions:
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
+        self.replays[consumer] = state.replay_until
         self.left[consumer] = {source: mark for source, mark in state.own.items() if source not in marks}
         convoy = self._find_convoy(consumer[0], state, marks, careful) if consumer[0] in self.ordered else 0
         for source, mark in marks.items():
@@ -161,7 +164,7 @@ class Positions:
         ends = self.snapshots[consumer].items()
         snapshot = {s: end for s, end in ends if kept or (s in own and own[s].position < end)}
         floor = {s: at for s, at in self.floors[consumer].items() if kept or at > self._position(consumer, s)}
-        return ConsumerState(self.sequences[consumer], own, snapshot, floor)
+        return ConsumerState(self.sequences[consumer], own, snapshot, floor, self.replays[consumer])
 
     def is_alone(self, consumer: ConsumerId) -> bool:
         """Whether it is still being given last messages, in any partition."""
