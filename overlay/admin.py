@@ -356,7 +356,9 @@ class Admin:
                 raise _judge(f"topic {name}", "Delete", code)
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete what lies below an offset."""
+        """Delete the records below an offset. Raises ValueError for a negative one: Kafka takes -1 for the high watermark."""
+        if before < 0:
+            raise ValueError(f"{topic}-{partition}: there are no records below {before}")
         codes: dict[tuple[str, int], int] = {}
 
         async def ask(address: Address, _: list[tuple[str, int]]) -> None:

@@ -87,10 +87,10 @@ def read_stream_consumer(
     output.check_topics()
     chosen = {"startingOffsets": "earliest", **_choose_options(output, options)}
     deliveries = _shape(spark.readStream.format("kafka").options(**chosen).load(), output, decode=False)
+    if commit:
+        deliveries = follow_progress(spark, deliveries, output.kafka, output.topic, output.group)
     if not redeliveries and output.can_repeat:
         deliveries = drop_redeliveries(deliveries, remember)
-    if commit:
-        follow_progress(spark, output.kafka, output.topic, output.group)
     return decode_properties(deliveries, output.stream) if decode else deliveries
 
 

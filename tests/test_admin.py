@@ -105,6 +105,8 @@ async def test_topics_are_created_trimmed_and_deleted(admin: Admin, bootstrap: s
     assert after == before | {(topic, 0): (before[topic, 0][1],) * 2}
     with pytest.raises(SourceUnavailable, match=f"{topic}-7: "):
         await admin.delete_records(topic, 7, 1)
+    with pytest.raises(ValueError, match="no records below -1"):
+        await admin.delete_records(topic, 0, -1)
 
     await admin.delete_topic(topic)
     await admin.delete_topic(topic)

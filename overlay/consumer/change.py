@@ -8,7 +8,6 @@ from overlay.config.consumer import ConsumerConfig
 
 from .effects import Effect, Rewind
 from .endings import Sampling
-from .pace import Pace
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -20,7 +19,7 @@ def change(machine: Machine, new: ConsumerConfig) -> list[Effect]:
     machine.config = window.config = machine.waiting.config = new
     machine.sampling = Sampling(new.sample_freq, machine.sampling.rest)
     if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
-        machine.pace = Pace(new, machine.up_to, machine.burst, machine.lineage.incarnation, machine.pace.asked)
+        machine.pace = machine.pace.change(new, machine.burst, machine.lineage.incarnation)
     if old.deliver_subject != new.deliver_subject:
         # nobody reads the old one any more
         window.requeue_all()

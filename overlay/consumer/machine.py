@@ -5,7 +5,7 @@ changes what is remembered. Then whatever may be delivered is delivered, since a
 an ack makes room, a pull brings a taker, a tick makes a message due. Last, the time of the next Ticked is told if it changed.
 
 Who holds what: `window` has everything between a first delivery and its settling (pending, deadlines, floors), `offers` the
-messages before it, `waiting` the pull requests, `pace` what slows a push consumer down; `settling` hears what is said of
+messages before it, `waiting` the pull requests, `pace` what slows a consumer down; `settling` hears what is said of
 deliveries. The machine decides only what goes where next: messages that go out again before new ones; those new ones only
 below max_ack_pending.
 
@@ -52,9 +52,9 @@ class Machine:
     """See the module's text. `config` has its defaults filled in; times are ns since 1970.
 
     `start`: the first stream sequence that may be delivered (overlay.consumer.start). `replay_until`: the stream's last
-    sequence, for replay original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns on top of
-    inactive_threshold, so that many consumers do not go at the same time. `incarnation`: names this machine in tokens
-    (lineage.py); empty for tokens of version 1, which name none.
+    sequence when the consumer was created, for replay original. `burst`: bytes that rate_limit_bps lets through at once.
+    `jitter`: ns on top of inactive_threshold, so that many consumers do not go at the same time. `incarnation`: names this
+    machine in tokens (lineage.py); empty for tokens of version 1, which name none.
     """
 
     def __init__(
@@ -294,13 +294,19 @@ class Machine:
             self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
             self._ask(self.pace.spend(now, time, size, self.window.delivered.stream))
             return True
+        # of a pull consumer only the gaps of a replay: a rate limit and flow control are of push consumers
+        if (ready_at := self.pace.ready_at(now, time, size)) > now:
+            self.ready_at = ready_at
+            return False
         waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
         if waiter is None:
             return False
         if self.waiting.take_pin(waiter, now):
             pin = self.waiting.pin.id
             self.effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
-        count = self._give(waiter, self.waiting.run_length(waiter), again is not None, now)
+        most = self.waiting.run_length(waiter) if self.pace.is_even else 1
+        count = self._give(waiter, most, again is not None, now)
+        self.pace.spend(now, time, size, self.window.delivered.stream)
         self.waiting.serve(waiter, count, size, now)
         self.waiting.finish(waiter)
         return True

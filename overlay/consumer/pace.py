@@ -1,11 +1,11 @@
-"""What holds back a push consumer's deliveries: rate_limit_bps, replay original, flow control (facts/jetstream f).
+"""What holds back deliveries: of push consumers rate_limit_bps and flow control, of all consumers replay original.
 
 Each part says from when on a message may go, or that it must wait for an answer. Times are ns, sizes bytes.
 """
 
 from __future__ import annotations
 
-from overlay.config.consumer import ConsumerConfig, ReplayPolicy
+from overlay.config.consumer import ConsumerConfig, DeliverPolicy, ReplayPolicy
 
 from .deadlines import NEVER
 from .flow import Flow
@@ -13,6 +13,13 @@ from .flow import Flow
 SECOND = 1_000_000_000
 SMALL_GAP = 1_000_000
 BURST = 1 << 20
+REPLAYED = (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE, DeliverPolicy.BY_START_TIME)
+"""Those that begin elsewhere than at the end of the stream: replay original applies to them alone."""
+
+
+def is_replayed(config: ConsumerConfig) -> bool:
+    """Return whether a consumer gets what was there when it was created with the gaps that it had."""
+    return config.replay_policy is ReplayPolicy.ORIGINAL and config.deliver_policy in REPLAYED
 
 
 class Rate:
@@ -34,10 +41,10 @@ class Rate:
 
 
 class Replay:
-    """The gaps between the store times of delivered messages, up to the last message there was at the start."""
+    """The gaps between the store times of delivered messages, up to the last message there was when the consumer was made."""
 
     def __init__(self, last_sequence: int) -> None:
-        self._last_sequence = last_sequence
+        self.last_sequence = last_sequence
         self._sent_at = self._stored_at = 0
 
     def ready_at(self, time: int) -> int:
@@ -48,7 +55,7 @@ class Replay:
         self._sent_at, self._stored_at = now, time
 
     def is_over(self, delivered: int) -> bool:
-        return delivered >= self._last_sequence
+        return delivered >= self.last_sequence
 
 
 class Pace:
@@ -59,7 +66,7 @@ class Pace:
         self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST, incarnation: str = "", asked: int = 0
     ) -> None:
         self._rate = Rate(config.rate_limit_bps, burst) if config.rate_limit_bps else None
-        self._replay = Replay(replay_until) if config.replay_policy is ReplayPolicy.ORIGINAL else None
+        self._replay = Replay(replay_until) if replay_until and is_replayed(config) else None
         self.flow = Flow(config, incarnation, asked) if config.flow_control else None
         self._asked = asked
 
@@ -69,6 +76,11 @@ class Pace:
         return self.flow.asked if self.flow else self._asked
 
     @property
+    def replay(self) -> Replay | None:
+        """None for a consumer that has caught up, or that replays nothing."""
+        return self._replay
+
+    @property
     def is_even(self) -> bool:
         """Whether nothing is held back, so that messages may go in runs."""
         return self._rate is None and self._replay is None and self.flow is None
@@ -76,6 +88,12 @@ class Pace:
     @property
     def is_stalled(self) -> bool:
         return self.flow is not None and self.flow.is_stalled
+
+    def change(self, config: ConsumerConfig, burst: int, incarnation: str) -> Pace:
+        """Return the pace of a consumer that goes on with another config. A replay goes on where it is."""
+        changed = Pace(config, 0, burst, incarnation, self.asked)
+        changed._replay = self._replay
+        return changed
 
     def ready_at(self, now: int, time: int | None, size: int) -> int:
         """When a message may go: `now` or before for at once. `time`: when it was stored, None for a redelivery."""

@@ -50,8 +50,10 @@ FENCED = (
     kafka_errors.InvalidProducerIdMapping,
     kafka_errors.InvalidTxnState,
     kafka_errors.OutOfOrderSequenceNumber,
+    kafka_errors.DuplicateSequenceNumber,
 )
-"""Answers that mean that another producer has taken our place, or that the broker forgot us."""
+"""Answers that mean that another producer has taken our place, or that the broker forgot us: of a batch that it has and we do
+not know to be there, a broker that remembers us says where it is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,8 @@ class Produce:
         self._busy: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
+        self._is_in_doubt = False
+        """Whether an answer was lost, and not all batches have been taken since."""
         self._refusals: list[DeliveryFailed] = []
         """Partitions that have refused for good while answers of others are under way."""
 
@@ -136,7 +140,18 @@ class Produce:
             raise _too_late(
                 [p.outgoing for p in parcels if p.taken in late], deadline_s, everyone=len(late) == len(parcels)
             )
+        self._is_in_doubt &= any(queue.parcels for queue in self._queues.values())
         return [parcel.taken.result() for parcel in parcels]
+
+    async def settle(self, patience_s: float) -> bool:
+        """Send nothing more, and return whether brokers have answered all requests, after `patience_s` seconds at the most.
+
+        If not, a broker may still take a batch of ours, at any time until it learns of another epoch.
+        """
+        self._fail(KafkaError("the producer sends nothing more"))
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=patience_s)
+        return not self._tasks and not self._is_in_doubt
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -194,6 +209,7 @@ class Produce:
         except (KafkaError, OSError) as error:
             lost = type(error) if isinstance(error, KafkaError) else kafka_errors.KafkaConnectionError
             answers = dict.fromkeys(load, (lost, -1))
+            self._is_in_doubt = True
         finally:
             self._busy[node] -= 1
         for tp in load:
@@ -206,7 +222,10 @@ class Produce:
     def _settle(self, queue: _Queue, error: type[KafkaError], offset: int) -> None:
         """Take in the answer for the foremost parcel under way."""
         queue.sent -= 1
-        if error in (kafka_errors.NoError, kafka_errors.DuplicateSequenceNumber) and queue.refused is None:
+        if error is kafka_errors.NoError and offset < 0:
+            error = kafka_errors.DuplicateSequenceNumber  # it is there, and nobody says where
+        is_taken = error is kafka_errors.NoError or (error is kafka_errors.DuplicateSequenceNumber and offset >= 0)
+        if is_taken and queue.refused is None:
             parcel = queue.parcels.popleft()
             queue.limit, queue.unknown_since = WINDOW, 0.0
             if not parcel.taken.done():

@@ -47,13 +47,16 @@ class ConsumerState:
     """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
     `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
     `floor`: the offsets below which nothing is delivered, of a consumer that is to begin behind its position.
-    `heard`: for each partition of its stream's ack topic, the next offset to read, where that differs from the stream's."""
+    `heard`: for each partition of its stream's ack topic, the next offset to read, where that differs from the stream's.
+    `replay_until`: for replay original, the stream's last sequence when the consumer was created; None where it is not known or
+    not needed."""
 
     sequence: int = 0
     own: Mapping[Source, Mark] = field(default_factory=dict)
     snapshot: Mapping[Source, int] = field(default_factory=dict)
     floor: Mapping[Source, int] = field(default_factory=dict)
     heard: Mapping[Source, int] = field(default_factory=dict)
+    replay_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["floor"] = [[*source, offset] for source, offset in state.floor.items()]
     if state.heard:
         wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
+    if state.replay_until is not None:
+        wire["replay_until"] = state.replay_until
     return wire
 
 
@@ -217,6 +222,7 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
         {(topic, p): offset for topic, p, offset in wire.get("heard", ())},
+        wire.get("replay_until"),
     )
 
 

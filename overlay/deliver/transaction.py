@@ -6,6 +6,10 @@ What makes it true (design 11, found by experiment with aiokafka 0.14):
   error is enough to abort.
 - After an abort the producer may fail for ever with out-of-order sequences. It is dropped, and so is whatever the shard
   held in memory: `Transactions` is good for one run of commits and is closed after the first failure.
+- Nothing may be aborted while a broker may still take a batch. Brokers that do not verify a batch's transaction with the
+  coordinator (before 3.6, or with transaction.partition.verification.enable=false) would begin another one with it, which holds
+  up readers, and which the producer's next commit makes visible. InitProducerId aborts as well, with an epoch that
+  keeps such a batch out.
 - A batch that the broker keeps refusing for a passing reason is tried again and again. A deadline ends that, in good time
   before the broker would time the transaction out by itself.
 """
@@ -37,6 +41,8 @@ TRANSACTION_TIMEOUT_MS = 15_000
 DEADLINE_S = 10.0
 START_DEADLINE_S = 30.0
 STOP_S = 2.0
+ANSWERS_S = 2.0
+"""How long an abort waits for the answers to requests under way."""
 
 
 class _Sender:
@@ -197,7 +203,13 @@ class Transactions(_Sender):
             raise SourceUnavailable(f"the transaction did not end: {str(error) or type(error).__name__}") from error
 
     async def _abort(self) -> None:
-        """Best effort: the next owner's InitProducerId aborts what is left open."""
+        """Best effort: the next owner's InitProducerId aborts what is left open, and the broker does after a while."""
+        if not await self._produce.settle(ANSWERS_S):
+            log.info(
+                "transaction left open: a broker may still take a batch",
+                state=f"{self._state.topic}-{self._state.partition}",
+            )
+            return
         # AssertionError: a producer that has been fenced refuses to abort as well
         with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
             async with asyncio.timeout(3.0):

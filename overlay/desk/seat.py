@@ -137,8 +137,8 @@ class Beginning:
     """Where a consumer's machine begins when nothing is remembered of it.
 
     `start`: the first stream sequence that it may deliver; `sequence`: the last consumer sequence that was given out before.
-    `last`: the stream's last sequence, for replay original. `incarnation`: names the machine in its tokens if it waits for acks
-    (overlay/consumer/lineage.py); empty for tokens that name none.
+    `last`: the stream's last sequence when the consumer was created, for replay original. `incarnation`: names the machine in
+    its tokens if it waits for acks (overlay/consumer/lineage.py); empty for tokens that name none.
     """
 
     start: int = 1

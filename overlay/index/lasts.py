@@ -23,7 +23,7 @@ found in this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,11 +31,13 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.kernels import kernel
+from overlay.source.mark import Source
 from overlay.subject import Pattern
 
 from .chunks import Chunks
 from .counts import Choice
 from .expressions import MOST_TERMS
+from .ledger import Ledger
 from .pending import Teller
 from .plan import BRIDGE, Span
 from .probes import Part
@@ -93,6 +95,11 @@ class Lasts:
         self._segments = self._find_segments(chunks, patterns, first, end, may_hold)
         self._is_read = np.zeros(self._segments.first.size, np.bool_)
         self._last = np.full(max(len(self._codes), 1), -1, np.int64)
+
+    @property
+    def found(self) -> dict[str, int]:
+        """By subject the offset of the last record that was found."""
+        return self._offsets
 
     @property
     def offsets(self) -> Ints:
@@ -176,6 +183,28 @@ class Lasts:
         rows, codes = (np.concatenate(each) for each in zip(*named, strict=True))
         order = np.argsort(rows, kind="stable")
         return np.searchsorted(rows[order], np.arange(high - low + 1)), codes[order]
+
+
+def merge_lasts(found: Mapping[Source, Mapping[str, int]], ledger: Ledger) -> dict[Source, Ints]:
+    """Return of each partition the offsets, ascending, that are the last of their subjects in all partitions.
+
+    `found`: of each partition the last offset by subject. The last one is that with the highest sequence. A record whose
+    sequence is lost (ledger.py) counts as coming right before the next one of its partition.
+    """
+    best: dict[str, tuple[int, Source, int]] = {}
+    for source, lasts in sorted(found.items()):
+        offsets = np.fromiter(lasts.values(), np.int64, len(lasts))
+        order = np.argsort(offsets)
+        sequences = np.empty_like(offsets)
+        sequences[order] = ledger.sequence_of(source, offsets[order])
+        for subject, offset, sequence in zip(lasts, offsets.tolist(), sequences.tolist(), strict=True):
+            place = (sequence or ledger.sequence_from(source, offset) - 1, source, offset)
+            if subject not in best or best[subject] < place:
+                best[subject] = place
+    kept: dict[Source, list[int]] = {source: [] for source in found}
+    for _, source, offset in best.values():
+        kept[source].append(offset)
+    return {source: np.sort(np.array(offsets, np.int64)) for source, offsets in kept.items()}
 
 
 def find_tail(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int, count: int) -> int:

@@ -7,7 +7,7 @@ by_start_sequence  sequence - 1, or the closest that the log still has; one that
 by_start_time   the first record at or after the time; the end when there is none yet. Brokers know; where they do not, what
                 chunk headers allow is read
 last            the last record that matches, and everything after it, looked for from the end in chunks that may hold one
-last_per_subject  the last record of every matching subject, then everything after: a snapshot, see `find_lasts`
+last_per_subject  the last record of every matching subject, then everything after: a snapshot, see worker/snapshots.py
 
 With several partitions `last` is the matching record with the highest sequence, and other partitions start behind it. Of
 records that have no sequence yet it is the one with the latest timestamp, and other partitions start at their ends.
@@ -42,6 +42,7 @@ from overlay.match import Addressed, Addressing, Audience
 from overlay.scan.columns import Ints
 from overlay.subject import Pattern
 
+from .feed import Feed
 from .index import Index
 from .mark import Source
 from .span import read_span
@@ -115,7 +116,21 @@ async def find_start(
             since = max(0, -(-config.opt_start_time // 1_000_000))
             return _start_at(await find_offsets_since(client, admin, index, bounds, since), ledger)
         case DeliverPolicy.LAST:
-            return Start(await _find_last(client, config, index, bounds, ledger))
+            return _start_at(await _find_last(client, config, index, bounds, ledger), ledger)
+
+
+async def find_replay_end(
+    admin: Admin, sources: Sequence[Source], starts: Mapping[Source, int], ledger: Ledger | None = None
+) -> int:
+    """Return the last sequence of a stream now, 0 for an empty one. `starts`: where its logs begin.
+
+    What has no sequence yet is counted in: the ledger gives the next ones to it. Raises SourceUnavailable.
+    """
+    ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
+    if ledger is None:
+        return max(ends.values(), default=0)
+    waiting = sum(max(0, end - max(ledger.end_of(source), starts[source])) for source, end in ends.items())
+    return ledger.next_sequence - 1 + waiting
 
 
 def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
@@ -216,7 +231,7 @@ async def _find_last_in(
                     found[:] = [(int(piece.records.timestamp[rows[-1]]), int(piece.records.offset[rows[-1]]))]
 
             size = int(weigh(chunks, np.array([low]), np.array([stop]))[0])
-            await _scan(client, config, stream, source, Piece(low, stop, size), note)
+            await _scan(client, wanted, stream, source, Piece(low, stop, size), note)
             if found:
                 return found[0]
             stop, window = low, window * 2
@@ -225,19 +240,20 @@ async def _find_last_in(
 
 async def find_lasts(
     client: AIOKafkaClient,
-    config: ConsumerConfig,
+    wanted: Sequence[Pattern],
     stream: StreamConfig,
     source: Source,
     span: tuple[int, int],
     chunks: Chunks,
     step: Step,
-) -> Ints:
-    """Offsets of the last message of each matching subject in a part of a partition, ascending. From the end on, as much is
-    read as `chunks` leave in doubt (index/lasts.py).
+    feed: Feed | None = None,
+) -> dict[str, int]:
+    """Return by subject the offset of the last message in a part of a partition, of the subjects that match `wanted`.
 
-    Raises SourceChanged, SourceUnavailable.
+    From the end on, as much is read as `chunks` leave in doubt (index/lasts.py). `feed` reads, by default one on the
+    connections of `client`. Raises SourceChanged, SourceUnavailable.
     """
-    search = Lasts(chunks, patterns(config), *span)
+    search = Lasts(chunks, wanted, *span)
     lasts: dict[str, int] = {}
 
     def note(slice_: Addressed, rows: Ints) -> None:
@@ -248,10 +264,11 @@ async def find_lasts(
 
     while pieces := search.next():
         for piece in pieces:
-            await _scan(client, config, stream, source, piece, note, _shift(step, span[1] - piece.next_offset))
+            shifted = _shift(step, span[1] - piece.next_offset)
+            await _scan(client, wanted, stream, source, piece, note, shifted, feed)
             search.take(lasts.items())
             lasts.clear()
-    return search.offsets
+    return search.found
 
 
 def _shift(step: Step, settled: int) -> Step:
@@ -260,19 +277,21 @@ def _shift(step: Step, settled: int) -> Step:
 
 async def _scan(
     client: AIOKafkaClient,
-    config: ConsumerConfig,
+    wanted: Sequence[Pattern],
     stream: StreamConfig,
     source: Source,
     part: Piece,
     note: Callable[[Addressed, Ints], None],
     step: Step = lambda done, size: None,
+    feed: Feed | None = None,
 ) -> None:
     """Show `note` every slice of a part of a partition and its matching rows. Corrupt batches are passed over here: the
     delivery that follows meets them again and does what the stream's on_corrupt says."""
     addressing = Addressing(stream.subject.rule, stream.patterns)
-    audience = Audience(addressing.dictionary(*source), [patterns(config)])
+    audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part
-    async with aclosing(read_span(client, *source, first, end, size=size if size > 0 else None)) as fetches:
+    reading = read_span(client, *source, first, end, size=size if size > 0 else None, feed=feed)
+    async with aclosing(reading) as fetches:
         async for fetched in fetches:
             position = max(fetched.position, first)
             for slice_ in addressing.read(*source, fetched.data, position, stop=end, aborted=fetched.aborted):

@@ -10,6 +10,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds, StreamConfig
 from overlay.config.filters import compile_filter
+from overlay.consumer.pace import is_replayed
 from overlay.deliver.outbox import Outgoing
 from overlay.deliver.outlets import ensure_topics, make_letter_outlet, make_outlet
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
@@ -21,7 +22,7 @@ from overlay.match import choose_values
 from overlay.source.check import check_mark
 from overlay.source.index import Index, index_topic
 from overlay.source.mark import Mark, Source
-from overlay.source.start import find_start, patterns
+from overlay.source.start import find_replay_end, find_start, patterns
 
 from .leases import find_held
 from .round.pipeline import Reader
@@ -203,6 +204,10 @@ async def _enlist(
         own = {source: Mark(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
+    known = delta.consumers.get(config.id) or state.consumers[config.id]
+    if is_replayed(config) and known.replay_until is None:
+        end = await find_replay_end(admin, sources.partitions, roster.starts, ledger)
+        delta.consumers[config.id] = replace(known, replay_until=end)
     output, letters = roster.outputs.get(config.deliver_subject), roster.outputs.get(find_letters(config))
     outlet = make_outlet(output, config) if output else None
     accepts = compile_filter(config.filter, roster.streams[config.stream])

@@ -106,6 +106,8 @@ class Detours:
         """
         stream, source = place
         self.forget(track)
+        if track.undecided:
+            return
         index = self._roster.indexes.get(stream)
         if track.only is not None:
             detour: Detour | None = plan_visits(track.only, track.snapshot_end)

@@ -41,6 +41,7 @@ from .round.pipeline import Outcome, Pipeline
 from .round.positions import Place, Positions
 from .round.tracks import Track
 from .routes import Detours
+from .snapshots import Snapshots
 
 log = get_logger(__name__)
 
@@ -70,6 +71,7 @@ class Session:
     detours: Detours = field(init=False)
     intake: Intake = field(init=False)
     following: Following = field(init=False)
+    snapshots: Snapshots = field(init=False)
     outlook: Outlook = field(init=False)
     committed: dict[str, int] = field(default_factory=dict)
     """Of the ledgers that are kept here, the first sequence that is not committed yet."""
@@ -87,6 +89,7 @@ class Session:
         self.detours = Detours(self.roster, self.positions, self.metrics)
         self.intake = Intake(self.roster, self.positions, self.lanes, self.detours, self.metrics, self.committed)
         self.following = Following(self.roster)
+        self.snapshots = Snapshots(self.client, self.metrics, self.roster, self.positions)
         compacted = [topic for topic in self.roster.topics if self.roster.is_compacted(topic)]
         self.outlook = Outlook(self.roster.streams, self.roster.indexes, compacted)
         self.reaches = {
@@ -148,6 +151,7 @@ class Session:
                     if moved := await self._recover():
                         await self.commits.put(self._note_moved(moved))
                     self.following.read()
+                    await self._go_on(self.snapshots.decide(self.lanes, feed.changed.set))
                     await self._come_back()
                     tasks, tracks = self.intake.take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
@@ -175,6 +179,7 @@ class Session:
                 self.commits.end()
         finally:
             stopping.cancel()
+            await self.snapshots.close()
 
     def _note_progress(self) -> None:
         """A machine has delivered: somebody may have room again."""
@@ -193,7 +198,11 @@ class Session:
 
     async def _come_back(self) -> None:
         """Have those go on who left their tracks and have room again."""
-        for place, track in self._parking.come_back() if self._parking is not None else ():
+        await self._go_on(self._parking.come_back() if self._parking is not None else ())
+
+    async def _go_on(self, tracks: Iterable[tuple[Place, Track]]) -> None:
+        """Have tracks fetch what they need from now on."""
+        for place, track in tracks:
             self.detours.plan(place, track)
             await self._open(place, track)
 

@@ -25,9 +25,7 @@ from overlay.deliver.transaction import PlainSender
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.index import Index, index_topic
-from overlay.source.mark import Source
-from overlay.source.start import find_lasts
+from overlay.source.index import index_topic
 from overlay.waits import is_set_within, unless
 
 from .acks.seating import open_clerk
@@ -216,7 +214,7 @@ class Shard:
                     session.commits,
                     self.answering,
                 )
-                await self._load_snapshots(session)
+                await session.snapshots.load()
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
@@ -262,21 +260,6 @@ class Shard:
                 self._refusals.pop(topic, None)
         self.on_commit(outcome)
 
-    async def _load_snapshots(self, session: Session) -> None:
-        """For last_per_subject: find the records that are still to be delivered. It may take a scan: it shows its progress."""
-        for (stream, source), track in session.positions.all():
-            if not track.is_alone:
-                continue
-            (consumer,) = track.members
-            span = (max(track.position, session.roster.starts[source]), track.snapshot_end)
-            progress = ScanProgress(stream, consumer[1], source, span[1] - span[0], self.metrics)
-            config = session.roster.streams[stream]
-            chunks = (session.roster.indexes.get(stream) or Index(config)).of(source)
-            track.only = await find_lasts(
-                session.client, self.mine[consumer], config, source, span, chunks, progress.step
-            )
-            progress.finish(track.only.size)
-
     async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
         outlets = [each for reader in roster.readers.values() for each in (reader.outlet, reader.letters) if each]
         topics = {outlet.topic for outlet in outlets if not outlet.transactional}
@@ -316,26 +299,3 @@ def is_cancelled() -> bool:
     """Return whether the task that asks is being cancelled; a CancelledError may also come from what it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-@dataclass(slots=True)
-class ScanProgress:
-    """Tells now and then how far a scan has come."""
-
-    stream: str
-    consumer: str
-    source: Source
-    total: int
-    metrics: Metrics
-    _told: float = field(default_factory=monotonic)
-
-    def step(self, done: int, fetched: int) -> None:
-        """Offsets out of `total`, and the bytes that it took since the last step."""
-        self.metrics.bytes_fetched.inc(fetched)
-        if monotonic() - self._told >= 2.0:
-            self._told = monotonic()
-            percent = round(100 * done / max(1, self.total))
-            log.info("looking for last messages", stream=self.stream, consumer=self.consumer, percent=percent)
-
-    def finish(self, found: int) -> None:
-        log.info("last messages found", stream=self.stream, consumer=self.consumer, partition=self.source, found=found)

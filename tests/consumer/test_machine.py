@@ -309,6 +309,42 @@ def test_replay_keeps_the_gaps_until_it_has_caught_up() -> None:
     assert counts == [1, 1, 2, 2, 5]
 
 
+def test_replay_holds_back_pulls_and_no_redelivery() -> None:
+    config = configure(replay_policy="original", pull=True)
+    driver = Driver(config, replay_until=3)
+    driver.do(Pulled(PullRequest(batch=9, expires=60 * SECOND), "r"))
+    driver.offer(5, gap=2 * SECOND)
+    counts = [len(driver.sent())]
+    driver.do(Nakked(1, 1, 1))
+    counts.append(len(driver.sent()))
+    assert driver.machine.gate(driver.now) is Gate.PACED
+    for _ in range(4):
+        driver.pass_time(SECOND)
+        counts.append(len(driver.sent()))
+    assert counts == [1, 2, 2, 3, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("policy", "sent"), [("by_start_sequence", 1), ("new", 5), ("last", 5), ("last_per_subject", 5)]
+)
+def test_replay_is_for_policies_that_begin_in_the_past(policy: str, sent: int) -> None:
+    more = {"opt_start_seq": 1} if policy == "by_start_sequence" else {}
+    driver = Driver(configure(replay_policy="original", deliver_policy=policy, **more), replay_until=9)
+    driver.offer(5, gap=2 * SECOND)
+    assert len(driver.sent()) == sent
+
+
+def test_a_replay_goes_on_with_another_rate() -> None:
+    driver = Driver(configure(replay_policy="original"), replay_until=3)
+    driver.offer(5, gap=2 * SECOND)
+    driver.do(Updated(configure(replay_policy="original", rate_limit_bps=1 << 30)))
+    assert len(driver.sent()) == 1
+    driver.pass_time(2 * SECOND)
+    assert len(driver.sent()) == 2
+    driver.pass_time(2 * SECOND)
+    assert len(driver.sent()) == 5
+
+
 def test_flow_control_stalls_and_goes_on() -> None:
     config = configure(flow_control=True, idle_heartbeat=SECOND, ack_policy="none")
     driver = Driver(config)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 import pytest
+from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -263,6 +264,36 @@ async def test_a_broker_that_does_not_answer(
     with pytest.raises(DeliveryFailed, match=f"not taken within 0 s: {topic}-0 .nor by any other") as raised:
         await produce.send(make_batches(topic, 3), 0.2)
     assert not raised.value.final
+
+
+async def test_a_lost_answer_leaves_a_batch_in_doubt(
+    sender: PlainSender, produce: Produce, proxy: Proxy, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    await measure_request(produce, proxy, topic)
+    proxy.down.allow(0)
+    before = proxy.up.passed
+    sending = asyncio.create_task(produce.send(make_batches(topic, 2, 2 * EACH), DEADLINE_S))
+    await await_in_thread(lambda: proxy.up.passed > before, "a request is under way")
+    assert not await produce.settle(0.1)  # no answer yet
+    with pytest.raises(KafkaError, match="sends nothing more"):
+        await sending
+    proxy.cut()
+    assert not await produce.settle(DEADLINE_S)  # and none will come
+
+
+async def test_no_batch_is_in_doubt_after_a_break_that_was_mended(
+    sender: PlainSender, produce: Produce, proxy: Proxy, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    await measure_request(produce, proxy, topic)
+    proxy.down.allow(0)
+    before = proxy.up.passed
+    sending = asyncio.create_task(produce.send(make_batches(topic, 2, 2 * EACH), DEADLINE_S))
+    await await_in_thread(lambda: proxy.up.passed > before, "a request is under way")
+    proxy.cut()
+    await sending
+    assert await produce.settle(DEADLINE_S)
 
 
 async def test_closing_gives_up_what_is_under_way(

@@ -20,6 +20,7 @@ CONSUMERS = st.builds(
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
+    st.none() | OFFSETS,
 )
 IDS: st.SearchStrategy[ConsumerId] = st.tuples(NAMES, st.sampled_from(["c", "d"]))
 DELTAS = st.builds(

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -16,10 +16,13 @@ from confluent_kafka.cimpl import TopicPartition
 from overlay.admin import Admin
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.connection import open_client
+from overlay.index.ledger import Ledger, Refusal
+from overlay.index.runs import Round, Run
 from overlay.source.feed import Fetched
 from overlay.source.index import Index
+from overlay.source.mark import Source
 from overlay.source.span import read_span
-from overlay.source.start import find_lasts, find_start
+from overlay.source.start import find_lasts, find_replay_end, find_start, patterns
 from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -199,9 +202,9 @@ async def test_last_messages_take_little_reading(
             return found, counting.bytes, 0
         chunks = (known or Index(stream)).of((topic, 0))
         lasts = await find_lasts(
-            client, config, stream, (topic, 0), span, chunks, lambda done, size: told.append(told[-1] + size)
+            client, patterns(config), stream, (topic, 0), span, chunks, lambda done, size: told.append(told[-1] + size)
         )
-        return lasts.tolist(), counting.bytes, told[-1]
+        return sorted(lasts.values()), counting.bytes, told[-1]
 
     try:
         for below, wanted in (0, 1_099), (1_100, 6_000):
@@ -220,6 +223,20 @@ async def test_last_messages_take_little_reading(
                     assert plain[0] == {(topic, 0): wanted}
     finally:
         await client.close()
+
+
+async def test_the_end_of_a_replay_counts_what_has_no_sequence_yet() -> None:
+    class Bounds:
+        async def find_bounds(self, sources: Sequence[Source]) -> dict[Source, tuple[int, int]]:
+            return {source: (40, 100 + source[1]) for source in sources}
+
+    admin, one, other = cast(Admin, Bounds()), ("t", 0), ("t", 1)
+    assert await find_replay_end(admin, [one], {one: 40}) == 100
+    ledger = Ledger()
+    assert ledger.append(Round((Run(*one, 40, 50, 1), Run(*other, 0, 101, 51)))) is Refusal.NONE
+    starts = {one: 40, other: 60}
+    assert await find_replay_end(admin, [one, other], starts, ledger) == 151 + 10
+    assert await find_replay_end(admin, [one, other], starts, Ledger()) == 60 + 41
 
 
 def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:

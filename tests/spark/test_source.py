@@ -29,12 +29,13 @@ from overlay.inspect.reading import TopicNotFound
 from overlay.scan.columns import gather
 from spark.decoding import TYPES, cast_text, decode_properties
 from spark.envelope import COLUMNS, split_token
-from spark.interest import read_offsets
+from spark.interest import find_lowest, read_offsets
 from spark.output import NotForStreams, UnknownConsumer
 from spark.redeliveries import BLOCK, Seen
 from spark.source import read_consumer, read_stream_consumer
 from tests.spark.deliveries import Delivery, deliver, write_folder
 from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.waiting import wait_until
 
 # an example is a job of Spark: few of them, each of many texts, and no search for a smaller one
 once = settings(
@@ -220,6 +221,22 @@ def test_redeliveries_are_left_out(spark: SparkSession, bootstrap: str, output: 
     assert committed(bootstrap, "c", output) == end_of(bootstrap, output)
 
 
+def test_a_query_of_another_consumer_says_nothing_of_this_one(
+    spark: SparkSession, bootstrap: str, output: str, tmp_path: Path
+) -> None:
+    """Two consumers write to one output. `d` is followed as well, and its query has not begun; `both` reads both."""
+    folder = write_folder(tmp_path / "config", bootstrap, output)
+    (folder / "consumers/d.yaml").write_text((folder / "consumers/c.yaml").read_text().replace("name: c", "name: d"))
+    deliver(bootstrap, output, [Delivery(1), Delivery(2, consumer="d"), Delivery(3)])
+    of_d, of_c = read_stream_consumer(spark, folder, "d"), read_stream_consumer(spark, folder, "c")
+    assert run_once(of_c, tmp_path, "c") == [1, 3]
+    # the listener of d came first: it has heard of the batch when that of c commits
+    wait_until(lambda: committed(bootstrap, "c", output) == end_of(bootstrap, output), 30, "c's offsets are committed")
+    assert committed(bootstrap, "d", output) < 0
+    assert run_once(of_c.union(of_d), tmp_path, "both") == [1, 2, 3]
+    wait_until(lambda: committed(bootstrap, "d", output) == end_of(bootstrap, output), 30, "d's offsets are committed")
+
+
 def committed(bootstrap: str, group: str, topic: str) -> int:
     """What the service would see of the reader group."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -281,6 +298,12 @@ def test_offsets_of_other_sources_are_none() -> None:
     assert read_offsets('{"out": {"0": 7, "1": 9}, "x": {"0": 1}}', "out") == {0: 7, 1: 9}
     for text in (None, "", "null", "7", '{"x": {"0": 1}}', '{"out": 3}', "[1]", '{"sequence": 3}'):
         assert read_offsets(text, "out") == {}
+
+
+def test_the_slowest_source_of_a_query_counts() -> None:
+    assert find_lowest([{0: 7, 1: 9}, {}, {0: 5, 1: 11}]) == {0: 5, 1: 9}
+    assert find_lowest([{0: 7, 1: 9}, {0: 8}]) == {0: 7}
+    assert find_lowest([]) == find_lowest([{}]) == {}
 
 
 SOURCE_FILES = ("acks", "connection", "decoding", "envelope", "interest", "output", "redeliveries", "source")

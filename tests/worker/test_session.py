@@ -139,7 +139,7 @@ def snapshot(scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.Monke
         scene.add_stream("S", topic)
         scene.add_consumer("S", "c", "t.*", deliver_policy="last_per_subject")
         trimming = Trimming(scene.bootstrap, topic, below, early)
-        monkeypatch.setattr("overlay.worker.shard.find_lasts", trimming.find_lasts)
+        monkeypatch.setattr("overlay.worker.snapshots.find_lasts", trimming.find_lasts)
         return trimming
 
     return prepare

@@ -69,7 +69,7 @@ async def open_clerk(
     }
     commits.has_machines = True
     return Clerk(
-        Desk(await _fill_seats(admin, roster, state, machines, commits.transactions.incarnation), Printing(prefix)),
+        Desk(_fill_seats(roster, state, machines, commits.transactions.incarnation), Printing(prefix)),
         client,
         Listening(admin, metrics, since, {topic: facts.identity for topic, facts in roster.outputs.items()}),
         hearings,
@@ -81,8 +81,8 @@ async def open_clerk(
     )
 
 
-async def _fill_seats(
-    admin: Admin, roster: Roster, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
+def _fill_seats(
+    roster: Roster, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
 ) -> dict[ConsumerId, Seat]:
     seats: dict[ConsumerId, Seat] = {}
     for consumer, config in machines.items():
@@ -94,11 +94,8 @@ async def _fill_seats(
         start = 1 + (
             min(first.values()) if ledger is None else min(ledger.sequence_from(s, at) for s, at in first.items()) - 1
         )
-        last = 0
-        if config.replay_policy.value == "original":
-            ends = await admin.find_offsets(sources, OffsetSpec.latest())
-            last = max(ends.values()) if ledger is None else ledger.next_sequence - 1
-        beginning = Beginning(start, known.sequence, last, state.machines.pop(consumer, ()), incarnation)
+        last, records = known.replay_until or 0, state.machines.pop(consumer, ())
+        beginning = Beginning(start, known.sequence, last, records, incarnation)
         reader = roster.readers[consumer]
         seats[consumer] = seat(
             fill_defaults(config),

@@ -62,7 +62,7 @@ def plan_steps(
             steps += _follow(source, some, head[source], fetched_to, held)
     convoys = sorted(_find_convoys(tracks), key=lambda convoy: convoy.find_place(ledger))
     for i, convoy in enumerate(convoys):
-        if convoy.number in sitting:
+        if convoy.number in sitting or convoy.is_undecided:
             continue
         goal, ahead = committed if convoy.careful else ledger.next_sequence, None
         for other in convoys[i + 1 :]:
@@ -97,6 +97,10 @@ class _Convoy:
     @property
     def is_alone(self) -> bool:
         return any(track.is_alone for track in self.tracks.values())
+
+    @property
+    def is_undecided(self) -> bool:
+        return any(track.undecided for track in self.tracks.values())
 
     def may_join(self, other: _Convoy) -> bool:
         return self.careful == other.careful and not self.is_alone and not other.is_alone

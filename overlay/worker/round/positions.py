@@ -28,6 +28,8 @@ class Positions:
     floors: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     heard: dict[ConsumerId, Mapping[Source, int]] = field(default_factory=dict)
     """Positions in ack topics, where they differ from the stream's."""
+    replays: dict[ConsumerId, int | None] = field(default_factory=dict)
+    """Up to which sequence consumers replay the stream."""
     holds: dict[ConsumerId, dict[Source, int]] = field(default_factory=dict)
     """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
     left: dict[ConsumerId, dict[Source, Mark]] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Positions:
         self.snapshots[consumer] = state.snapshot
         self.floors[consumer] = state.floor
         self.heard[consumer] = state.heard
+        self.replays[consumer] = state.replay_until
         self.left[consumer] = {source: mark for source, mark in state.own.items() if source not in marks}
         convoy = self._find_convoy(consumer[0], state, marks, careful) if consumer[0] in self.ordered else 0
         for source, mark in marks.items():
@@ -56,8 +59,8 @@ class Positions:
             end = state.snapshot.get(source, -1)
             here = _find_at(tracks, mark, convoy)
             if mark.position < end:
-                snapshot = np.empty(0, np.int64)
-                tracks.append(Track(mark, {consumer}, snapshot, end, convoy=convoy, careful=careful))
+                snapshot, undecided = np.empty(0, np.int64), consumer[0] in self.ordered
+                tracks.append(Track(mark, {consumer}, snapshot, end, undecided, convoy=convoy, careful=careful))
             elif here is not None:
                 here.members.add(consumer)
             else:
@@ -67,7 +70,9 @@ class Positions:
         """The convoy that stands at exactly these positions, or a new one."""
         tracks = {source: self.tracks.get((stream, source), []) for source in marks}
         some = next(iter(tracks.values()), [])
-        for number in {t.convoy for t in some if t.convoy and t.careful == careful and not state.snapshot}:
+        if any(mark.position < state.snapshot.get(source, -1) for source, mark in marks.items()):
+            return self._make_convoy()
+        for number in {t.convoy for t in some if t.convoy and t.careful == careful}:
             if all(_find_at(tracks[source], mark, number) for source, mark in marks.items()):
                 return number
         return self._make_convoy()
@@ -157,11 +162,14 @@ class Positions:
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         own = self.own(consumer)
-        snapshot = {s: end for s, end in self.snapshots[consumer].items() if s in own and own[s].position < end}
-        # by sequences a consumer may have to step back to below its floor (open_positions)
+        # by sequences a consumer may have to step back to below its floor or its snapshot's end (open_positions)
         kept = consumer[0] in self.ordered
+        ends = self.snapshots[consumer].items()
+        snapshot = {s: end for s, end in ends if kept or (s in own and own[s].position < end)}
         floor = {s: at for s, at in self.floors[consumer].items() if kept or at > self._position(consumer, s)}
-        return ConsumerState(self.sequences[consumer], own, snapshot, floor, self.heard[consumer])
+        return ConsumerState(
+            self.sequences[consumer], own, snapshot, floor, self.heard[consumer], self.replays[consumer]
+        )
 
     def is_alone(self, consumer: ConsumerId) -> bool:
         """Whether it is still being given last messages, in any partition."""

@@ -30,6 +30,8 @@ class Track:
     only: npt.NDArray[np.int64] | None = None
     """Offsets to deliver and no others, up to `snapshot_end`; such a track is by itself (last_per_subject)."""
     snapshot_end: int = NO_STOP
+    undecided: bool = False
+    """Which offsets `only` has is not known yet: the track stays where it is (snapshots.py)."""
     indexed: bool = False
     """Whether the stream's chunk index is made of what this track reads, beside what its members want."""
     sequenced: bool = False
