@@ -160,7 +160,8 @@ class Service:
             async def take(numbers: set[int]) -> None:
                 if numbers and registrar is not None:
                     await registrar.catch_up()
-                await holding.take(numbers)
+                if numbers <= membership.owned:  # else we are leaving, and nothing would stop them again
+                    await holding.take(numbers)
 
             await membership.run(stop, take, holding.release)
 
