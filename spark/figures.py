@@ -70,8 +70,9 @@ class Figures(StreamingQueryListener):
 
 
 def count_offsets(text: str | None) -> int:
-    """The sum of the offsets of all partitions; 0 for what is none."""
+    """Return the sum of the offsets of all partitions; 0 for what is none. Texts beside them are the ids of topics."""
     try:
-        return sum(int(offset) for partitions in json.loads(text or "{}").values() for offset in partitions.values())
+        found = [offset for partitions in json.loads(text or "{}").values() for offset in partitions.values()]
+        return sum(offset for offset in found if isinstance(offset, int))
     except (ValueError, TypeError, AttributeError):
         return 0

@@ -8,7 +8,7 @@ before a task has begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -83,6 +83,20 @@ class Planner:
         """What the log has now."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
+
+    def look_anew(self, bounds: Bounds, sources: Collection[Source]) -> Bounds:
+        """Return the bounds with the ends of some partitions as leaders tell them that know of everything committed."""
+        ends = self._run(lambda line: line.admin.find_bounds(sources))
+        stretches = tuple(
+            replace(each, stop=ends[each.source][1]) if each.source in ends else each for each in bounds.stretches
+        )
+        return replace(bounds, stretches=stretches)
+
+    def find_ids(self) -> dict[str, str]:
+        """Return Kafka's ids of the stream's topics, without those that are not there."""
+        names = self.ask.request.stream.topic_names
+        facts = self._run(lambda line: line.admin.find_topics(names, with_config=False))
+        return {name: facts[name].identity for name in names if name in facts}
 
     def find_since(self, since: int, log: Ends) -> dict[Source, int]:
         """Where the service would begin a consumer: at each partition's first record at or after a time, else at its end."""
@@ -187,23 +201,26 @@ def check_loss(bounds: Bounds, ends: Ends, fails: bool) -> Ends:
     stops = {each.source: each.stop for each in bounds.stretches}
     kept = {}
     for source, (start, stop) in ends.items():
+        name = f"{source[0]}-{source[1]}"
         first, end = bounds.log_starts.get(source, 0), stops.get(source, 0)
         if start < first and start < stop:
-            _report(
-                source, f"offset {start} is gone: the log begins at {first} now (retention, or deleted records)", fails
+            report_loss(
+                name, f"offset {start} is gone: the log begins at {first} now (retention, or deleted records)", fails
             )
         elif start > end or (source not in stops and start < stop):
-            _report(
-                source, f"offset {start} is behind the log's end, {end}: the topic was truncated or made anew", fails
+            report_loss(
+                name, f"offset {start} is behind the log's end, {end}: the topic was truncated or made anew", fails
             )
+        elif start < stop and end < stop:
+            report_loss(name, f"the log ends at {end}, before {stop}: the topic was truncated or made anew", fails)
         kept[source] = (min(max(start, first), end), min(max(stop, first), end))
     return kept
 
 
-def _report(source: Source, what: str, fails: bool) -> None:
-    topic, partition = source
+def report_loss(where: str, what: str, fails: bool) -> None:
+    """Raise DataLoss, or log it where it is allowed. `where`: a topic or a partition."""
     if fails:
         raise DataLoss(
-            f"{topic}-{partition}: {what}. Begin later, or allow it with failOnDataLoss=false, and what is there will be read"
+            f"{where}: {what}. Begin later, or allow it with failOnDataLoss=false, and what is there will be read"
         )
-    log.warning("records are lost", topic=topic, partition=partition, what=what)
+    log.warning("records are lost", where=where, what=what)

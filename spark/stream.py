@@ -4,6 +4,11 @@ Offsets are Kafka's, written as Spark's own Kafka source writes them: {"flights"
 stream of one partition they are sequences less one. The log's end is its last stable offset, so records of transactions that
 are open come when these are committed.
 
+Beside the offsets are the ids that Kafka gave the topics, under a key that no topic can have:
+{"topic ids": {"flights": "..."}}. A topic that was deleted and created again has another id, however long its log is. Such a
+topic ends the query, and so does a log that ends before the position, unless failOnDataLoss is off. Then a new topic is read
+from its start, and a log that was cut is read on from its end.
+
 Spark's planner asks for a limit of one kind (rows or bytes); here both may be set and the smaller one counts. Rows are
 offsets: what a filter leaves, and gaps that compaction and transactions make, cannot be known without reading. Bytes are
 those of the log, compressed, by the measure of the batches at each partition's position. A limit is shared out in
@@ -19,6 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -37,24 +44,38 @@ from overlay.source.mark import Source
 
 from .options import LATEST, Ask, Bound
 from .partitions import Part
-from .plan import Ends, Planner, check_loss, resolve
+from .plan import Ends, Planner, check_loss, report_loss, resolve
 from .scan import read
 
-Position = dict[str, dict[str, int]]
-"""The next offset of each partition, as Spark keeps it in its checkpoint."""
+IDS = "topic ids"
+Position = dict[str, dict[str, Any]]
+"""The next offset of each partition, and the ids of the topics, as Spark keeps them in its checkpoint."""
 Spots = dict[Source, int]
+NO_IDS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_position(spots: Mapping[Source, int]) -> Position:
-    """In the order of topics and partitions: Spark compares the text."""
+def write_position(spots: Mapping[Source, int], ids: Mapping[str, str] = NO_IDS) -> Position:
+    """Return a position in the order of topics and partitions: Spark compares the text. `ids`: by topic."""
     position: Position = {}
     for (topic, partition), offset in sorted(spots.items()):
         position.setdefault(topic, {})[str(partition)] = offset
-    return position
+    return position | ({IDS: dict(sorted(ids.items()))} if ids else {})
 
 
 def read_position(position: Position) -> Spots:
-    return {(topic, int(partition)): offset for topic, of in position.items() for partition, offset in of.items()}
+    """Return the offsets of a position."""
+    return {
+        (topic, int(partition)): offset
+        for topic, of in position.items()
+        if topic != IDS
+        for partition, offset in of.items()
+    }
+
+
+def find_anew(start: Position, ids: Mapping[str, str]) -> set[str]:
+    """Return the topics that are others than at `start`. Positions of earlier versions have no ids: theirs are the same."""
+    known = start.get(IDS, {})
+    return {topic for topic, id in ids.items() if known.get(topic, id) != id}
 
 
 class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,15 +91,15 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Position:
         """Where the options say; the end of the log where they say nothing, as in Spark's Kafka source."""
+        ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
         if self._since is not None:
-            return write_position(Planner(self._ask).find_since(self._since, log))
+            return write_position(Planner(self._ask).find_since(self._since, log), ids)
         starts = resolve(self._ask.starting, bounds, log, LATEST)
         ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
-        return write_position(
-            {source: s for source, (s, _) in check_loss(bounds, ends, self._ask.fails_on_loss).items()}
-        )
+        kept = check_loss(bounds, ends, self._ask.fails_on_loss)
+        return write_position({source: start for source, (start, _) in kept.items()}, ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         pace = self._ask.pace
@@ -87,16 +108,36 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if pace.bytes is None else ReadMaxBytes(pace.bytes)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """How far the next trigger goes, from `start` on."""
+        """Return how far the next trigger goes, from `start` on. Raises DataLoss if the log is not the one it was."""
+        ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
-        begun, ends = read_position(start), self._find_ends(bounds)
+        begun, ends = self._find_begun(start, bounds, ids), self._find_ends(bounds)
         # a partition that was added since is read from its start
         begun |= {source: bounds.log_starts[source] for source in ends if source not in begun}
         waiting = {source: (at, max(at, ends.get(source, at))) for source, at in begun.items()}
         waiting = self._skip_lost(bounds, waiting)
         if not isinstance(limit, ReadAllAvailable):
             waiting = self._limit(waiting)
-        return write_position({source: end for source, (_, end) in waiting.items()})
+        return write_position({source: end for source, (_, end) in waiting.items()}, ids)
+
+    def _find_begun(self, start: Position, bounds: Bounds, ids: Mapping[str, str]) -> Spots:
+        """Return where the logs of today are to be read on: without topics that are others, and within the logs' ends."""
+        anew = find_anew(start, ids)
+        for topic in sorted(anew):
+            report_loss(topic, "the topic was deleted and created again", self._ask.fails_on_loss)
+        begun = {source: at for source, at in read_position(start).items() if source[0] not in anew}
+        ends = {each.source: each.stop for each in bounds.stretches}
+        behind = [source for source, at in begun.items() if at > ends.get(source, at)]
+        if behind:
+            # a leader that is new to its office may tell of less than its log has: ask in the way that waits for the rest
+            bounds = Planner(self._ask).look_anew(bounds, behind)
+            begun = {
+                s: at
+                for s, (at, _) in check_loss(
+                    bounds, {s: (at, at) for s, at in begun.items()}, self._ask.fails_on_loss
+                ).items()
+            }
+        return begun
 
     def _skip_lost(self, bounds: Bounds, waiting: Ends) -> Ends:
         """What retention has taken costs nothing of a limit. Whether it may be missing is for `partitions` to say."""
@@ -122,14 +163,16 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Position:
         """The end of the log, for the query's progress: what lies between is how far it is behind."""
-        return write_position({each.source: each.stop for each in Planner(self._ask).look().stretches})
+        ids = Planner(self._ask).find_ids()
+        return write_position({each.source: each.stop for each in Planner(self._ask).look().stretches}, ids)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each.source: each.stop for each in Planner(self._ask).look().stretches}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """The tasks of a trigger; none when it is empty. Raises DataLoss."""
-        begun, ends = read_position(start), read_position(end)
+        anew = find_anew(start, end.get(IDS, {}))
+        begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
         if begun == ends:
             return []
         planner = Planner(self._ask)

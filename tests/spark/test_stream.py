@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
@@ -17,13 +18,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
 from overlay.source.mark import Source
+from spark.figures import count_offsets
 from spark.form import make_schema
 from spark.options import read_options
 from spark.partitions import LEAST_BYTES
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, read_position, share_out, write_position
 from tests.source.test_start import delete_below
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -72,11 +75,15 @@ def take(reader: OverlayStreamReader, start: Any, end: Any) -> list[int]:
     return [int(value) for part in parts for batch in reader.read(part) for value in batch["value"].to_pylist()]
 
 
-@given(st.dictionaries(st.tuples(st.text(min_size=1), st.integers(0, 99)), st.integers(0, 2**63 - 1)))
-def test_positions_are_kept_as_json(spots: dict[Source, int]) -> None:
-    position = json.loads(json.dumps(write_position(spots)))
+@given(
+    st.dictionaries(st.tuples(st.text(min_size=1), st.integers(0, 99)), st.integers(0, 2**63 - 1)),
+    st.dictionaries(st.text(min_size=1), st.text()),
+)
+def test_positions_are_kept_as_json(spots: dict[Source, int], ids: dict[str, str]) -> None:
+    position = json.loads(json.dumps(write_position(spots, ids)))
     assert read_position(position) == spots
-    assert json.dumps(position) == json.dumps(write_position(dict(reversed(spots.items()))))
+    again = write_position(dict(reversed(spots.items())), dict(reversed(ids.items())))
+    assert json.dumps(position) == json.dumps(again)
 
 
 @given(
@@ -101,10 +108,7 @@ def test_limits(feed: Feed) -> None:
     at, found = reader.initialOffset(), list[int]()
     for _ in range(6):
         end = reader.latestOffset(at, reader.getDefaultReadLimit())
-        assert (
-            sum(map(sum, (of.values() for of in end.values()))) - sum(map(sum, (of.values() for of in at.values())))
-            <= 100
-        )
+        assert sum(read_position(end).values()) - sum(read_position(at).values()) <= 100
         found += take(reader, at, end)
         at = end
     assert sorted(found) == feed.wanted
@@ -122,7 +126,7 @@ def test_available_now_ends_where_the_log_was(feed: Feed) -> None:
     reader.prepareForTriggerAvailableNow()
     feed.produce(100)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert end == {feed.topic: {"0": 50, "1": 50}} and reader.latestOffset(end, ReadAllAvailable()) == end
+    assert end[feed.topic] == {"0": 50, "1": 50} and reader.latestOffset(end, ReadAllAvailable()) == end
 
 
 def test_where_it_begins(feed: Feed) -> None:
@@ -130,9 +134,9 @@ def test_where_it_begins(feed: Feed) -> None:
     del feed.options["startingOffsets"]
     at_end, at_time = feed.reader(), feed.reader(startingTime="2h")
     there = feed.reader(startingOffsets=json.dumps({feed.topic: {"0": 7}}))
-    assert at_end.initialOffset() == {feed.topic: {"0": 50, "1": 50}}
-    assert at_time.initialOffset() == {feed.topic: {"0": 0, "1": 0}}
-    assert there.initialOffset() == {feed.topic: {"0": 7, "1": 50}}
+    assert at_end.initialOffset()[feed.topic] == {"0": 50, "1": 50}
+    assert at_time.initialOffset()[feed.topic] == {"0": 0, "1": 0}
+    assert there.initialOffset()[feed.topic] == {"0": 7, "1": 50}
     with pytest.raises(BadQuestion, match="a stream has no end"):
         feed.reader(endingOffsets="latest")
 
@@ -144,7 +148,7 @@ def test_a_time_to_begin_at_is_no_filter(feed: Feed) -> None:
         feed.produce(100, age_ms)
     reader, later = feed.reader(startingTime="2h"), feed.reader(startingTime="1ms")
     start = reader.initialOffset()
-    assert start == {feed.topic: {"0": 50, "1": 50}}
+    assert start[feed.topic] == {"0": 50, "1": 50}
     end = reader.latestOffset(start, ReadAllAvailable())
     assert sorted(take(reader, start, end)) == sorted(take(later, start, end)) == [n for n in feed.wanted if n >= 100]
 
@@ -155,7 +159,7 @@ def test_a_time_that_no_record_has_yet(feed: Feed, bootstrap: str) -> None:
     feed.produce(50)
     feed.produce(50, 3 * HOUR_MS)
     delete_below(bootstrap, feed.topic, 30)
-    assert feed.reader(startingTime="2h").initialOffset() == {feed.topic: {"0": 50, "1": 0}}
+    assert feed.reader(startingTime="2h").initialOffset()[feed.topic] == {"0": 50, "1": 0}
 
 
 def test_what_retention_removed(feed: Feed, bootstrap: str) -> None:
@@ -167,6 +171,62 @@ def test_what_retention_removed(feed: Feed, bootstrap: str) -> None:
     with pytest.raises(DataLoss, match="offset 0 is gone: the log begins at 30"):
         strict.partitions(start, end)
     assert sorted(take(lax, start, end)) == [n for n in feed.wanted if n % 2 or n >= 60]
+
+
+def create_again(bootstrap: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(10)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic is gone")
+    make_topic(bootstrap, topic, partitions)
+
+
+@pytest.mark.parametrize("count", [20, 300])
+def test_a_topic_that_was_created_again(feed: Feed, bootstrap: str, count: int) -> None:
+    """With fewer records than had been read, and with more: also after a restart of the query."""
+    feed.produce(100)
+    strict, lax = feed.reader(), feed.reader(failOnDataLoss="false")
+    start = strict.initialOffset()
+    at = strict.latestOffset(start, ReadAllAvailable())
+    assert sorted(take(strict, start, at)) == feed.wanted
+    create_again(bootstrap, feed.topic, 2)
+    feed.sent = 0
+    feed.produce(count)
+    for reader in (strict, feed.reader()):
+        with pytest.raises(DataLoss, match=f"{feed.topic}: the topic was deleted and created again"):
+            reader.latestOffset(at, ReadAllAvailable())
+    end = lax.latestOffset(at, ReadAllAvailable())
+    assert sorted(take(lax, at, end)) == feed.wanted
+    assert lax.latestOffset(end, ReadAllAvailable()) == end
+    assert strict.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_log_that_ends_before_the_position(feed: Feed) -> None:
+    feed.produce(100)
+    strict, lax = feed.reader(), feed.reader(failOnDataLoss="false")
+    start = strict.initialOffset()
+    at = strict.latestOffset(start, ReadAllAvailable())
+    ahead = at | {feed.topic: {"0": 80, "1": 50}}
+    with pytest.raises(DataLoss, match=f"{feed.topic}-0: offset 80 is behind the log's end, 50"):
+        strict.latestOffset(ahead, ReadAllAvailable())
+    with pytest.raises(DataLoss, match=f"{feed.topic}-0: the log ends at 50, before 80"):
+        strict.partitions(start, ahead)
+    assert lax.latestOffset(ahead, ReadAllAvailable()) == at
+    assert take(lax, ahead, at) == []
+    assert sorted(take(lax, start, ahead)) == feed.wanted
+    feed.produce(20)
+    end = lax.latestOffset(at, ReadAllAvailable())
+    assert sorted(take(lax, at, end)) == [number for number in feed.wanted if number >= 100]
+
+
+def test_positions_of_earlier_versions_go_on(feed: Feed) -> None:
+    """They have no ids of topics; the next ones do."""
+    feed.produce(100)
+    reader = feed.reader()
+    start = {feed.topic: {"0": 10, "1": 10}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert sorted(take(reader, start, end)) == [number for number in feed.wanted if number >= 20]
+    assert set(end) == {feed.topic, "topic ids"}
+    assert count_offsets(json.dumps(end)) == 100
 
 
 def start_query(frame: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
