@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from overlay.config import Loaded
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, read_sequences, read_values, until, write, write_together
+from .scenes import await_values, read_sequences, read_values, write, write_together
 from .world import World
 
 DELTA_AT, COUNT_AT, RECORDS_AT = 23, 57, 65
