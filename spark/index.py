@@ -78,6 +78,8 @@ class _Ground:
     bounds: dict[Source, tuple[int, int]]
     transactions: Transactions
     generation: int | None
+    identities: dict[tuple[str, str], str]
+    """Kafka's ids of the topics that the index is made from, by stream and topic."""
 
 
 def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> Indexed:
@@ -103,7 +105,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
             async for sealed in waves:
                 entries = [Entry(ground.topic, Record(*pair)) for pairs in sealed for pair in pairs]
                 await ground.transactions.begin()
-                state = encode(Delta(generation=ground.generation))
+                state = encode(Delta(generation=ground.generation, topics=ground.identities))
                 await ground.transactions.finish(state, press_entries(entries, now_ms()))
                 chunks += len(entries)
     total = sum(end - first for first, end in ground.bounds.values())
@@ -182,12 +184,14 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
         closing.push_async_callback(transactions.close)
         facts = await admin.find_topics(stream.topic_names, with_config=True)
-        sources = list_sources(stream, facts, state).partitions
+        found = list_sources(stream, facts, state)
+        sources = found.partitions
+        identities = {(name, source): identity for source, identity in found.identities.items()}
         compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
         bounds = await admin.find_bounds(sources)
         starts = await _find_starts(client, admin, Index(stream), topic, bounds, compacted)
         await transactions.look_up([topic])
-        yield _Ground(topic, starts, bounds, transactions, state.generation)
+        yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
 
 
 async def _ensure_index(admin: Admin, loaded: Loaded, name: str) -> str:

@@ -39,6 +39,14 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """The stream has no messages below `below` any more: those that were given up are forgotten. One that waits for an ack
+    stays until it is acked, or until its redelivery finds nothing (Removed)."""
+
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pulled:
     """A pull request as `parse_pull` gave it. `pin`: a fresh id, in case that it gets the pin of a pinned_client group."""
 
@@ -170,8 +178,8 @@ class Deleted:
 
 
 Event = (
-    Offered | Removed | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound | Unbound | Read | FlowAnswered
-    | Ticked | Paused | Resumed | Updated | Deleted | Unreachable
+    Offered | Removed | Expired | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound | Unbound | Read
+    | FlowAnswered | Ticked | Paused | Resumed | Updated | Deleted | Unreachable
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ The shell may say how many messages go out in one step: 0 while it takes events 
 `find_next_up` names in its hands, as many as these. So a record that turns out to be gone never takes a consumer sequence.
 
 The shell owes the machine three things. It offers what matches, in stream order and without gaps, as far as `wanted` says. It
-makes records of Deliver's columns and hands back what it finds gone as Removed. It sends effects out only with the state that
-they belong to (`snapshot`), so that what was told is never forgotten.
+makes records of Deliver's columns and hands back what it finds gone as Removed, and where the stream begins now as Expired. It
+sends effects out only with the state that they belong to (`snapshot`), so that what was told is never forgotten.
 
 Where this differs from servers: an ack of a delivery that never was is refused instead of ignored, a term of a message that
 is not pending sends no advisory, samples are spread evenly instead of by chance.
@@ -166,6 +166,9 @@ class Machine:
         self.offers.remove(event.below, event.sequences)
         self.up_to = max(self.up_to, event.below - 1)
         self.effects.extend(lose(self.window.remove(event.below, event.sequences)))
+
+    def _expire(self, event: events.Expired, now: int) -> None:
+        self.window.forget_given_up(event.below)
 
     # pulls
 
@@ -352,6 +355,7 @@ class Machine:
 _HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
     events.Offered: Machine._offer,
     events.Removed: Machine._remove,
+    events.Expired: Machine._expire,
     events.Pulled: Machine._pull,
     events.Unreachable: Machine._leave_pulls,
     events.Acked: settling.ack,

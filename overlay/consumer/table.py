@@ -16,6 +16,7 @@ from .events import (
     Bound,
     Deleted,
     Event,
+    Expired,
     FlowAnswered,
     Nakked,
     Offered,
@@ -44,8 +45,8 @@ class State(enum.Enum):
 
 def _stay(state: State) -> dict[type[Event], State]:
     kinds = (
-        Offered, Removed, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered, Ticked,
-        Updated,
+        Offered, Removed, Expired, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered,
+        Ticked, Updated,
     )  # fmt: skip
     return dict.fromkeys(kinds, state)
 

@@ -282,6 +282,19 @@ class Window:
         self._drop(exhausted)
         return ended
 
+    def has_given_up(self, below: int) -> bool:
+        """Return whether there are messages below a stream sequence that were given up."""
+        return bool(self._find_given_up(below).size)
+
+    def forget_given_up(self, below: int) -> None:
+        """Forget the messages below a stream sequence that were given up: the stream does not have them any more."""
+        self._drop(self._find_given_up(below))
+
+    def _find_given_up(self, below: int) -> Ints:
+        rows = self.pending.find_up_to(below - 1)
+        given_up: Ints = rows[self.pending.view("state")[rows] == Row.EXHAUSTED]
+        return given_up
+
     # state
 
     def restore(self, again: tuple[Ints, Ints]) -> None:

@@ -37,7 +37,7 @@ from overlay.consumer.effects import (
     Refuse,
     Remove,
 )
-from overlay.consumer.events import Event, Offered, Removed, Ticked
+from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked
 from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
@@ -175,6 +175,14 @@ class Desk:
             if is_due or (up_to is not None and seat.blocked_at <= up_to):
                 self._do(consumer, Ticked(up_to), now)
         self._fresh.clear()
+
+    def expire(self, lows: Mapping[str, int], now: int) -> None:
+        """Let machines forget messages that were given up and that their logs have lost: else every checkpoint has them.
+        `lows`: by stream, the lowest stream sequence that is left."""
+        for consumer, seat in self.seats.items():
+            low = lows.get(consumer[0], 0)
+            if seat.machine.window.has_given_up(low):
+                self._do(consumer, Expired(low), now)
 
     def _offer(self, offer: Offer, seat: Seat, now: int) -> None:
         sequences = offer.piece.sequences[offer.rows]

@@ -277,7 +277,10 @@ class Shard:
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
         watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
-        trimming = asyncio.create_task(follow_starts(self.admin, session.roster, session.positions), name="trim")
+        expire = session.clerk.expire if session.clerk is not None else lambda lows: None
+        trimming = asyncio.create_task(
+            follow_starts(self.admin, session.roster, session.positions, expire), name="trim"
+        )
         extending = asyncio.create_task(follow_retention(self.admin, session.roster), name="extend")
         tasks = (serving, watching, stopping, trimming, extending)
         try:

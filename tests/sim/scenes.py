@@ -31,8 +31,10 @@ async def write(world: World, topic: str, values: Iterable[str], *, partition: i
     await done.wait()
 
 
-async def write_together(world: World, topic: str, values: Sequence[str], *, partition: int = 0) -> None:
-    """Produce one batch with all values, and wait until it is acknowledged."""
+async def write_together(
+    world: World, topic: str, values: Sequence[str], *, partition: int = 0, key: str = "k"
+) -> None:
+    """Produce one batch with all values, under one key, and wait until it is acknowledged."""
     done = asyncio.Event()
 
     async def produce() -> None:
@@ -40,7 +42,7 @@ async def write_together(world: World, topic: str, values: Sequence[str], *, par
         await producer.start()
         batch = producer.create_batch()
         for value in values:
-            assert batch.append(key=b"k", value=value.encode(), timestamp=None) is not None
+            assert batch.append(key=key.encode(), value=value.encode(), timestamp=None) is not None
         await (await producer.send_batch(batch, topic, partition=partition))
         await producer.stop()
         done.set()

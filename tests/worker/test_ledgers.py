@@ -38,7 +38,7 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     roster = Roster(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
     positions = Positions(ordered=frozenset(["S"]))
     positions.tracks |= {("S", sources[0]): [Track(Mark(30))], ("S", sources[1]): [Track(Mark(12)), Track(Mark(30))]}
-    following = asyncio.create_task(follow_starts(admin, roster, positions, 0.05))
+    following = asyncio.create_task(follow_starts(admin, roster, positions, lambda lows: None, 0.05))
     await asyncio.to_thread(wait_until, lambda: ledger.first_sequence > 1, DEADLINE_S, "some are forgotten")
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):

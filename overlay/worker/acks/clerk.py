@@ -76,6 +76,8 @@ class Clerk:
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
     """How much lies ahead of consumers behind their offers, where that has changed."""
     _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
+    _lows: dict[str, int] = field(default_factory=dict)
+    """By stream, the lowest stream sequence that is left, where that was looked at since the last step."""
     _held: dict[ConsumerId, Holds] = field(default_factory=dict)
     _heard_to: dict[tuple[str, Source], int] = field(default_factory=dict)
     """Shared positions in ack topics as they were last put into a round."""
@@ -118,6 +120,11 @@ class Clerk:
     def order(self, consumer: ConsumerId, event: Event) -> None:
         """Have one more event handed to a consumer's machine in the next step."""
         self._orders.append((consumer, event))
+        self._wake.set()
+
+    def expire(self, lows: Mapping[str, int]) -> None:
+        """Have machines forget what their logs have lost. `lows`: by stream, the lowest stream sequence that is left."""
+        self._lows |= lows
         self._wake.set()
 
     def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
@@ -169,14 +176,16 @@ class Clerk:
         offers, self._offers = self._offers, []
         orders, self._orders = self._orders, []
         beyond, self._beyond = self._beyond, {}
+        lows, self._lows = self._lows, {}
         tells_all = self.commits.wants_all
-        if not (is_last or fetches or offers or beyond or orders or tells_all or self._is_due()):
+        if not (is_last or fetches or offers or beyond or orders or lows or tells_all or self._is_due()):
             return False
         self.standings.begin_step()
         heard = await jobs.run(self._hear, fetches)
         said = await self._reach(self._sort(heard, orders))
         up_to = dict(self.listening.up_to)
         await jobs.run(self.desk.take_in, offers, said, up_to, now_ns(), beyond)
+        await jobs.run(self.desk.expire, lows, now_ns())
         recalled = await self.recall.read(await jobs.run(self.desk.find_wanted), jobs)
         work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
         self.standings.end_step(work.facts)

@@ -64,7 +64,9 @@ async def open_indexes(
                 roster.unindexed[name] = refused[topic]
                 log.error("the stream has no index", stream=name, reason=refused[topic])
             continue
-        index, marks = await _open(client, admin, topic, roster.streams[name], roster, whole=is_kept and needs_ledger)
+        bound = {source for source in roster.streams[name].topic_names if (name, source) in state.topics}
+        whole = is_kept and needs_ledger
+        index, marks = await _open(client, admin, topic, roster.streams[name], roster, bound, whole=whole)
         if needs_ledger or index.ledger.next_sequence > 1:
             opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
             if why := ledgers.find_trouble(opening, state, roster) or roster.unindexed.get(name, ""):
@@ -109,9 +111,21 @@ async def create_topics(
 
 
 async def _open(
-    client: AIOKafkaClient, admin: Admin, topic: str, stream: StreamConfig, roster: Roster, *, whole: bool
+    client: AIOKafkaClient,
+    admin: Admin,
+    topic: str,
+    stream: StreamConfig,
+    roster: Roster,
+    bound: Container[str],
+    *,
+    whole: bool,
 ) -> tuple[Index, dict[Source, Mark]]:
-    """`whole`: wait for what is not committed yet rather than read without it."""
+    """Read an index, and return it with where indexing goes on. `whole`: wait for what is not committed yet rather than read
+    without it.
+
+    `bound`: the source topics whose ids the state knows. A compacted topic that is none of these may have been created again:
+    its batches tell nothing, since compaction changes them, so its chunks are dropped and made anew.
+    """
     index = Index(stream)
     first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
     index.position = first
@@ -123,6 +137,11 @@ async def _open(
         chunks = index.of(source)
         chunks.drop(bounds[source][0])
         compacted = roster.is_compacted(source[0])
+        if compacted and source[0] not in bound and len(chunks):
+            log.warning(
+                "chunks of a compacted topic are made anew", stream=stream.name, partition=source, chunks=len(chunks)
+            )
+            chunks.truncate(0)
         await void(client, stream.name, source, chunks, bounds[source], compacted=compacted)
         resumes[source] = index.find_resume(source, bounds[source][0])
     held = sum(len(chunks) for chunks in index.chunks.values())

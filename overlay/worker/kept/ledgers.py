@@ -19,7 +19,7 @@ still the one that was read, and the records that come in the place of the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -108,17 +108,37 @@ async def open_ledger(client: AIOKafkaClient, admin: Admin, opening: Opening, ro
     log.info("ledger opened", stream=stream, next_sequence=ledger.next_sequence, runs=len(ledger), kept=opening.is_kept)
 
 
-async def follow_starts(admin: Admin, roster: Roster, positions: Positions, every_s: float = TRIM_EVERY_S) -> None:
-    """Have ledgers forget what retention takes, as long as a session runs: it does not return."""
+async def follow_starts(
+    admin: Admin,
+    roster: Roster,
+    positions: Positions,
+    tell: Callable[[Mapping[str, int]], None],
+    every_s: float = TRIM_EVERY_S,
+) -> None:
+    """Have ledgers forget what retention takes, as long as a session runs: it does not return.
+
+    `tell` is called with the lowest stream sequence that is left, by stream: at once, and whenever it was looked at.
+    """
+    tell({stream: find_low(roster, stream, roster.starts) for stream in roster.sources})
     while True:
         await asyncio.sleep(every_s)
-        for stream in roster.ledgers.keys() & roster.sources.keys():
+        for stream, sources in roster.sources.items():
             try:
-                bounds = await admin.find_bounds(roster.sources[stream].partitions)
+                bounds = await admin.find_bounds(sources.partitions)
             except OverlayError as error:
                 log.warning("starts of logs cannot be looked at", stream=stream, reason=str(error))
                 continue
-            roster.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
+            if stream in roster.ledgers:
+                roster.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
+            tell({stream: find_low(roster, stream, {source: first for source, (first, _) in bounds.items()})})
+
+
+def find_low(roster: Roster, stream: str, starts: Mapping[Source, int]) -> int:
+    """Return the lowest sequence that the logs of a stream may still have; 0 if nobody knows. `starts`: of the logs."""
+    if (ledger := roster.ledgers.get(stream)) is not None:
+        return ledger.first_sequence
+    sources = roster.sources[stream].partitions
+    return starts[sources[0]] + 1 if len(sources) == 1 else 0
 
 
 def _find_lows(
