@@ -77,7 +77,7 @@ def test_a_new_consumer_is_given_all_that_a_topic_still_has(
     config: Mapping[str, str], days: Sequence[float], consumer: Mapping[str, Any]
 ) -> None:
     warm_up()
-    world = World(1)
+    world = World(1, longest_s=60 * DAY_S)
 
     async def history(world: World) -> None:
         world.cluster.create_topic("source", 2, config)
@@ -96,7 +96,7 @@ def test_a_new_consumer_is_given_all_that_a_topic_still_has(
 
 def test_the_index_topic_follows_when_a_source_is_to_keep_records_for_longer() -> None:
     warm_up()
-    world = World(1)
+    world = World(1, longest_s=60 * DAY_S)
 
     async def history(world: World) -> None:
         world.cluster.create_topic("source", 2, {RETENTION_MS: A_DAY_MS})
@@ -124,7 +124,7 @@ def test_the_index_topic_follows_when_a_source_is_to_keep_records_for_longer() -
 def test_records_whose_sequences_are_lost_are_delivered_without_waiting_for_more(consumer: Mapping[str, Any]) -> None:
     """The partitions are known by a restart alone: nothing of the ledger says that there are records."""
     warm_up()
-    world = World(1)
+    world = World(1, longest_s=60 * DAY_S)
 
     async def history(world: World) -> None:
         world.cluster.create_topic("source", 2)

@@ -24,7 +24,7 @@ from .process import PROCESS, Process, State
 Result = TypeVar("Result")
 
 LONGEST_S = 86_400.0
-"""Virtual seconds that a history may take."""
+"""Virtual seconds that a history may take, unless it says otherwise."""
 
 
 LIMITS: Mapping[str, Any] = {
@@ -59,10 +59,12 @@ class World:
         settings: Settings | None = None,
         limits: Mapping[str, Any] | None = None,
         tells: bool = False,
+        longest_s: float = LONGEST_S,
     ) -> None:
         """`limits`: constants of modules that differ in this history, by full name; they add to LIMITS. `tells`: write a
         story; without one no line is ever made."""
         self.limits = {**LIMITS, **(limits or {})}
+        self.longest_s = longest_s
         self.seed = seed
         self.loop = Loop(seed)
         self.settings = settings if settings is not None else Settings()
@@ -104,11 +106,11 @@ class World:
 
     async def _limit(self, history: Coroutine[Any, Any, Result]) -> Result:
         try:
-            async with asyncio.timeout(LONGEST_S) as limit:
+            async with asyncio.timeout(self.longest_s) as limit:
                 return await history
         except TimeoutError as error:
             if limit.expired():
-                raise AssertionError(f"the history has not ended after {LONGEST_S:g} virtual seconds") from error
+                raise AssertionError(f"the history has not ended after {self.longest_s:g} virtual seconds") from error
             raise
 
     def start(self, name: str, coro: Coroutine[Any, Any, Any], *, offset_s: float = 0.0) -> Process:

@@ -92,6 +92,7 @@ class Listening:
                 case Lost(position):
                     await self._go_on(place, lane, position)
                 case Changed(position, cut):
+                    self.metrics.ack_logs_lost.labels(place[0]).inc()
                     log.error(
                         "the ack topic has lost its end", stream=place[0], topic=lane.topic, at=position, goes_on_at=cut
                     )
