@@ -249,8 +249,21 @@ class Storm:
         await self._restart_worker(chance.choice(self.workers))
 
     async def _stop(self, chance: random.Random) -> None:
-        """Have a worker end as SIGTERM does, while Kafka may be away, and start it again."""
-        worker = chance.choice(self.workers)
+        """Have one worker or all of them end as SIGTERM does, perhaps while Kafka is away, and start them again."""
+        workers = self.workers if chance.random() < 0.3 else [chance.choice(self.workers)]
+        brokers = self.world.cluster.brokers if chance.random() < 0.5 else ()
+        parted = {(worker.name, broker) for worker in workers for broker in brokers}
+        self.world.faults.parted |= parted
+        await asyncio.sleep(20 * chance.random() if parted else 0)
+        await asyncio.gather(*(self._stop_worker(worker, 2 * chance.random()) for worker in workers))
+        self.world.faults.parted -= parted
+        await asyncio.sleep(5 * chance.random())
+        for worker in filter(_is_dead, workers):
+            worker.check_end()
+            worker.start()
+
+    async def _stop_worker(self, worker: Worker, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         if _is_dead(worker):
             return
         process, left = worker.process, STOP_S
@@ -259,10 +272,6 @@ class Storm:
             await asyncio.sleep(1.0)
             left -= 0.0 if process.state is State.FROZEN else 1.0
         assert left > 0, f"{worker.name} has not stopped within {STOP_S:g} s"
-        worker.check_end()
-        await asyncio.sleep(5 * chance.random())
-        if _is_dead(worker):
-            worker.start()
 
     def _trap(self, name: str, kind: str) -> None:
         """Now and then, catch a worker while it waits for an answer that matters."""
