@@ -51,7 +51,7 @@ class Mutant:
     mend: str = ""
     """The commit of this repository that mended the fault; empty if the fault is planted by hand."""
     waits_for: str = ""
-    """What histories do not do yet that would find it; such a mutant is applied but not looked for."""
+    """What is missing until histories find it; such a mutant is held to fit the source, and looked for only by name."""
 
     def read(self) -> dict[str, str]:
         """Return the changed sources by module. Raises Stale."""

@@ -43,6 +43,7 @@ OWNERSHIP = (
             ),
         ),
         mend="1c5eeb3",
+        waits_for="a judge of shorter stops: not found in 25 histories",
     ),
     Mutant(
         "partitions-known-for-five-minutes",
@@ -50,6 +51,7 @@ OWNERSHIP = (
         question is lost, no worker is given a shard until then.""",
         (Change("overlay.worker.membership", "METADATA_MS = 5_000\n", "METADATA_MS = 300_000\n"),),
         mend="0f48a6b",
+        waits_for="a longer search: not found in 30 histories",
     ),
     Mutant(
         "generations-only-rise",
@@ -63,6 +65,7 @@ OWNERSHIP = (
             ),
         ),
         mend="c6eb39a",
+        waits_for="a simulated Kafka that forgets groups without members",
     ),
     Mutant(
         "producer-stopped-without-a-limit",
@@ -75,6 +78,7 @@ OWNERSHIP = (
             ),
         ),
         mend="a082a18",
+        waits_for="a reason for the producer to wait: batches go past it by now; not found in 25 histories",
     ),
     Mutant(
         "cancelled-shard-ends-in-silence",
@@ -87,6 +91,7 @@ OWNERSHIP = (
             ),
         ),
         mend="b7452d1",
+        waits_for="a task that is cancelled by somebody else: not looked for yet",
     ),
     Mutant(
         "unforeseen-error-ends-the-worker",
@@ -99,6 +104,7 @@ OWNERSHIP = (
             ),
         ),
         mend="f289270",
+        waits_for="an error that is not foreseen: not found in 25 histories",
     ),
     Mutant(
         "state-read-once",
@@ -106,5 +112,23 @@ OWNERSHIP = (
         (Change("overlay.worker.takeover", "READS = 5\n", "READS = 1\n"),),
         mend="9e17ff8",
         waits_for="a history in which that is not made good by the next attempt to take the shard",
+    ),
+    Mutant(
+        "head-held-for-nothing",
+        """Have the track that gives out sequences sit a round out for any track of the index that has data, also for one
+        that does not move in this round. Then it may never go on.""",
+        (
+            Change(
+                "overlay.worker.round.order",
+                "            if stop > track.position:\n"
+                "                if stop == head.position:\n"
+                "                    held.add(source)\n",
+                "            if stop == head.position:\n"
+                "                held.add(source)\n"
+                "            if stop > track.position:\n",
+            ),
+        ),
+        mend="e4a7ad8",
+        waits_for="an index that is ahead of the ledger: not found in 30 histories",
     ),
 )

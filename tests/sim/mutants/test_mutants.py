@@ -11,7 +11,7 @@ from .catalog import MUTANTS
 from .mutant import ROOT, Change, Mutant, Stale
 from .search import search
 
-QUICK = {"state-cut-short": 3}
+QUICK = {"state-cut-short": 3, "consumer-sequence-not-kept": 3}
 """Mutants that few histories find, with how many of them at most."""
 
 
@@ -55,6 +55,11 @@ def test_a_process_imports_the_changed_module() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+def test_the_page_on_reliability_lists_every_mutant() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert [name for name in MUTANTS if f"| `{name}` |" not in page] == []
 
 
 def test_all_mends_are_in_the_history() -> None:
