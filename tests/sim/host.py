@@ -98,9 +98,17 @@ class Worker:
         """Let it go on."""
         self.world.thaw(self.name)
 
-    async def stop(self) -> None:
-        """Ask it to stop, as SIGTERM does, and wait for its end. Raises AssertionError if that takes longer than STOP_S."""
+    def check_end(self) -> None:
+        """Raise AssertionError if it has ended by itself: it waits for Kafka however long that takes."""
+        assert not isinstance(self.ended, BaseException), f"{self.name} has ended by itself: {self.ended!r}"
+
+    def ask_to_stop(self) -> None:
+        """Ask it to stop, as SIGTERM does."""
         self.world.tell(f"{self.name} is asked to stop")
-        self._stop.set()
+        self.world.loop.call_soon(self._stop.set, context=self.process.context)
+
+    async def stop(self) -> None:
+        """Ask it to stop and wait for its end. Raises AssertionError if that takes longer than STOP_S."""
+        self.ask_to_stop()
         if not await is_set_within(self._done, STOP_S):
             raise AssertionError(f"{self.name} has not stopped within {STOP_S:g} s")

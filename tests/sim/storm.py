@@ -18,10 +18,12 @@ from aiokafka.errors import KafkaError
 from overlay.config import Loaded
 
 from .faults import Faults
-from .host import Worker, read_config, warm_up
+from .host import STOP_S, Worker, read_config, warm_up
+from .kafka.settings import Settings
 from .network import WORLD
 from .process import State
 from .reading import read_partition
+from .tokens import check_tokens
 from .world import World
 
 CALM_S = 180.0
@@ -61,6 +63,12 @@ class Plan:
     """Faults a minute."""
     traps: float
     """How often a worker is killed or frozen while one of the requests DECISIVE is under way."""
+    stops: float
+    """Workers that are asked to stop, a minute."""
+    settings: Settings
+    checkpoint_every: int
+    begins_s: float
+    """When the faults begin: perhaps before the topics of the overlay are there."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -96,6 +104,15 @@ class Plan:
             parts=rate(2),
             jumps=rate(2),
             traps=rate(0.05),
+            stops=rate(2),
+            settings=Settings(
+                failover_s=chance.choice((0.0, 0.0, 1.0, 9.0)),
+                replication_s=chance.choice((0.0, 0.0, 0.005, 0.2)),
+                metadata_s=chance.choice((0.0, 0.0, 0.05, 1.0)),
+                marker_s=chance.choice((0.01, 0.01, 0.2, 1.0)),
+            ),
+            checkpoint_every=chance.choice((3, 1_000)),
+            begins_s=chance.choice((10.0, 10.0, 0.5)),
         )
 
 
@@ -104,7 +121,8 @@ class Storm:
 
     def __init__(self, seed: int, *, tells: bool = False) -> None:
         self.plan = Plan.draw(seed)
-        self.world = World(seed, brokers=self.plan.brokers, tells=tells)
+        limits = {"overlay.worker.commits.CHECKPOINT_EVERY": self.plan.checkpoint_every}
+        self.world = World(seed, brokers=self.plan.brokers, settings=self.plan.settings, limits=limits, tells=tells)
         self.world.tell(f"{self.plan}")
         self.workers: list[Worker] = []
         self.is_calm = False
@@ -126,11 +144,12 @@ class Storm:
             worker.start()
         world.start("app", self._produce(False))
         world.start("bank", self._produce(True))
-        await asyncio.sleep(10)
+        await asyncio.sleep(plan.begins_s)
         _take_over(world.faults, plan.faults)
         world.network.watch = self._trap
         faults = [
             asyncio.create_task(self._repeat(plan.kills, self._kill)),
+            asyncio.create_task(self._repeat(plan.stops, self._stop)),
             asyncio.create_task(self._repeat(plan.freezes, self._freeze)),
             asyncio.create_task(self._repeat(plan.restarts, self._restart)),
             asyncio.create_task(self._repeat(plan.moves, self._move)),
@@ -146,11 +165,13 @@ class Storm:
             await asyncio.wait(self._trapped)
         world.tell("the storm is over")
         for worker in self.workers:
+            worker.check_end()
             if worker.process.state is State.DEAD:
                 worker.start()
         await self._await_all()
         for worker in self.workers:
             await worker.stop()
+            worker.check_end()
         self._judge()
         assert not world.loop.faults, world.loop.faults
 
@@ -227,6 +248,31 @@ class Storm:
     async def _kill(self, chance: random.Random) -> None:
         await self._restart_worker(chance.choice(self.workers))
 
+    async def _stop(self, chance: random.Random) -> None:
+        """Have one worker or all of them end as SIGTERM does, perhaps while Kafka is away, and start them again."""
+        workers = self.workers if chance.random() < 0.3 else [chance.choice(self.workers)]
+        brokers = self.world.cluster.brokers if chance.random() < 0.5 else ()
+        parted = {(worker.name, broker) for worker in workers for broker in brokers}
+        self.world.faults.parted |= parted
+        await asyncio.sleep(20 * chance.random() if parted else 0)
+        await asyncio.gather(*(self._stop_worker(worker, 2 * chance.random()) for worker in workers))
+        self.world.faults.parted -= parted
+        await asyncio.sleep(5 * chance.random())
+        for worker in filter(_is_dead, workers):
+            worker.check_end()
+            worker.start()
+
+    async def _stop_worker(self, worker: Worker, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if _is_dead(worker):
+            return
+        process, left = worker.process, STOP_S
+        worker.ask_to_stop()
+        while left > 0 and process.state is not State.DEAD:
+            await asyncio.sleep(1.0)
+            left -= 0.0 if process.state is State.FROZEN else 1.0
+        assert left > 0, f"{worker.name} has not stopped within {STOP_S:g} s"
+
     def _trap(self, name: str, kind: str) -> None:
         """Now and then, catch a worker while it waits for an answer that matters."""
         chance = self.world.loop.chance
@@ -240,10 +286,11 @@ class Storm:
             task.add_done_callback(self._trapped.discard)
 
     async def _restart_worker(self, worker: Worker) -> None:
-        if worker.process.state is not State.DEAD:
+        if not _is_dead(worker):
             worker.kill()
             await asyncio.sleep(10 * self.world.loop.chance.random())
-            worker.start()
+            if _is_dead(worker):
+                worker.start()
 
     async def _freeze(self, chance: random.Random) -> None:
         worker = chance.choice(self.workers)
@@ -337,6 +384,12 @@ class Storm:
                     index, at = places[record.value or b""]
                     assert at > latest[index], f"out-{consumer}: {record.value!r} out of order"
                     latest[index] = at
+        outputs = (self.world.cluster.topics[f"out-{consumer}"] for consumer in range(self.plan.consumers))
+        check_tokens([[record for part in topic.partitions for record in read_partition(part)] for topic in outputs])
+
+
+def _is_dead(worker: Worker) -> bool:
+    return worker.process.state is State.DEAD
 
 
 def _differ(found: Sequence[bytes], expected: Sequence[bytes]) -> str:

@@ -1,0 +1,167 @@
+"""Mends of the project's history about acks, and about what machines remember of deliveries that wait for them."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+WAITS_FOR = "histories whose consumers take acks"
+
+ACKS = (
+    Mutant(
+        "ack-of-another-incarnation-counts",
+        """Count an ack by its consumer sequence alone, whichever incarnation its token names. The sequences of
+        deliveries that were not committed are given out again after a kill, so an ack of such a delivery settles
+        another message.""",
+        (
+            Change(
+                "overlay.consumer.lineage",
+                "        given = np.zeros(consumer_seqs.size, np.bool_)\n"
+                "        for first, last, _ in self._by_name.get(incarnation, ()):\n"
+                "            given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))\n"
+                "        return given\n",
+                "        return consumer_seqs <= delivered\n",
+            ),
+        ),
+        mend="00aedb8",
+        waits_for=WAITS_FOR,
+    ),
+    Mutant(
+        "range-of-another-incarnation-counts",
+        """The same of range acks: settle every consumer sequence of the range, whoever gave it out.""",
+        (
+            Change(
+                "overlay.consumer.settling",
+                "        own = machine.lineage.clip(event.incarnation, known)\n",
+                "        own = known\n",
+            ),
+        ),
+        mend="00aedb8",
+        waits_for=WAITS_FOR,
+    ),
+    Mutant(
+        "few-incarnations-kept",
+        """Forget all but the last few incarnations. Acks in time of deliveries that an earlier one committed are
+        refused, and the messages are delivered again.""",
+        (
+            Change("overlay.consumer.lineage", "        kept[-RECENT:] = True\n", "        kept[:] = False\n"),
+            Change(
+                "overlay.consumer.lineage", "np.flatnonzero(kept)[-MOST:].tolist()", "np.flatnonzero(kept).tolist()"
+            ),
+        ),
+        mend="1569ac3",
+        waits_for=WAITS_FOR,
+    ),
+    Mutant(
+        "lost-delivery-covers-nothing",
+        """With `ack_policy: all` refuse an ack of a delivery that was not committed, though it covers what its
+        incarnation committed before.""",
+        (
+            Change(
+                "overlay.consumer.settling",
+                "    if not end or not lost.any():\n",
+                "    if True:\n",
+            ),
+        ),
+        mend="db479a7",
+        waits_for=WAITS_FOR,
+    ),
+    Mutant(
+        "overtaken-ack-takes-others-along",
+        """With `ack_policy: all` hear the highest of several acks alone. If a redelivery has overtaken it, it is not
+        counted, and the others go with it.""",
+        (
+            Change(
+                "overlay.desk.seat",
+                "    for at in order[np.diff(latest, prepend=0) > 0].tolist():\n",
+                "    for at in order[:1].tolist():\n",
+            ),
+        ),
+        mend="2156b06",
+        waits_for=WAITS_FOR,
+    ),
+    Mutant(
+        "dead-letters-put-off",
+        """When a step has enough to give, put off the dead letters and answers of the consumers that come later, while
+        their state and the place in the acks are committed. After a kill they are lost.""",
+        (
+            Change(
+                "overlay.desk.desk",
+                "with this step\n            size += self._print(consumer, work, now)\n",
+                "with this step\n                size += self._print(consumer, work, now)\n",
+            ),
+        ),
+        mend="daa429f",
+        waits_for=WAITS_FOR + ", and a small overlay.desk.desk.ROUND_BYTES",
+    ),
+    Mutant(
+        "machine-restored-after-it-was-given-up",
+        """Restore a machine from records that end below the last consumer sequence: the consumer was served without a
+        machine since, and sequences are given out twice.""",
+        (
+            Change(
+                "overlay.desk.seat",
+                '    if records and records[-1].head["delivered"].consumer < beginning.sequence:\n        records = []\n',
+                "",
+            ),
+        ),
+        mend="4d75ec5",
+        waits_for=WAITS_FOR + " and change their ack_policy",
+    ),
+    Mutant(
+        "absent-machines-trimmed",
+        """Trim a shard's state at a checkpoint without writing the machines again that no consumer runs now. Their
+        messages without an ack are forgotten.""",
+        (
+            Change(
+                "overlay.worker.commits",
+                "            machines = [*machines, *self.state.list_machines()]\n",
+                "            pass\n",
+            ),
+        ),
+        mend="54548cf",
+        waits_for=WAITS_FOR + ", of which some are left out for a while",
+    ),
+    Mutant(
+        "quiet-machines-never-trimmed",
+        """Trim a shard's state only when its machines have something to say. The log of a shard with quiet ones only
+        grows.""",
+        (
+            Change(
+                "overlay.worker.commits",
+                "        return self.has_machines and self.since_all >= TELL_ALL_EVERY\n",
+                "        return False\n",
+            ),
+        ),
+        mend="e5016df",
+        waits_for=WAITS_FOR + ", and a judge of the length of the state topic",
+    ),
+    Mutant(
+        "range-that-goes-too-far-counts-for-nothing",
+        """Refuse all ranges of an ack of which one goes beyond the last delivery.""",
+        (
+            Change(
+                "overlay.consumer.settling",
+                "    known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)\n",
+                "    known = () if any(last > newest for _, last in event.ranges) else event.ranges\n",
+            ),
+        ),
+        mend="c9eb265",
+        waits_for=WAITS_FOR + ", as ranges of which some are wrong",
+    ),
+    Mutant(
+        "parked-consumer-reads-the-wrong-place",
+        """Have a consumer that comes back from a full machine go on where its track's lane was led, without a new plan
+        of what to leave out.""",
+        (
+            Change(
+                "overlay.worker.session",
+                "            self.detours.plan(place, track)\n"
+                "            await self._open(place, track)\n\n    async def _open",
+                "            if track not in self.lanes:\n"
+                "                await self._open(place, track)\n\n    async def _open",
+            ),
+        ),
+        mend="54548cf",
+        waits_for=WAITS_FOR + " and filters",
+    ),
+)

@@ -1,0 +1,12 @@
+"""All mutants by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .acks import ACKS
+from .mutant import Mutant
+from .ownership import OWNERSHIP
+from .planted import PLANTED
+
+MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS)}

@@ -1,0 +1,134 @@
+"""Mends of the project's history about shards that change hands, workers that end, and outputs that refuse."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+OWNERSHIP = (
+    Mutant(
+        "shards-taken-while-leaving",
+        """A worker that is stopped in a rebalance starts the shards that this rebalance gives it, and does not end:
+        nothing stops them again.""",
+        (
+            Change(
+                "overlay.worker.membership",
+                "            # a rebalance that is under way may still give us shards, which nothing would stop again\n"
+                "            self._take = None\n",
+                "",
+            ),
+        ),
+        mend="d1717c6",
+    ),
+    Mutant(
+        "stop-waits-for-the-rebalance",
+        """A worker looks at its stop signal between two polls of the group only. A poll does not return within a
+        rebalance, and a rebalance does not end while Kafka is away.""",
+        (
+            Change(
+                "overlay.worker.membership",
+                "                if await unless(stop, self._poll()):\n                    await _wait(stop, POLL_S)\n",
+                "                await self._poll()\n                await _wait(stop, POLL_S)\n",
+            ),
+        ),
+        mend="e4daa89",
+    ),
+    Mutant(
+        "leave-without-a-limit",
+        """A worker that ends waits until the coordinator of its group has answered that it leaves.""",
+        (
+            Change(
+                "overlay.worker.membership",
+                "            async with asyncio.timeout(LEAVE_S):\n",
+                "            async with asyncio.timeout(None):\n",
+            ),
+        ),
+        mend="1c5eeb3",
+        waits_for="a judge of shorter stops: not found in 25 histories",
+    ),
+    Mutant(
+        "partitions-known-for-five-minutes",
+        """The member that leads the group asks for the state topic's partitions every five minutes. If its first
+        question is lost, no worker is given a shard until then.""",
+        (Change("overlay.worker.membership", "METADATA_MS = 5_000\n", "METADATA_MS = 300_000\n"),),
+        mend="0f48a6b",
+        waits_for="a longer search: not found in 30 histories",
+    ),
+    Mutant(
+        "generations-only-rise",
+        """Leave a shard alone whose state is of a newer generation of the group than ours. Kafka forgets a group
+        without members, and the next one counts from 1 again.""",
+        (
+            Change(
+                "overlay.worker.takeover",
+                "        if generation is None:\n",
+                "        if generation is None or generation < state.generation:\n",
+            ),
+        ),
+        mend="c6eb39a",
+        waits_for="a simulated Kafka that forgets groups without members",
+    ),
+    Mutant(
+        "producer-stopped-without-a-limit",
+        """After an error wait until the producer has stopped by itself. It waits for batches that will never go out.""",
+        (
+            Change(
+                "overlay.deliver.transaction",
+                "        await asyncio.wait((stopping,), timeout=STOP_S)\n",
+                "        await asyncio.wait((stopping,))\n",
+            ),
+        ),
+        mend="a082a18",
+        waits_for="a reason for the producer to wait: batches go past it by now; not found in 25 histories",
+    ),
+    Mutant(
+        "cancelled-shard-ends-in-silence",
+        """A shard one of whose tasks was cancelled by somebody else ends without a word, and no worker serves it.""",
+        (
+            Change(
+                "overlay.worker.shard",
+                "                if is_cancelled():\n                    raise\n",
+                "                raise\n",
+            ),
+        ),
+        mend="b7452d1",
+        waits_for="a task that is cancelled by somebody else: not looked for yet",
+    ),
+    Mutant(
+        "unforeseen-error-ends-the-worker",
+        """An error that is none of those foreseen ends the worker with all its shards.""",
+        (
+            Change(
+                "overlay.worker.shard",
+                "            except Exception as error:\n                # state that cannot be read",
+                "            except Exception as error:\n                raise\n                # state that cannot be read",
+            ),
+        ),
+        mend="f289270",
+        waits_for="an error that is not foreseen: not found in 25 histories",
+    ),
+    Mutant(
+        "state-read-once",
+        """Give up a shard whose state is trimmed while it is read, instead of reading it again.""",
+        (Change("overlay.worker.takeover", "READS = 5\n", "READS = 1\n"),),
+        mend="9e17ff8",
+        waits_for="a history in which that is not made good by the next attempt to take the shard",
+    ),
+    Mutant(
+        "head-held-for-nothing",
+        """Have the track that gives out sequences sit a round out for any track of the index that has data, also for one
+        that does not move in this round. Then it may never go on.""",
+        (
+            Change(
+                "overlay.worker.round.order",
+                "            if stop > track.position:\n"
+                "                if stop == head.position:\n"
+                "                    held.add(source)\n",
+                "            if stop == head.position:\n"
+                "                held.add(source)\n"
+                "            if stop > track.position:\n",
+            ),
+        ),
+        mend="e4a7ad8",
+        waits_for="an index that is ahead of the ledger: not found in 30 histories",
+    ),
+)

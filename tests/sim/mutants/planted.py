@@ -1,0 +1,177 @@
+"""Faults that were never in the product: in fencing, in what one transaction holds, in marks and in offsets."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+PLANTED = (
+    Mutant(
+        "owner-not-fenced",
+        """Give every ownership of a shard a transactional id of its own. Then InitProducerId fences no former owner,
+        and one that was frozen while its shard moved commits what the new owner has delivered already.""",
+        (
+            Change(
+                "overlay.worker.takeover",
+                '    return f"{prefix}.shard.{shard}"\n',
+                '    from overlay.chance import draw_id\n\n    return f"{prefix}.shard.{shard}.{draw_id()}"\n',
+            ),
+        ),
+    ),
+    Mutant(
+        "state-read-before-fencing",
+        """Read a shard's state before InitProducerId instead of after it. What the former owner commits in between is
+        delivered again.""",
+        (
+            Change(
+                "overlay.worker.takeover",
+                "    await transactions.start([topic])\n    try:\n"
+                "        state, count = await read_state(client, admin, topic, shard)\n",
+                "    state, count = await read_state(client, admin, topic, shard)\n"
+                "    await transactions.start([topic])\n    try:\n",
+            ),
+        ),
+        waits_for="a longer search: not found in 40 histories",
+    ),
+    Mutant(
+        "state-cut-short",
+        """Read a shard's state only up to the record before its last one. The next owner begins where the last
+        transaction but one left off, and delivers what the last one held once more.""",
+        (
+            Change(
+                "overlay.worker.takeover",
+                "read_records(client, topic, shard, log_start, end):",
+                "read_records(client, topic, shard, log_start, max(log_start, end - 2)):",
+            ),
+        ),
+    ),
+    Mutant(
+        "state-in-a-transaction-of-its-own",
+        """Commit the output and the state that accounts for it in two transactions. A worker that is killed between
+        them has its last records delivered again.""",
+        (
+            Change(
+                "overlay.deliver.transaction",
+                "                offsets = await self._send([*batches, *records])\n"
+                "                await self._producer.commit_transaction()\n"
+                "            return offsets[len(batches)]",
+                "                offsets = await self._send(batches)\n"
+                "                await self._producer.commit_transaction()\n"
+                "                await self._producer.begin_transaction()\n"
+                "                offsets += await self._send(records)\n"
+                "                await self._producer.commit_transaction()\n"
+                "            return offsets[len(batches)]",
+            ),
+        ),
+    ),
+    Mutant(
+        "checkpoint-deleted",
+        """Delete the state below the record behind a checkpoint, and with it the checkpoint. A shard that moves before
+        anything else is delivered has forgotten where its consumers stood.""",
+        (Change("overlay.worker.commits", "self._forget_below(offset)\n", "self._forget_below(offset + 1)\n"),),
+    ),
+    Mutant(
+        "earlier-cursor-wins",
+        """When several rounds go into one transaction, have the cursor of the first of them count instead of that of
+        the last. After a restart the rest of that transaction is delivered again.""",
+        (
+            Change(
+                "overlay.deliver.state",
+                "            {**_without(later.reset, self.cursors), **later.cursors},\n",
+                "            {**later.cursors, **_without(later.reset, self.cursors)},\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-ahead-of-its-round",
+        """Write the position of a round with the transaction before it, as if the positions in memory were committed. A
+        worker that is killed between the two leaves out the round.""",
+        (
+            Change(
+                "overlay.worker.commits",
+                "        self._queued += done.size\n",
+                "        self._queued += done.size\n        self.state.cursors.update(done.delta.cursors)\n",
+            ),
+            Change(
+                "overlay.worker.commits",
+                "written = self.state.checkpoint() if checkpoint else delta\n",
+                "written = Delta(dict(self.state.cursors)).merge(self.state.checkpoint() if checkpoint else delta)\n"
+                "        written.cursors.update(self.state.cursors)\n",
+            ),
+        ),
+        waits_for="a longer search: not found in 12 histories",
+    ),
+    Mutant(
+        "aborted-records-delivered",
+        """Forget which transactions of a fetch response were aborted, and deliver their records.""",
+        (
+            Change(
+                "overlay.source.feed",
+                "        pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS\n",
+                "        pairs = NO_ABORTS\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "retry-with-new-numbers",
+        """Send a batch whose answer was lost with the next sequence number of the partition instead of the one it had.
+        The broker cannot tell that it has the batch already.""",
+        (
+            Change(
+                "overlay.deliver.produce",
+                "        if queue.sent == 0:  # those behind it are back as well\n",
+                "        if queue.sent == 0:\n"
+                "            numbers = self._producer._txn_manager\n"
+                "            for parcel in queue.parcels:\n"
+                "                at = numbers.sequence_number(queue.tp)\n"
+                "                parcel.data = parcel.outgoing.batch.build(numbers.producer_id, numbers.producer_epoch, at)\n"
+                "                numbers.increment_sequence_number(queue.tp, parcel.outgoing.batch.count)\n",
+            ),
+        ),
+        waits_for="more lost answers: three of four histories find it in which 3% are lost, and none of 37 did",
+    ),
+    Mutant(
+        "late-batch-forgotten",
+        """Commit a transaction although Kafka has not taken one of its batches in time.""",
+        (
+            Change(
+                "overlay.deliver.produce",
+                "        if late:\n",
+                "        if late and len(late) < len(parcels):\n"
+                "            return [-1 if p.taken in late else p.taken.result() for p in parcels]\n"
+                "        if late:\n",
+            ),
+        ),
+        waits_for="an output that is away while the state's partition is not: not found in 30 histories",
+    ),
+    Mutant(
+        "absent-consumer-follows-the-cursor",
+        """Give a consumer that is left out, since its output refuses, no position of its own. The cursor moves on
+        without it, and it is never given what it has missed.""",
+        (Change("overlay.worker.roster", "    delta.consumers.update(_pin_absent(state, roster))\n", ""),),
+        waits_for="an output that is away for 20 s while another is not: not found in 30 histories",
+    ),
+    Mutant(
+        "ledger-round-apart",
+        """Commit a round of the ledger, which gives out stream sequences, with the transaction behind that of its
+        deliveries. A worker that is killed between them has told of sequences that are given to other records then.""",
+        (
+            Change(
+                "overlay.worker.commits",
+                "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]\n",
+                "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.index]\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "consumer-sequence-not-kept",
+        """Remember the last consumer sequence as it was when the session began. The next owner gives out the same ones
+        again.""",
+        (
+            Change(
+                "overlay.worker.session",
+                "        self.positions.sequences.update(outcome.sequences)\n",
+                "",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,75 @@
+"""Every mutant still fits the product, and histories find some of them. All of them: `python -m tests.sim.mutants`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from .catalog import MUTANTS
+from .mutant import ROOT, Change, Mutant, Stale
+from .search import search
+
+QUICK = {"state-cut-short": 3, "consumer-sequence-not-kept": 3}
+"""Mutants that few histories find, with how many of them at most."""
+
+
+def test_a_mutant_has_a_name_and_a_story() -> None:
+    assert all(name == mutant.name for name, mutant in MUTANTS.items())
+    assert all(len(mutant.about.split()) > 10 for mutant in MUTANTS.values())
+    assert sum(not mutant.mend for mutant in MUTANTS.values()) >= 5
+    assert sum(bool(mutant.mend) for mutant in MUTANTS.values()) >= 15
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_fits_the_source(name: str) -> None:
+    for module, source in MUTANTS[name].read().items():
+        compile(source, module, "exec")
+
+
+def test_a_mutant_whose_text_is_gone_is_an_error() -> None:
+    stale = Mutant("stale", "", (Change("overlay.clock", "no such line\n", ""),))
+    with pytest.raises(Stale, match="has 0 times, not once"):
+        stale.read()
+
+
+def test_changes_of_one_module_add_up() -> None:
+    first, second = (
+        Change("overlay.clock", *pair) for pair in (("import time\n", "import time as t\n"), ("as t\n", "\n"))
+    )
+    assert "import time \n" in Mutant("two", "", (first, second)).read()["overlay.clock"]
+
+
+def test_a_mutant_comes_too_late_for_modules_that_are_imported() -> None:
+    with pytest.raises(RuntimeError, match="imported before"):
+        Mutant("late", "", (Change("overlay.clock", "import time\n", "import time\n\n"),)).install()
+
+
+def test_a_process_imports_the_changed_module() -> None:
+    code = (
+        "from tests.sim.mutants.mutant import Change, Mutant\n"
+        "Mutant('m', '', (Change('overlay.clock', 'import time\\n', 'import time\\n\\nCHANGED = 1\\n'),)).install()\n"
+        "from overlay import clock\n"
+        "print(clock.CHANGED)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_the_page_on_reliability_lists_every_mutant() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert [name for name in MUTANTS if f"| `{name}` |" not in page] == []
+
+
+def test_all_mends_are_in_the_history() -> None:
+    known = subprocess.run(["git", "log", "--format=%h"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if known.returncode or len(known.stdout.splitlines()) < 100:
+        pytest.skip("the sources have no history here")
+    commits = known.stdout.split()
+    assert [mutant.name for mutant in MUTANTS.values() if mutant.mend and mutant.mend not in commits] == []
+
+
+@pytest.mark.parametrize(("name", "seeds"), QUICK.items())
+def test_histories_find_a_mutant(name: str, seeds: int) -> None:
+    assert search(name, range(seeds)) is not None
