@@ -1,0 +1,206 @@
+"""What a seed stands for: the consumers and readers of a history, its rates of failing requests, and a timetable of mishaps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from .faults import Faults
+
+STREAM = "S"
+SOURCE = "source"
+ACKS = f"overlay.{STREAM}.acks"
+REPLIES = "overlay.replies"
+KEYS = 5
+"""Different keys of source records: `k0`, `k1`, ... A record's subject is `s.` and its key."""
+STORM_S = 60.0
+
+
+class Kind(Enum):
+    """What a mishap does."""
+
+    KILL = "kill a worker"
+    FREEZE = "freeze a worker"
+    RESTART = "restart a broker"
+    MOVE = "move a leader"
+    PART = "part a worker from brokers"
+    JUMP = "set a worker's clock"
+    LEAVE = "kill a reader"
+    STALL = "freeze a reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """Something that goes wrong `at` seconds after the storm began. `seed`: of what is drawn when it happens."""
+
+    at: float
+    kind: Kind
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.at:5.1f} s: {self.kind.value}"
+
+
+class Deed(Enum):
+    """What a reader does about a delivery."""
+
+    ACK = "ack"
+    TWICE = "ack twice"
+    LATE = "ack late"
+    SYNC = "ack and want an answer"
+    RANGE = "ack in a range"
+    SILENCE = "say nothing"
+    NAK = "nak"
+    DELAY = "nak with a delay"
+    PROGRESS = "say that it is in progress, then ack"
+    TERM = "term"
+
+
+_ALL_DEEDS = (Deed.ACK, Deed.TWICE, Deed.LATE, Deed.SYNC, Deed.SILENCE)
+"""What readers of consumers with `ack_policy: all` do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer. `config`: its file. `readers`: processes that ack its deliveries, 0 where none are wanted."""
+
+    name: str
+    config: Mapping[str, Any]
+    keys: frozenset[bytes]
+    readers: int = 0
+    deeds: Mapping[Deed, float] = field(default_factory=dict)
+    """How often readers do what."""
+
+    @property
+    def output(self) -> str:
+        return str(self.config["deliver_subject"])
+
+    @property
+    def letters(self) -> str:
+        """The topic of its dead letters, empty if it has none."""
+        return str(self.config.get("dead_letter", ""))
+
+    @property
+    def acks(self) -> bool:
+        return self.readers > 0
+
+    @property
+    def is_exact(self) -> bool:
+        return bool(self.config["delivery"] == "exactly_once")
+
+    @property
+    def policy(self) -> str:
+        return str(self.config["ack_policy"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed stands for."""
+
+    brokers: int
+    partitions: int
+    workers: int
+    shards: int
+    ack_partitions: int
+    burst: int
+    pause_s: float
+    faults: Faults
+    consumers: tuple[Consumer, ...]
+    mishaps: tuple[Mishap, ...]
+    traps: float
+    """How often a worker is killed or frozen while a request that matters is under way."""
+
+    @property
+    def has_jumps(self) -> bool:
+        return any(each.kind is Kind.JUMP for each in self.mishaps)
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
+        chance = random.Random(seed)
+
+        def rate(most: float) -> float:
+            return 0.0 if chance.random() < 0.25 else chance.random() * most
+
+        brokers = chance.choice((1, 3))
+        latency_s = chance.choice(((0.0002, 0.002), (0.001, 0.03), (0.01, 0.3)))
+        consumers = tuple(_draw_consumer(chance, number) for number in range(chance.choice((1, 2, 2, 3))))
+        has_readers = any(each.readers for each in consumers)
+        rates = {
+            Kind.KILL: rate(4),
+            Kind.FREEZE: rate(3),
+            Kind.RESTART: rate(2),
+            Kind.MOVE: rate(3) if brokers > 1 else 0.0,
+            Kind.PART: rate(2),
+            Kind.JUMP: rate(2),
+            Kind.LEAVE: rate(3) if has_readers else 0.0,
+            Kind.STALL: rate(2) if has_readers else 0.0,
+        }
+        return cls(
+            brokers=brokers,
+            partitions=chance.choice((1, 1, 2, 3)),
+            workers=2,
+            shards=chance.choice((1, 2, 3)),
+            ack_partitions=chance.choice((1, 1, 2)),
+            burst=chance.choice((1, 10, 50)),
+            pause_s=chance.choice((2.0, 5.0)),
+            faults=Faults(
+                cut_before=rate(0.01),
+                cut_after=rate(0.01),
+                stalled=rate(0.003),
+                slow=rate(0.01),
+                slow_s=(0.1, 5.0),
+                latency_s=latency_s,
+            ),
+            consumers=consumers,
+            mishaps=_draw_mishaps(chance, rates),
+            traps=rate(0.05),
+        )
+
+
+def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> tuple[Mishap, ...]:
+    """Return the timetable for these mishaps a minute."""
+    found: list[Mishap] = []
+    for kind, a_minute in rates.items():
+        at = chance.expovariate(a_minute / 60) if a_minute else STORM_S
+        while at < STORM_S:
+            found.append(Mishap(at, kind, chance.getrandbits(32)))
+            at += chance.expovariate(a_minute / 60)
+    return tuple(sorted(found, key=lambda mishap: mishap.at))
+
+
+def _draw_consumer(chance: random.Random, number: int) -> Consumer:
+    name = f"c{number}"
+    config: dict[str, Any] = {
+        "stream": STREAM,
+        "durable_name": name,
+        "deliver_subject": f"out-{number}",
+        "output": {"partitions": chance.choice((1, 2))},
+        "ack_policy": "none",
+        "delivery": "exactly_once",
+    }
+    numbers = sorted(chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS))))
+    if len(numbers) < KEYS:
+        config["filter_subjects"] = [f"s.k{each}" for each in numbers]
+    keys = frozenset(b"k%d" % each for each in numbers)
+    if chance.random() < 0.4:
+        return Consumer(name, config, keys)
+    policy = chance.choice(("explicit", "explicit", "explicit", "all"))
+    config |= {
+        "ack_policy": policy,
+        "ack_wait": chance.choice(("2s", "5s", "10s")),
+        "delivery": chance.choice(("exactly_once", "exactly_once", "at_least_once")),
+        "interest": chance.choice(("group", "always")),
+        "max_ack_pending": chance.choice((1000, 50)),
+        "max_deliver": chance.choice((-1, -1, 2, 4)),
+        "dead_letter": f"dead-{number}",
+    }
+    deeds = {
+        deed: 0.0 if chance.random() < 0.3 else chance.random()
+        for deed in (Deed if policy == "explicit" else _ALL_DEEDS)
+    }
+    deeds[Deed.ACK] = 2.0
+    return Consumer(name, config, keys, chance.choice((1, 1, 2)), deeds)
