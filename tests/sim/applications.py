@@ -26,8 +26,10 @@ from .process import Process, State
 from .world import World
 
 TROUBLES = (KafkaError, OSError, AssertionError)
-"""What clients raise when Kafka fails them; the last is aiokafka's when a producer was fenced."""
+"""What clients raise if Kafka fails them; the last is aiokafka's when a producer was fenced. OSError takes in timeouts."""
 STOP_S = 20.0
+HANG_S = 40.0
+"""After so long a reader takes its clients for hung and begins again: aiokafka's commit may wait for ever after a restart."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ async def started(run: Run, client: Any) -> AsyncIterator[Any]:
         try:
             async with asyncio.timeout(STOP_S):
                 await client.stop()
-        except (*TROUBLES, TimeoutError) as error:
+        except TROUBLES as error:
             run.world.tell(f"a client does not stop: {error!r}")
 
 
@@ -139,11 +141,11 @@ class _Taking:
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
         async with started(self._run, producer), started(self._run, reader):
             while True:
-                found = await reader.getmany(timeout_ms=5_000, max_records=self._chance.choice((1, 10, 100)))
-                messages = [message for batch in found.values() for message in batch]
-                if messages:
-                    await self._settle(producer, messages)
-                    await self._commit(reader, found)
+                async with asyncio.timeout(HANG_S):
+                    found = await reader.getmany(timeout_ms=5_000, max_records=self._chance.choice((1, 10, 100)))
+                    if messages := [message for batch in found.values() for message in batch]:
+                        await self._settle(producer, messages)
+                        await self._commit(reader, found)
                 if not self._run.is_calm:
                     await asyncio.sleep(self._chance.random())
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from .faults import Faults
+from .limits import draw_index, draw_limits
 
 STREAM = "S"
 SOURCE = "source"
@@ -74,6 +75,10 @@ class Consumer:
     deeds: Mapping[Deed, float] = field(default_factory=dict)
     """How often readers do what."""
 
+    def __str__(self) -> str:
+        deeds = ", ".join(f"{deed.value}: {share:.2f}" for deed, share in self.deeds.items() if share)
+        return f"{dict(self.config)}" + (f"; {self.readers} readers ({deeds})" if self.readers else "")
+
     @property
     def output(self) -> str:
         return str(self.config["deliver_subject"])
@@ -112,6 +117,16 @@ class Plan:
     mishaps: tuple[Mishap, ...]
     traps: float
     """How often a worker is killed or frozen while a request that matters is under way."""
+    limits: Mapping[str, int]
+    """Constants of the product that are smaller, by full name (limits.py)."""
+    index: Mapping[str, Any]
+    """The section `index` of the stream's file."""
+
+    def __str__(self) -> str:
+        """Return one line for each thing that the plan has."""
+        kept = (field for field in fields(self) if field.name not in ("consumers", "mishaps"))
+        lines = [f"{field.name}: {getattr(self, field.name)}" for field in kept]
+        return "\n".join([*lines, *map(str, self.consumers), *map(str, self.mishaps)])
 
     @property
     def has_jumps(self) -> bool:
@@ -158,6 +173,8 @@ class Plan:
             consumers=consumers,
             mishaps=_draw_mishaps(chance, rates),
             traps=rate(0.05),
+            limits=draw_limits(chance),
+            index=draw_index(chance),
         )
 
 

@@ -16,6 +16,7 @@ from .asking import ask
 from .faults import Faults
 from .host import Worker, read_config, warm_up
 from .judge import Judge
+from .limits import read_limits
 from .mishaps import Mishaps
 from .plan import ACKS, REPLIES, SOURCE, STORM_S, STREAM, Consumer, Plan
 from .process import State
@@ -33,7 +34,7 @@ class Storm:
     def __init__(self, seed: int, *, plan: Plan | None = None, tells: bool = False) -> None:
         """`plan`: other than what the seed stands for."""
         self.plan = plan if plan is not None else Plan.draw(seed)
-        self.world = World(seed, brokers=self.plan.brokers, tells=tells)
+        self.world = World(seed, brokers=self.plan.brokers, limits=read_limits(self.plan.limits), tells=tells)
         self.world.tell(f"{self.plan}")
         self._run = Run(self.world, self.plan)
         self._workers: list[Worker] = []
@@ -86,7 +87,7 @@ class Storm:
                 "shards": self.plan.shards,
                 "topics": {"replication": self.plan.brokers},
             },
-            [{"name": STREAM, "topics": [SOURCE], "subject": {"template": "s.{key}"}}],
+            [{"name": STREAM, "topics": [SOURCE], "subject": {"template": "s.{key}"}, "index": dict(self.plan.index)}],
             [consumer.config for consumer in self.plan.consumers],
         )
 
