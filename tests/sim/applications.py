@@ -27,6 +27,9 @@ from .world import World
 
 TROUBLES = (KafkaError, OSError, AssertionError)
 """What clients raise if Kafka fails them; the last is aiokafka's when a producer was fenced. OSError takes in timeouts."""
+CONTROL = "overlay.control"
+VALID_S = 300
+"""How long a request counts. A worker whose clock is further ahead of the brokers' answers nothing."""
 STOP_S = 20.0
 HANG_S = 40.0
 """After so long a reader takes its clients for hung and begins again: aiokafka's commit may wait for ever after a restart."""
@@ -120,7 +123,7 @@ class _Taking:
             await asyncio.sleep(1)
         while True:
             try:
-                await self._take()
+                await (self._pull() if self._consumer.is_pulled else self._take())
             except TROUBLES as error:
                 self._run.world.tell(f"begins again: {error!r}")
             await asyncio.sleep(1)
@@ -148,6 +151,45 @@ class _Taking:
                         await self._commit(reader, found)
                 if not self._run.is_calm:
                     await asyncio.sleep(self._chance.random())
+
+    async def _pull(self) -> None:
+        """Ask for batches on the control topic, and take what comes for them."""
+        bootstrap, topic = self._run.world.bootstrap, self._consumer.output
+        reader = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, isolation_level="read_committed", fetch_max_wait_ms=5_000
+        )
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+        async with started(self._run, producer), started(self._run, reader):
+            async with asyncio.timeout(HANG_S):
+                reader.assign([TopicPartition(topic, 0)])
+                await reader.seek_to_end()
+            while True:
+                async with asyncio.timeout(HANG_S):
+                    await self._pull_batch(producer, reader)
+
+    async def _pull_batch(self, producer: AIOKafkaProducer, reader: AIOKafkaConsumer) -> None:
+        correlation = f"pull-{next(self._run.correlations)}"
+        batch, loop = self._chance.choice((1, 10, 100)), self._run.world.loop
+        await producer.send_and_wait(
+            CONTROL,
+            write_request(
+                "consumer.next",
+                stream=self._consumer.config["stream"],
+                consumer=self._consumer.name,
+                batch=batch,
+                expires="3s",
+            ),
+            key=f"request {correlation}".encode(),
+            partition=0,
+            headers=[("Overlay-Reply-Topic", self._consumer.output.encode())],
+        )
+        until = loop.now + 4
+        while loop.now < until and batch > 0:
+            found = await reader.getmany(timeout_ms=1_000)
+            messages = [message for each in found.values() for message in each]
+            own = [message for message in messages if _is_delivery(message, correlation.encode())]
+            await self._settle(producer, own)
+            batch -= len(own)
 
     async def _commit(self, reader: AIOKafkaConsumer, found: dict[TopicPartition, list[Any]]) -> None:
         offsets = {partition: batch[-1].offset + 1 for partition, batch in found.items() if batch}
@@ -212,6 +254,16 @@ class _Taking:
         await producer.send(
             ACKS, body, key=key, headers=headers, partition=self._chance.randrange(self._run.plan.ack_partitions)
         )
+
+
+def write_request(op: str, **fields: Any) -> bytes:
+    """Return a record's value for the control topic."""
+    return json.dumps({"v": 1, "op": op, "timeout": f"{VALID_S}s", **fields}).encode()
+
+
+def _is_delivery(message: Any, correlation: bytes) -> bool:
+    headers = dict(message.headers)
+    return "Nats-Reply-To" in headers and headers.get("Overlay-Correlation-Id") == correlation
 
 
 def _join(numbers: list[int]) -> list[list[int]]:

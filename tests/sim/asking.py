@@ -8,14 +8,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from .applications import Run
+from .applications import CONTROL, Run, write_request
 from .plan import REPLIES
 from .reading import read_topic
 
-CONTROL = "overlay.control"
 ANSWER_S = 10.0
-VALID_S = 300
-"""How long a request counts. A worker whose clock is further ahead of the brokers' answers nothing."""
 
 
 async def ask(run: Run, op: str, **fields: Any) -> dict[str, Any] | None:
@@ -23,8 +20,9 @@ async def ask(run: Run, op: str, **fields: Any) -> dict[str, Any] | None:
     correlation = f"ask-{next(run.correlations)}"
     producer = AIOKafkaProducer(bootstrap_servers=run.world.bootstrap)
     await producer.start()
-    value = json.dumps({"v": 1, "op": op, "timeout": f"{VALID_S}s", **fields}).encode()
-    await producer.send_and_wait(CONTROL, value, key=f"request {correlation}".encode(), partition=0)
+    await producer.send_and_wait(
+        CONTROL, write_request(op, **fields), key=f"request {correlation}".encode(), partition=0
+    )
     await producer.stop()
     for _ in range(int(ANSWER_S / 0.5)):
         await asyncio.sleep(0.5)

@@ -12,6 +12,7 @@ The promises, for each consumer:
   group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason.
 
+Deliveries to those who pull may be lost or sent twice on their way, so they have no order and no holes are looked for.
 `at_least_once` may deliver again what it delivered before a failure: only the first appearance of a record is in order.
 All times are the cluster's: topics have LogAppendTime.
 """
@@ -79,6 +80,10 @@ class Judge:
             for record in reversed(read_topic(self._cluster, REPLIES))
         }
 
+    def find_all(self) -> list[bytes]:
+        """Return the values of all records of the source."""
+        return [record.value or b"" for records in self.source for record in records]
+
     def find_wanted(self, consumer: Consumer) -> list[bytes]:
         """Return the values of the records that a consumer wants."""
         return [record.value or b"" for records in self.source for record in records if record.key in consumer.keys]
@@ -98,8 +103,11 @@ class Judge:
             self._blame(consumer, "not delivered", wanted - found)
             self._blame(consumer, "not wanted", found - wanted)
             self._check_sequences(consumer, deliveries)
-            self._check_order(consumer, deliveries)
-            if consumer.is_exact:
+            if consumer.is_pulled:
+                self._check_pulled(consumer, deliveries)
+            else:
+                self._check_order(consumer, deliveries)
+            if consumer.is_exact and not consumer.is_pulled:
                 self._check_counts(consumer, deliveries)
             if consumer.acks:
                 self._check_acks(consumer, deliveries)
@@ -159,6 +167,16 @@ class Judge:
         over = {sequence for sequence, found in counts.items() if 0 < most < len(found)}
         self._blame(consumer, "sequences delivered too often", over)
 
+    def _check_pulled(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """Check what was sent to those who pulled. It is sent once its delivery is committed, and may be lost on its way."""
+        seen: dict[tuple[str, int], int] = {}
+        odd: set[int] = set()
+        for each in deliveries:
+            token = each.token
+            if seen.setdefault((token.incarnation, token.consumer_sequence), token.sequence) != token.sequence:
+                odd.add(token.consumer_sequence)
+        self._blame(consumer, "consumer sequences of two messages", odd)
+
     # acks
 
     def _check_acks(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
@@ -171,7 +189,7 @@ class Judge:
             consumer, "came again after the answer to its ack", set(self._find_answered(deliveries, said, letters))
         )
         self._check_letters(consumer, deliveries, said, letters)
-        if consumer.is_exact and consumer.policy == "explicit" and consumer.config["interest"] == "group":
+        if consumer.is_exact and consumer.policy == "explicit" and consumer.config.get("interest") == "group":
             again = set() if self._run.plan.has_jumps else set(self._find_prompt(consumer, deliveries, said, letters))
             self._blame(consumer, "came again though acked in time", again)
 

@@ -45,6 +45,15 @@ class Mishap:
         return f"{self.at:5.1f} s: {self.kind.value}"
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request to create a consumer, or to delete it, sent `at` seconds after the storm began."""
+
+    at: float
+    name: str
+    creates: bool
+
+
 class Deed(Enum):
     """What a reader does about a delivery."""
 
@@ -81,7 +90,12 @@ class Consumer:
 
     @property
     def output(self) -> str:
-        return str(self.config["deliver_subject"])
+        """The topic where its deliveries are; of a consumer that is pulled from, where they are asked to."""
+        return str(self.config.get("deliver_subject", f"{REPLIES}.{self.name}"))
+
+    @property
+    def is_pulled(self) -> bool:
+        return "deliver_subject" not in self.config
 
     @property
     def letters(self) -> str:
@@ -117,6 +131,8 @@ class Plan:
     mishaps: tuple[Mishap, ...]
     traps: float
     """How often a worker is killed or frozen while a request that matters is under way."""
+    orders: tuple[Order, ...]
+    """What an operator asks for. A consumer that is created takes everything, without acks."""
     limits: Mapping[str, int]
     """Constants of the product that are smaller, by full name (limits.py)."""
     index: Mapping[str, Any]
@@ -173,6 +189,7 @@ class Plan:
             consumers=consumers,
             mishaps=_draw_mishaps(chance, rates),
             traps=rate(0.05),
+            orders=_draw_orders(chance),
             limits=draw_limits(chance),
             index=draw_index(chance),
         )
@@ -187,6 +204,15 @@ def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> tuple[M
             found.append(Mishap(at, kind, chance.getrandbits(32)))
             at += chance.expovariate(a_minute / 60)
     return tuple(sorted(found, key=lambda mishap: mishap.at))
+
+
+def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
+    """Return orders for no consumer in half of all histories, else for one or two; each is created, deleted and so on."""
+    found: list[Order] = []
+    for number in range(chance.choice((0, 0, 1, 2))):
+        times = sorted(chance.random() * STORM_S for _ in range(chance.choice((1, 2, 3, 4))))
+        found += [Order(at, f"r{number}", turn % 2 == 0) for turn, at in enumerate(times)]
+    return tuple(found)
 
 
 def _draw_consumer(chance: random.Random, number: int) -> Consumer:
@@ -205,7 +231,8 @@ def _draw_consumer(chance: random.Random, number: int) -> Consumer:
     keys = frozenset(b"k%d" % each for each in numbers)
     if chance.random() < 0.4:
         return Consumer(name, config, keys)
-    policy = chance.choice(("explicit", "explicit", "explicit", "all"))
+    is_pulled = chance.random() < 0.25
+    policy = "explicit" if is_pulled else chance.choice(("explicit", "explicit", "explicit", "all"))
     config |= {
         "ack_policy": policy,
         "ack_wait": chance.choice(("2s", "5s", "10s")),
@@ -215,6 +242,11 @@ def _draw_consumer(chance: random.Random, number: int) -> Consumer:
         "max_deliver": chance.choice((-1, -1, 2, 4)),
         "dead_letter": f"dead-{number}",
     }
+    if is_pulled:
+        # what is lost on its way to the one who pulled counts as delivered
+        config["max_deliver"] = -1
+        for unfit in ("deliver_subject", "output", "interest"):
+            del config[unfit]
     deeds = {
         deed: 0.0 if chance.random() < 0.3 else chance.random()
         for deed in (Deed if policy == "explicit" else _ALL_DEEDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from .faults import Faults
 from .plan import Plan
@@ -37,6 +38,10 @@ def _list_smaller(plan: Plan) -> Iterator[Plan]:
         for at in range(0, len(plan.mishaps), size):
             yield replace(plan, mishaps=plan.mishaps[:at] + plan.mishaps[at + size :])
         size //= 2
+    for name in {order.name for order in plan.orders}:
+        yield replace(plan, orders=tuple(order for order in plan.orders if order.name != name))
+    if plan.orders:
+        yield replace(plan, orders=plan.orders[:-1])
     if plan.traps:
         yield replace(plan, traps=0.0)
     if plan.limits:
@@ -54,4 +59,5 @@ def _list_smaller(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, faults=Faults(**{**kept, name: 0.0}))
     for name in ("brokers", "partitions", "shards", "ack_partitions"):
         if getattr(plan, name) > 1:
-            yield replace(plan, **{name: 1})
+            smaller: dict[str, Any] = {name: 1}
+            yield replace(plan, **smaller)

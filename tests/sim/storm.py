@@ -8,6 +8,7 @@ deliver. Meanwhile the mishaps of the plan happen. Then the faults stop, and eve
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from overlay.config import Loaded
 
@@ -18,6 +19,7 @@ from .host import Worker, read_config, warm_up
 from .judge import Judge
 from .limits import read_limits
 from .mishaps import Mishaps
+from .orders import Operator
 from .plan import ACKS, REPLIES, SOURCE, STORM_S, STREAM, Consumer, Plan
 from .process import State
 from .world import World
@@ -37,6 +39,7 @@ class Storm:
         self.world = World(seed, brokers=self.plan.brokers, limits=read_limits(self.plan.limits), tells=tells)
         self.world.tell(f"{self.plan}")
         self._run = Run(self.world, self.plan)
+        self._operator = Operator(self._run)
         self._workers: list[Worker] = []
 
     def run(self) -> None:
@@ -50,6 +53,9 @@ class Storm:
         # the judge goes by the cluster's clock
         world.cluster.create_topic(ACKS, plan.ack_partitions, STAMPED)
         world.cluster.create_topic(REPLIES, 1, STAMPED)
+        for consumer in plan.consumers:
+            if consumer.is_pulled:
+                world.cluster.create_topic(consumer.output, 1, STAMPED)
         loaded = self._configure()
         workers = self._workers = [Worker(world, f"w{number}", loaded) for number in range(plan.workers)]
         readers = [Reader(run, consumer, number) for consumer in plan.consumers for number in range(consumer.readers)]
@@ -64,6 +70,7 @@ class Storm:
         _take_over(world.faults, plan.faults)
         world.network.watch = mishaps.trap
         happening = asyncio.create_task(mishaps.run())
+        working = asyncio.create_task(self._operator.work())
         await asyncio.sleep(STORM_S)
         run.is_calm = True
         _take_over(world.faults, Faults())
@@ -74,11 +81,14 @@ class Storm:
         for worker in workers:
             if worker.process.state is State.DEAD:
                 worker.start()
-        await self._await_calm()
+        await self._await_calm(working)
         for worker in workers:
             await worker.stop()
-        Judge(run).judge()
-        assert not world.loop.faults, world.loop.faults
+        judge = Judge(run)
+        judge.judge()
+        self._operator.judge(judge.find_all())
+        faults = [fault for fault in world.loop.faults if not _is_of_reader(fault)]
+        assert not faults, faults
 
     def _configure(self) -> Loaded:
         return read_config(
@@ -91,11 +101,13 @@ class Storm:
             [consumer.config for consumer in self.plan.consumers],
         )
 
-    async def _await_calm(self) -> None:
+    async def _await_calm(self, working: asyncio.Task[None]) -> None:
         """Wait until everything is delivered and settled. Raises AssertionError if that takes longer than CALM_S."""
         left = ["nothing was looked at"]
         try:
             async with asyncio.timeout(CALM_S):
+                left = ["the operator's requests"]
+                await working
                 while left := await self._find_left():  # noqa: ASYNC110
                     await asyncio.sleep(1.0)
         except TimeoutError:
@@ -118,8 +130,16 @@ class Storm:
         answer = await ask(self._run, "consumer.info", stream=STREAM, consumer=consumer.name)
         if answer is None or "error" in answer:
             return f"{consumer.name}: no information: {answer}"
+        if (state := answer["overlay"]["state"]) != "running":
+            return f"{consumer.name}: {state}"
         pending, later = answer["num_ack_pending"], answer["overlay"].get("num_delayed", 0)
         return f"{consumer.name}: {pending} pending, {later} delayed" if pending or later else ""
+
+
+def _is_of_reader(fault: dict[str, Any]) -> bool:
+    """Return whether it is an error of an offset commit that a reader has given up waiting for; workers commit no offsets."""
+    coroutine = getattr(fault.get("future"), "get_coro", lambda: None)()
+    return getattr(coroutine, "__qualname__", "") == "GroupCoordinator._do_commit_offsets"
 
 
 def _take_over(faults: Faults, other: Faults) -> None:
