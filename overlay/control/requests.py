@@ -117,7 +117,7 @@ def parse_request(
 
     One that names no topic, or none that may be written to, is answered in the overlay's own reply topic.
     """
-    reply = read_address(find_header, rule) or str(Address(reply_topic(rule.prefix), id.encode()))
+    reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
     sent = timestamp * 1_000_000
     try:

@@ -425,6 +425,10 @@ class Registrar:
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
                     wanted = self._leave_out(error, wanted)
+                except BaseException:
+                    # the journal is of no more use, and other tasks may wait here to write
+                    await self._journals.pop(shard).close()
+                    raise
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
         """Return what is written if the events topic does not take its share: an audit repeats what was asked, and may be

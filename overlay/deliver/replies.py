@@ -75,19 +75,19 @@ def _fits(topic: str, name: str) -> bool:
     return topic.startswith(name[:-1]) if name.endswith(".*") else topic == name
 
 
-def read_address(find_header: Callable[[str], bytes | None], rule: ReplyRule) -> str:
+def read_address(find_header: Callable[[str], bytes | None], rule: ReplyRule, correlation: bytes = b"") -> str:
     """Return the address that a record's headers name; empty if no answer is wanted or the address is not allowed.
 
-    `find_header(name)`: the last header of that name.
+    `find_header(name)`: the last header of that name. `correlation`: what the answer has where the record names none.
     """
     wanted = find_header(REPLY_TOPIC)
     if not wanted:
         return ""
-    correlation, partition = find_header(CORRELATION) or b"", find_header(REPLY_PARTITION) or b""
+    named, partition = find_header(CORRELATION) or b"", find_header(REPLY_PARTITION) or b""
     try:
         topic = check_topic(wanted.decode())
         number = int(partition) if partition else None
     except ValueError:
         return ""
-    sound = len(correlation) <= MAX_CORRELATION and (number is None or 0 <= number <= _MAX_PARTITION)
-    return str(Address(topic, correlation, number)) if sound and rule.allows(topic) else ""
+    sound = len(named) <= MAX_CORRELATION and (number is None or 0 <= number <= _MAX_PARTITION)
+    return str(Address(topic, named or correlation, number)) if sound and rule.allows(topic) else ""

@@ -20,7 +20,7 @@ from overlay.control.requests import Request, respond
 from overlay.control.serve import Registrar
 from overlay.deliver.entry import Entry
 from overlay.deliver.record import Record
-from overlay.errors import DeliveryFailed
+from overlay.errors import DeliveryFailed, SourceUnavailable
 from tests.control.books import PREFIX, Worker, make_config, make_files
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
@@ -163,6 +163,35 @@ async def test_an_audit_that_its_topic_does_not_take_holds_up_nobody(registrar: 
     await take_turns(registrar, log)
     assert sorted(log.settled) == ["request one", "request two"]
     assert log.answers.keys() == {ONE, TWO}
+
+
+async def test_a_journal_that_failed_is_used_by_nobody_else(
+    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks write one after the other: one that waits must not get the journal that has just failed."""
+    opened: list[Once] = []
+
+    class Once(Log):
+        """A journal; the first one fails, and is then as aiokafka's producer is after a fatal error."""
+
+        async def commit(self, entries: Sequence[Entry]) -> int:
+            await asyncio.sleep(0)
+            assert not self.refuses, "used after it failed"
+            if opened[0] is self:
+                self.refuses = {"everything"}
+                raise SourceUnavailable("the transaction did not end")
+            return await log.commit(entries)
+
+    def open_one(*_: object) -> Once:
+        opened.append(Once())
+        return opened[-1]
+
+    monkeypatch.setattr(serve, "Journal", open_one)
+    writes = [registrar._write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
+    failed, written = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(failed, SourceUnavailable)
+    assert written is None
+    assert log.settled == ["request 1"]
 
 
 async def test_a_definition_that_the_topic_does_not_take_is_refused(

@@ -28,6 +28,10 @@ def test_without_a_reply_topic_it_is_answered_in_ours() -> None:
     assert parse_request("id-1", b"{}", theirs.get, 0, RULE).reply == "overlay.replies//id-1"
 
 
+def test_without_a_correlation_the_answer_has_the_id() -> None:
+    assert parse_request("id-1", b"{}", {REPLY_TOPIC: b"inbox"}.get, 0, RULE).reply == "inbox//id-1"
+
+
 @pytest.mark.parametrize(
     ("config", "name"), [({"durable_name": "d"}, "d"), ({"name": "n"}, "n"), ({"name": "n", "durable_name": "d"}, "d")]
 )

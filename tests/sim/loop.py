@@ -28,6 +28,8 @@ from .process import PROCESS, Process, State
 
 MOST_STEPS = 2_000_000
 """Callbacks at one moment of virtual time, after which the loop gives up: something runs in circles without waiting."""
+LEAST_S = 1e-9
+"""Shortest wait of a timer."""
 JOB_S = 0.002
 """Longest time that a job of a thread takes."""
 
@@ -146,7 +148,8 @@ class Loop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> TimerHandle:
-        when = self.now + delay
+        # a wait that is too short to change the sum would let code that waits for its rest run on for ever
+        when = self.now + max(delay, LEAST_S) if delay > 0 else self.now + delay
         timer = TimerHandle(when, callback, args, self, context)
         if not self.is_over:
             heappush(self._timers, (when, self._draw(), next(self.numbers), timer))

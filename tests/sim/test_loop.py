@@ -31,6 +31,17 @@ def run(seed: int, coro: Any, loop: Loop | None = None) -> Any:
             loop.discard()
 
 
+def test_a_wait_for_the_rest_of_a_time_ends() -> None:
+    """Of a time that has nearly passed a rest may be left that is too small to be added to the clock."""
+
+    async def wait() -> None:
+        until = monotonic() + 1e-13
+        while monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(1e-17)
+
+    run(1, wait())
+
+
 def test_an_hour_takes_no_time() -> None:
     async def sleep() -> tuple[float, int]:
         before = monotonic(), now_ms()

@@ -1,4 +1,4 @@
-"""Many histories at once, one process for each processor: 200 in `make test`, 20,000 in `make test-long`."""
+"""Many histories at once, one process for each processor: 60 in `make test`, 20,000 in `make test-long`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-SEEDS = int(os.environ.get("OVERLAY_SIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("OVERLAY_SIM_SEEDS", "60"))
 PROCESSES = os.cpu_count() or 1
 
 

@@ -12,7 +12,7 @@ from .storm import Storm
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_record_is_delivered_exactly_once(seed: int) -> None:
+def test_every_promise_is_kept(seed: int) -> None:
     Storm(seed).run()
 
 

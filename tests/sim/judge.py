@@ -1,0 +1,296 @@
+"""Whether a history broke a promise: the outputs against the source, the ack topic and the answers, in plain Python.
+
+The promises, for each consumer:
+
+- nothing is lost or invented: its output has the committed records that it wants, and no others;
+- without acks every record is there once, and the records of a source partition keep their order;
+- one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
+- `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
+  deliveries, never more than max_deliver;
+- what was acked and answered does not come again, and has no dead letter after that;
+- what was acked before its ack_wait was over does not come again (where clocks do not jump and ack_wait begins when the reader
+  group has committed past the delivery);
+- every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason.
+
+Deliveries to those who pull may be lost or sent twice on their way, so they have no order and no holes are looked for.
+`at_least_once` may deliver again what it delivered before a failure: only the first appearance of a record is in order.
+All times are the cluster's: topics have LogAppendTime.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from overlay.units import parse_duration
+from tests.oracle.push import Token, parse_token
+
+from .applications import Run
+from .plan import ACKS, REPLIES, SOURCE, Consumer
+from .reading import Found, read_partition, read_topic
+
+SHOWN = 5
+FINAL = (b"+ACK", b"+TERM")
+
+
+class Delivery(NamedTuple):
+    """A record of an output topic."""
+
+    record: Found
+    token: Token
+
+    @property
+    def value(self) -> bytes:
+        return self.record.value or b""
+
+
+@dataclass(slots=True)
+class Said:
+    """What the ack topic holds about one message of one consumer: times of records, ms since 1970."""
+
+    acked: list[int] = field(default_factory=list)
+    termed: list[int] = field(default_factory=list)
+    nakked: list[int] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
+    """When acks and terms of it were answered."""
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+class Judge:
+    """Looks at the logs of a history that is over, or has become calm."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._cluster = run, run.world.cluster
+        self._names: dict[int, bytes] = {}
+        """The value of the record of each sequence, over all outputs."""
+        self.source = [read_partition(partition) for partition in self._cluster.topics[SOURCE].partitions]
+        self._places = {
+            record.value or b"": (record.partition, at) for records in self.source for at, record in enumerate(records)
+        }
+        self._acks = read_topic(self._cluster, ACKS)
+        self._answers = {
+            record.header("Overlay-Correlation-Id"): record.timestamp
+            for record in reversed(read_topic(self._cluster, REPLIES))
+        }
+
+    def find_all(self) -> list[bytes]:
+        """Return the values of all records of the source."""
+        return [record.value or b"" for records in self.source for record in records]
+
+    def find_wanted(self, consumer: Consumer) -> list[bytes]:
+        """Return the values of the records that a consumer wants."""
+        return [record.value or b"" for records in self.source for record in records if record.key in consumer.keys]
+
+    def find_missing(self, consumer: Consumer) -> set[bytes]:
+        """Return the values that have not been delivered."""
+        return {*self.find_wanted(consumer)} - {
+            record.value or b"" for record in read_topic(self._cluster, consumer.output)
+        }
+
+    def judge(self) -> None:
+        """Raise Broken if a promise to any consumer was broken."""
+        for consumer in self._run.plan.consumers:
+            deliveries = self._read_deliveries(consumer)
+            wanted = {*self.find_wanted(consumer)}
+            found = {each.value for each in deliveries}
+            self._blame(consumer, "not delivered", wanted - found)
+            self._blame(consumer, "not wanted", found - wanted)
+            self._check_sequences(consumer, deliveries)
+            if consumer.is_pulled:
+                self._check_pulled(consumer, deliveries)
+            else:
+                self._check_order(consumer, deliveries)
+            if consumer.is_exact and not consumer.is_pulled:
+                self._check_counts(consumer, deliveries)
+            if consumer.acks:
+                self._check_acks(consumer, deliveries)
+
+    def _read_deliveries(self, consumer: Consumer) -> list[Delivery]:
+        return [
+            Delivery(record, parse_token(token))
+            for record in read_topic(self._cluster, consumer.output)
+            if (token := record.header("Nats-Reply-To")) is not None
+        ]
+
+    def _blame(self, consumer: Consumer, what: str, which: Collection[object]) -> None:
+        if which:
+            shown = sorted(which, key=str)[:SHOWN]
+            raise Broken(
+                f"{consumer.name} ({consumer.policy}, {consumer.config['delivery']}): {what}: {len(which)}, such as {shown}"
+            )
+
+    def _check_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        odd = {
+            each.token.sequence
+            for each in deliveries
+            if self._names.setdefault(each.token.sequence, each.value) != each.value
+        }
+        self._blame(consumer, "sequences that name two records", odd)
+        self._blame(consumer, "records with two sequences", _find_doubled(self._names))
+
+    def _check_order(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        seen: set[bytes] = set()
+        highest: dict[int, int] = defaultdict(int)
+        latest: dict[tuple[int, int], int] = {}
+        late: set[bytes] = set()
+        for each in deliveries:
+            partition, sequence = each.record.partition, each.token.sequence
+            if each.value in seen:
+                continue
+            seen.add(each.value)
+            source, at = self._places[each.value]
+            if sequence < highest[partition] or at < latest.get((partition, source), -1):
+                late.add(each.value)
+            highest[partition] = max(highest[partition], sequence)
+            latest[partition, source] = at
+        self._blame(consumer, "out of order", late)
+
+    def _check_counts(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        own = sorted(each.token.consumer_sequence for each in deliveries)
+        if own != list(range(1, len(own) + 1)):
+            odd = set(range(1, len(own) + 1)) ^ set(own)
+            odd |= {number for number, following in pairwise(own) if number == following}
+            self._blame(consumer, f"consumer sequences are not 1 to {len(own)}", odd)
+        counts: dict[int, list[int]] = defaultdict(list)
+        for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
+            counts[each.token.sequence].append(each.token.deliveries)
+        odd = {sequence for sequence, found in counts.items() if found != list(range(1, len(found) + 1))}
+        self._blame(consumer, "sequences whose deliveries are not counted 1, 2, 3", odd)
+        most = int(consumer.config.get("max_deliver", -1)) if consumer.acks else 1
+        over = {sequence for sequence, found in counts.items() if 0 < most < len(found)}
+        self._blame(consumer, "sequences delivered too often", over)
+
+    def _check_pulled(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """Check what was sent to those who pulled. It is sent once its delivery is committed, and may be lost on its way."""
+        seen: dict[tuple[str, int], int] = {}
+        odd: set[int] = set()
+        for each in deliveries:
+            token = each.token
+            if seen.setdefault((token.incarnation, token.consumer_sequence), token.sequence) != token.sequence:
+                odd.add(token.consumer_sequence)
+        self._blame(consumer, "consumer sequences of two messages", odd)
+
+    # acks
+
+    def _check_acks(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        said = self._collect(consumer, deliveries)
+        letters: dict[int, list[Found]] = defaultdict(list)
+        for letter in read_topic(self._cluster, consumer.letters):
+            letters[parse_token(letter.header("Nats-Reply-To") or b"").sequence].append(letter)
+        self._blame(consumer, "settled without an ack", set(self._find_unsettled(consumer, deliveries, said, letters)))
+        self._blame(
+            consumer, "came again after the answer to its ack", set(self._find_answered(deliveries, said, letters))
+        )
+        self._check_letters(consumer, deliveries, said, letters)
+        if consumer.is_exact and consumer.policy == "explicit" and consumer.config.get("interest") == "group":
+            again = set() if self._run.plan.has_jumps else set(self._find_prompt(consumer, deliveries, said, letters))
+            self._blame(consumer, "came again though acked in time", again)
+
+    def _collect(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> dict[int, Said]:
+        """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation."""
+        said: dict[int, Said] = defaultdict(Said)
+        numbered = {(each.token.incarnation, each.token.consumer_sequence): each.token.sequence for each in deliveries}
+        for record in self._acks:
+            token, body = record.header("Nats-Reply-To") or record.key or b"", record.value or b""
+            parts = token.decode().split(".")
+            if parts[4:6] != [str(consumer.config["stream"]), consumer.name]:
+                continue
+            if len(parts) == 6:
+                pairs = json.loads(body[4:])["consumer_seq"]
+                numbers = [numbered[parts[3], each] for first, last in pairs for each in range(first, last + 1)]
+            else:
+                numbers = [parse_token(token).sequence]
+            answer = self._answers.get(record.header("Overlay-Correlation-Id") or b"")
+            for number in numbers:
+                entry = said[number]
+                if body.startswith(b"-NAK"):
+                    entry.nakked.append(record.timestamp)
+                elif body.startswith(FINAL):
+                    (entry.termed if body.startswith(b"+TERM") else entry.acked).append(record.timestamp)
+                    if answer is not None:
+                        entry.answered.append(answer)
+        return said
+
+    @staticmethod
+    def _find_unsettled(
+        consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> Iterator[int]:
+        highest = max((sequence for sequence, entry in said.items() if entry.acked), default=0)
+        for sequence in {each.token.sequence for each in deliveries}:
+            is_covered = consumer.policy == "all" and sequence <= highest
+            if not (said[sequence].acked or said[sequence].termed or sequence in letters or is_covered):
+                yield sequence
+
+    @staticmethod
+    def _find_answered(
+        deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> Iterator[int]:
+        for each in deliveries:
+            answered = said[each.token.sequence].answered
+            if answered and each.record.timestamp > min(answered):
+                yield each.token.sequence
+        for sequence, found in letters.items():
+            answered = said[sequence].answered
+            if answered and not said[sequence].termed and found[0].timestamp > min(answered):
+                yield sequence
+
+    def _check_letters(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> None:
+        counts: dict[int, int] = defaultdict(int)
+        for each in deliveries:
+            counts[each.token.sequence] += 1
+        most = int(consumer.config["max_deliver"])
+        groundless: set[int] = set()
+        for sequence, found in letters.items():
+            reasons = {letter.header("Overlay-Dead-Reason") for letter in found}
+            if not reasons <= {b"term", b"max_deliver"}:
+                groundless.add(sequence)
+            if b"term" in reasons and not said[sequence].termed:
+                groundless.add(sequence)
+            if b"max_deliver" in reasons and not 0 < most <= counts[sequence]:
+                groundless.add(sequence)
+            if (found[0].value or b"") != self._names.get(sequence):
+                groundless.add(sequence)
+        self._blame(consumer, "dead letters without a reason", groundless)
+        if consumer.is_exact:
+            self._blame(
+                consumer, "two dead letters", {sequence for sequence, found in letters.items() if len(found) > 1}
+            )
+
+    def _find_prompt(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> Iterator[int]:
+        """Yield the sequences that came again, or have a dead letter, after an ack that was in Kafka before the deadline.
+
+        The deadline of a delivery is no earlier than ack_wait after the first commit of the reader group past it.
+        """
+        wait_ms = parse_duration(str(consumer.config["ack_wait"])) / 1e6
+        began_ms = self._run.world.settings.wall_ms0
+        commits = self._run.read[consumer.name]
+        last: dict[int, Delivery] = {}
+        again: list[tuple[int, Delivery]] = []
+        for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
+            if each.token.sequence in last:
+                again.append((each.token.sequence, last[each.token.sequence]))
+            last[each.token.sequence] = each
+        again += [(sequence, last[sequence]) for sequence in letters if sequence in last]
+        for sequence, before in again:
+            entry, record = said[sequence], before.record
+            if entry.nakked or entry.termed or not entry.acked:
+                continue
+            read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
+            if not read or min(entry.acked) < began_ms + min(read) * 1000 + wait_ms - 1:
+                yield sequence
+
+
+def _find_doubled(names: dict[int, bytes]) -> set[bytes]:
+    seen: set[bytes] = set()
+    return {value for value in names.values() if value in seen or seen.add(value)}  # type: ignore[func-returns-value]

@@ -1,0 +1,57 @@
+"""Small limits, drawn for each history: faults hide behind buffers that are never full and checkpoints that are never due."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from overlay.desk.larder import Larder
+
+LARDER = "overlay.desk.desk.Larder"
+"""Not a constant: what makes a record cache, which is given the number as its size in bytes."""
+SMALL: Mapping[str, tuple[int, ...]] = {
+    LARDER: (1, 5_000),
+    "overlay.deliver.entry.BATCH_BYTES": (300, 5_000),
+    "overlay.deliver.parcels.BATCH_BYTES": (300, 5_000),
+    "overlay.deliver.produce.REQUEST_BYTES": (500, 5_000),
+    "overlay.deliver.produce.WINDOW": (1, 2),
+    "overlay.deliver.state.PART_BYTES": (100, 2_000),
+    "overlay.desk.desk.LEAST_LOG": (100, 5_000),
+    "overlay.desk.desk.ROUND_BYTES": (500, 5_000),
+    "overlay.desk.desk.STEP_BYTES": (300, 5_000),
+    "overlay.desk.desk.STEP_MESSAGES": (1, 10),
+    "overlay.desk.footprints.MOST_ENTRIES": (4, 32),
+    "overlay.source.span.LOOK_BACK": (1, 3),
+    "overlay.source.start.WINDOW": (10, 100),
+    "overlay.worker.acks.parking.FULL": (8, 100),
+    "overlay.worker.acks.recall.NEAR": (1, 10),
+    "overlay.worker.commits.CHECKPOINT_EVERY": (2, 20),
+    "overlay.worker.commits.PARTITIONS": (1, 2),
+    "overlay.worker.commits.QUEUE_BYTES": (500, 5_000),
+    "overlay.worker.commits.QUEUE_ROUNDS": (1,),
+    "overlay.worker.commits.TELL_ALL_EVERY": (3, 50),
+    "overlay.worker.intake.ROUND_BYTES": (500, 5_000),
+    "overlay.worker.round.indexing.BATCH_BYTES": (500, 5_000),
+    "overlay.worker.round.order.STEPS": (1, 4),
+}
+"""Constants of the product by full name, and values to draw from."""
+
+
+def draw_limits(chance: random.Random) -> dict[str, int]:
+    """Return small limits; half of all histories have none."""
+    share = chance.choice((0.0, 0.0, 0.2, 0.6))
+    return {name: chance.choice(values) for name, values in SMALL.items() if chance.random() < share}
+
+
+def draw_index(chance: random.Random) -> dict[str, Any]:
+    """Return how a stream's index is cut, as its file has it; half of all histories have the defaults."""
+    if chance.random() < 0.5:
+        return {}
+    return {"chunk_records": chance.choice((1, 10, 100)), "chunk_age": chance.choice(("500ms", "10s"))}
+
+
+def read_limits(limits: Mapping[str, int]) -> dict[str, Any]:
+    """Return the values that these limits have in the modules of the product."""
+    return {name: functools.partial(Larder, value, 0) if name == LARDER else value for name, value in limits.items()}

@@ -1,0 +1,270 @@
+"""What a seed stands for: the consumers and readers of a history, its rates of failing requests, and a timetable of mishaps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from .faults import Faults
+from .kafka.settings import Settings
+from .limits import draw_index, draw_limits
+
+STREAM = "S"
+SOURCE = "source"
+ACKS = f"overlay.{STREAM}.acks"
+REPLIES = "overlay.replies"
+KEYS = 5
+"""Different keys of source records: `k0`, `k1`, ... A record's subject is `s.` and its key."""
+STORM_S = 60.0
+
+
+class Kind(Enum):
+    """What a mishap does."""
+
+    KILL = "kill a worker"
+    FREEZE = "freeze a worker"
+    STOP = "stop workers"
+    RESTART = "restart a broker"
+    MOVE = "move a leader"
+    PART = "part a worker from brokers"
+    JUMP = "set a worker's clock"
+    LEAVE = "kill a reader"
+    STALL = "freeze a reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """Something that goes wrong `at` seconds after the storm began. `seed`: of what is drawn when it happens."""
+
+    at: float
+    kind: Kind
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.at:5.1f} s: {self.kind.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request to create a consumer, or to delete it, sent `at` seconds after the storm began."""
+
+    at: float
+    name: str
+    creates: bool
+
+
+class Deed(Enum):
+    """What a reader does about a delivery."""
+
+    ACK = "ack"
+    TWICE = "ack twice"
+    LATE = "ack late"
+    SYNC = "ack and want an answer"
+    RANGE = "ack in a range"
+    SILENCE = "say nothing"
+    NAK = "nak"
+    DELAY = "nak with a delay"
+    PROGRESS = "say that it is in progress, then ack"
+    TERM = "term"
+
+
+_ALL_DEEDS = (Deed.ACK, Deed.TWICE, Deed.LATE, Deed.SYNC, Deed.SILENCE)
+"""What readers of consumers with `ack_policy: all` do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer. `config`: its file. `readers`: processes that ack its deliveries, 0 where none are wanted."""
+
+    name: str
+    config: Mapping[str, Any]
+    keys: frozenset[bytes]
+    readers: int = 0
+    deeds: Mapping[Deed, float] = field(default_factory=dict)
+    """How often readers do what."""
+
+    def __str__(self) -> str:
+        deeds = ", ".join(f"{deed.value}: {share:.2f}" for deed, share in self.deeds.items() if share)
+        return f"{dict(self.config)}" + (f"; {self.readers} readers ({deeds})" if self.readers else "")
+
+    @property
+    def output(self) -> str:
+        """The topic where its deliveries are; of a consumer that is pulled from, where they are asked to."""
+        return str(self.config.get("deliver_subject", f"{REPLIES}.{self.name}"))
+
+    @property
+    def is_pulled(self) -> bool:
+        return "deliver_subject" not in self.config
+
+    @property
+    def letters(self) -> str:
+        """The topic of its dead letters, empty if it has none."""
+        return str(self.config.get("dead_letter", ""))
+
+    @property
+    def acks(self) -> bool:
+        return self.readers > 0
+
+    @property
+    def is_exact(self) -> bool:
+        return bool(self.config["delivery"] == "exactly_once")
+
+    @property
+    def policy(self) -> str:
+        return str(self.config["ack_policy"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed stands for."""
+
+    brokers: int
+    partitions: int
+    workers: int
+    shards: int
+    ack_partitions: int
+    burst: int
+    pause_s: float
+    faults: Faults
+    consumers: tuple[Consumer, ...]
+    mishaps: tuple[Mishap, ...]
+    traps: float
+    """How often a worker is killed or frozen while a request that matters is under way."""
+    orders: tuple[Order, ...]
+    """What an operator asks for. A consumer that is created takes everything, without acks."""
+    limits: Mapping[str, int]
+    """Constants of the product that are smaller, by full name (limits.py)."""
+    index: Mapping[str, Any]
+    """The section `index` of the stream's file."""
+    settings: Settings = field(default_factory=Settings)
+    """How long brokers take for what they do among themselves."""
+    begins_s: float = 10.0
+    """When the faults begin: perhaps before the topics of the overlay are there."""
+
+    def __str__(self) -> str:
+        """Return one line for each thing that the plan has."""
+        kept = (field for field in fields(self) if field.name not in ("consumers", "mishaps"))
+        lines = [f"{field.name}: {getattr(self, field.name)}" for field in kept]
+        return "\n".join([*lines, *map(str, self.consumers), *map(str, self.mishaps)])
+
+    @property
+    def has_jumps(self) -> bool:
+        return any(each.kind is Kind.JUMP for each in self.mishaps)
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
+        chance = random.Random(seed)
+
+        def rate(most: float) -> float:
+            return 0.0 if chance.random() < 0.25 else chance.random() * most
+
+        brokers = chance.choice((1, 3))
+        latency_s = chance.choice(((0.0002, 0.002), (0.001, 0.03), (0.01, 0.3)))
+        consumers = tuple(_draw_consumer(chance, number) for number in range(chance.choice((1, 2, 2, 3))))
+        has_readers = any(each.readers for each in consumers)
+        rates = {
+            Kind.KILL: rate(4),
+            Kind.FREEZE: rate(3),
+            Kind.STOP: rate(2),
+            Kind.RESTART: rate(2),
+            Kind.MOVE: rate(3) if brokers > 1 else 0.0,
+            Kind.PART: rate(2),
+            Kind.JUMP: rate(2),
+            Kind.LEAVE: rate(3) if has_readers else 0.0,
+            Kind.STALL: rate(2) if has_readers else 0.0,
+        }
+        return cls(
+            brokers=brokers,
+            partitions=chance.choice((1, 1, 2, 3)),
+            workers=2,
+            shards=chance.choice((1, 2, 3)),
+            ack_partitions=chance.choice((1, 1, 2)),
+            burst=chance.choice((1, 10, 50)),
+            pause_s=chance.choice((2.0, 5.0)),
+            faults=Faults(
+                cut_before=rate(0.01),
+                cut_after=rate(0.01),
+                stalled=rate(0.003),
+                slow=rate(0.01),
+                slow_s=(0.1, 5.0),
+                latency_s=latency_s,
+            ),
+            consumers=consumers,
+            mishaps=_draw_mishaps(chance, rates),
+            traps=rate(0.05),
+            orders=_draw_orders(chance),
+            limits=draw_limits(chance),
+            index=draw_index(chance),
+            settings=Settings(
+                failover_s=chance.choice((0.0, 0.0, 1.0, 9.0)),
+                replication_s=chance.choice((0.0, 0.0, 0.005, 0.2)),
+                metadata_s=chance.choice((0.0, 0.0, 0.05, 1.0)),
+                # not slower: small limits may have a transaction for each message
+                marker_s=chance.choice((0.01, 0.01, 0.02, 0.05)),
+            ),
+            begins_s=chance.choice((10.0, 10.0, 0.5)),
+        )
+
+
+def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> tuple[Mishap, ...]:
+    """Return the timetable for these mishaps a minute."""
+    found: list[Mishap] = []
+    for kind, a_minute in rates.items():
+        at = chance.expovariate(a_minute / 60) if a_minute else STORM_S
+        while at < STORM_S:
+            found.append(Mishap(at, kind, chance.getrandbits(32)))
+            at += chance.expovariate(a_minute / 60)
+    return tuple(sorted(found, key=lambda mishap: mishap.at))
+
+
+def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
+    """Return orders for no consumer in half of all histories, else for one or two; each is created, deleted and so on."""
+    found: list[Order] = []
+    for number in range(chance.choice((0, 0, 1, 2))):
+        times = sorted(chance.random() * STORM_S for _ in range(chance.choice((1, 2, 3, 4))))
+        found += [Order(at, f"r{number}", turn % 2 == 0) for turn, at in enumerate(times)]
+    return tuple(found)
+
+
+def _draw_consumer(chance: random.Random, number: int) -> Consumer:
+    name = f"c{number}"
+    config: dict[str, Any] = {
+        "stream": STREAM,
+        "durable_name": name,
+        "deliver_subject": f"out-{number}",
+        "output": {"partitions": chance.choice((1, 2))},
+        "ack_policy": "none",
+        "delivery": "exactly_once",
+    }
+    numbers = sorted(chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS))))
+    if len(numbers) < KEYS:
+        config["filter_subjects"] = [f"s.k{each}" for each in numbers]
+    keys = frozenset(b"k%d" % each for each in numbers)
+    if chance.random() < 0.4:
+        return Consumer(name, config, keys)
+    is_pulled = chance.random() < 0.25
+    policy = "explicit" if is_pulled else chance.choice(("explicit", "explicit", "explicit", "all"))
+    config |= {
+        "ack_policy": policy,
+        "ack_wait": chance.choice(("2s", "5s", "10s")),
+        "delivery": chance.choice(("exactly_once", "exactly_once", "at_least_once")),
+        "interest": chance.choice(("group", "always")),
+        "max_ack_pending": chance.choice((1000, 50)),
+        "max_deliver": chance.choice((-1, -1, 2, 4)),
+        "dead_letter": f"dead-{number}",
+    }
+    if is_pulled:
+        # what is lost on its way to the one who pulled counts as delivered
+        config["max_deliver"] = -1
+        for unfit in ("deliver_subject", "output", "interest"):
+            del config[unfit]
+    deeds = {
+        deed: 0.0 if chance.random() < 0.3 else chance.random()
+        for deed in (Deed if policy == "explicit" else _ALL_DEEDS)
+    }
+    deeds[Deed.ACK] = 2.0
+    return Consumer(name, config, keys, chance.choice((1, 1, 2)), deeds)
