@@ -31,7 +31,8 @@ def test_what_a_lost_client_has_not_sent_another_one_sends(
     def make(settings: dict[str, Any]) -> Producer:
         made.append(settings)
         # nobody listens where the first one sends
-        return Producer(settings if len(made) > 1 else settings | {"bootstrap.servers": "127.0.0.1:1"})
+        at = {} if len(made) > 1 else {"bootstrap.servers": "127.0.0.1:1"}
+        return Producer({**settings, **at, "enable.idempotence": True})
 
     def contact() -> Contact:
         contacts.append(Contact())

@@ -147,7 +147,13 @@ def walk(buf: bytes) -> Iterator[bytes]:
         if delta < 0:
             raise Malformed(base_offset, f"last offset delta {delta} is negative")
         yield buf[at:end]
-        at, last_offset = end, base_offset + delta
+        at, last_offset = end, base_offset + bound_delta(buf[at:end], delta)
+
+
+def bound_delta(frame: bytes, delta: int) -> int:
+    """The last offset delta of a batch. One whose CRC is wrong may have a wrong delta as well: its record count bounds it."""
+    (crc,), (count,) = struct.unpack_from(">I", frame, CRC_FROM - 4), struct.unpack_from(">i", frame, HEADER_SIZE - 4)
+    return delta if google_crc32c.value(frame[CRC_FROM:]) == crc else max(1, min(delta + 1, count)) - 1
 
 
 def parse_batch(buf: bytes) -> Batch:
@@ -156,7 +162,8 @@ def parse_batch(buf: bytes) -> Batch:
     actual = google_crc32c.value(buf[CRC_FROM:])
     if actual != batch.crc:
         fault = Malformed(batch.base_offset, f"CRC is {actual:08x}, the header says {batch.crc:08x}")
-        return replace(batch, crc_matches=False, fault=fault)
+        delta = bound_delta(buf, batch.last_offset_delta)
+        return replace(batch, crc_matches=False, fault=fault, last_offset_delta=delta)
     try:
         if batch.count < 0:
             raise Malformed(batch.base_offset, f"record count {batch.count} is negative")

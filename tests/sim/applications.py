@@ -71,11 +71,14 @@ async def produce(run: Run, *, is_transactional: bool) -> None:
     """Write records with values that are never used twice until the storm is over; with transactions, abort some of them."""
     plan, chance = run.plan, run.draw_chance()
     name, numbers = "t" if is_transactional else "p", itertools.count()
-    more = {"transactional_id": "bank"} if is_transactional else {"enable_idempotence": True}
+    bank = "bank" if is_transactional else None
     run.writing += 1
     while not run.is_calm:
         try:
-            async with started(run, AIOKafkaProducer(bootstrap_servers=run.world.bootstrap, **more)) as producer:
+            client = AIOKafkaProducer(
+                bootstrap_servers=run.world.bootstrap, transactional_id=bank, enable_idempotence=True
+            )
+            async with started(run, client) as producer:
                 while not run.is_calm:
                     if is_transactional:
                         await producer.begin_transaction()

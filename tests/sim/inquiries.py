@@ -18,7 +18,7 @@ ANSWER_S = 10.0
 async def inquire(run: Run, op: str, **fields: Any) -> dict[str, Any] | None:
     """Send a request and return its answer, None if none comes within ANSWER_S."""
     correlation = f"ask-{next(run.correlations)}"
-    producer = AIOKafkaProducer(bootstrap_servers=run.world.bootstrap)
+    producer = AIOKafkaProducer(bootstrap_servers=run.world.bootstrap, enable_idempotence=True)
     await producer.start()
     await producer.send_and_wait(
         CONTROL, write_request(op, **fields), key=f"request {correlation}".encode(), partition=0

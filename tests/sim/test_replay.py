@@ -53,7 +53,7 @@ def test_a_pull_consumer_gets_messages_with_their_gaps() -> None:
         await send(world, "source", space(world, 0, 4))
         worker = Worker(world, "w", configure(world))
         worker.start()
-        producer = AIOKafkaProducer(bootstrap_servers=world.bootstrap)
+        producer = AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True)
         await producer.start()
         asked = {"v": 1, "op": "consumer.next", "stream": "S", "consumer": "c", "batch": 4, "expires": "100s"}
         await await_records(world, "overlay.control", 1)
