@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,15 @@ ABOVE = {
 }
 
 
+def parse(path: Path) -> ast.Module:
+    """Parse a module. Python 3.11 raises SystemError where the collector closes coroutines meanwhile."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
 def list_files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
@@ -88,7 +98,7 @@ def find_imports(path: Path) -> set[str]:
     """Full names of all modules that a file imports, wherever in it; names imported from a package as well."""
     package = ["overlay", *path.relative_to(ROOT).parent.parts]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -138,7 +148,7 @@ def test_groups_are_never_asked_for_through_librdkafka() -> None:
         str(path.relative_to(ROOT.parent))
         for folder in (ROOT, ROOT.parent / "spark")
         for path in folder.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and node.attr in RISKY
     }
     assert callers == set()
@@ -160,7 +170,7 @@ def test_one_file_reads_the_wall_clock() -> None:
     """Clients, commands and the demo measure spans by time.monotonic; the wall clock is overlay/clock.py's."""
     readers = set()
     for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 readers.add(shorten(path))
     assert {path for path in readers if not path.startswith(("local/", "cli/", "inspect/"))} == {"clock.py"}
@@ -202,7 +212,7 @@ def test_the_desk_alone_touches_machines() -> None:
         shorten(path)
         for package in ("worker", "control", "deliver")
         for path in list_files(package)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and node.attr == "machine"
     }
     assert touching <= allowed
@@ -226,9 +236,7 @@ def test_no_coroutine_joins_a_thread() -> None:
     waits = {"ThreadPoolExecutor", "shutdown", "sleep", "join"}
     found = set()
     for path in sorted(ROOT.rglob("*.py")):
-        coroutines = (
-            n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.AsyncFunctionDef)
-        )
+        coroutines = (n for n in ast.walk(parse(path)) if isinstance(n, ast.AsyncFunctionDef))
         for node in (node for coroutine in coroutines for node in ast.walk(coroutine)):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
