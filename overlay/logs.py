@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import structlog
 
 
-class _Logger:
+class ModuleLogger:
     """Decides at each call, since modules have their loggers before a program sets anything up."""
 
     __slots__ = ("_configured",)
@@ -29,7 +29,7 @@ class _Logger:
 
 def get_logger(name: str) -> Any:
     """A module's logger, with structlog's methods."""
-    return _Logger(name)
+    return ModuleLogger(name)
 
 
 def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:

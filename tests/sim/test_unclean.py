@@ -34,7 +34,6 @@ async def cut(world: World, topic: str, lose: int) -> None:
         cluster.move_leader(topic, 0, unclean=True, lose=lose)
 
 
-@pytest.mark.xfail(strict=False, reason="failed once after other tests in one process; the cause is open")
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("more", [4, 5, 8])
 def test_a_log_that_was_cut_and_grew_past_the_position_is_noticed(partitions: int, more: int) -> None:

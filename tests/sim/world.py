@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from overlay.logs import ModuleLogger
 from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.settings import Settings
 
@@ -148,21 +149,23 @@ class World:
 
     @contextmanager
     def _logging(self) -> Iterator[None]:
-        """Have the service's log go into the story, and nothing anywhere else."""
+        """Have the service's log go into the story, and nothing anywhere else.
+
+        What modules log with is taken over itself: how structlog is configured does not reach a logger that was used before
+        under a configuration that binds loggers for good.
+        """
+        wrapper = structlog.make_filtering_bound_logger(logging.INFO if self.tells else logging.CRITICAL)
+        processors: list[Any] = [structlog.processors.format_exc_info, self._render]
+        story = structlog.wrap_logger(_Silent(), processors, wrapper, cache_logger_on_first_use=True)
         client_log = logging.getLogger("aiokafka")
-        level, was_set_up, kept = client_log.level, structlog.is_configured(), structlog.get_config()
+        level, find = client_log.level, ModuleLogger.__getattr__
         client_log.setLevel(logging.CRITICAL + 1)
-        structlog.configure(
-            processors=[structlog.processors.format_exc_info, self._render],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if self.tells else logging.CRITICAL),
-            logger_factory=lambda *_: _Silent(),
-            cache_logger_on_first_use=False,
-        )
+        ModuleLogger.__getattr__ = lambda _, method: getattr(story, method)  # type: ignore[method-assign]
         try:
             yield
         finally:
             client_log.setLevel(level)
-            structlog.configure(**kept) if was_set_up else structlog.reset_defaults()
+            ModuleLogger.__getattr__ = find  # type: ignore[method-assign]
 
     def _render(self, _: Any, level: str, fields: Any) -> str:
         event = fields.pop("event")
