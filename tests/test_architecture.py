@@ -78,7 +78,8 @@ ABOVE = {
 
 
 def parse(path: Path) -> ast.Module:
-    """Parse a module. Python 3.11 raises SystemError where the collector closes coroutines meanwhile."""
+    """Parse a module. `ast.parse` raises SystemError if the collector runs meanwhile and a finalizer parses as well, which
+    writing a traceback does (Python 3.11)."""
     gc.disable()
     try:
         return ast.parse(path.read_text(encoding="utf-8"))

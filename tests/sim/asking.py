@@ -10,9 +10,12 @@ from aiokafka import AIOKafkaProducer
 
 from overlay.deliver.replies import CORRELATION
 
-from .acked import PREFIX
+from .applications import VALID_S, Run
 from .reading import read_topic
 from .world import World
+from .writing import PREFIX
+
+ANSWER_S = 10.0
 
 
 async def ask(world: World, id: str, op: str, stream: str, **body: Any) -> None:
@@ -34,3 +37,13 @@ async def await_answer(world: World, id: str, seconds: float = 60.0) -> dict[str
         while not (found := find_answers(world, id)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return found[0]
+
+
+async def inquire(run: Run, op: str, **fields: Any) -> dict[str, Any] | None:
+    """Send a request of a storm, and return its answer, None if none comes within ANSWER_S."""
+    id = f"ask-{next(run.correlations)}"
+    await ask(run.world, id, op, timeout=f"{VALID_S}s", **fields)
+    try:
+        return await await_answer(run.world, id, ANSWER_S)
+    except TimeoutError:
+        return None

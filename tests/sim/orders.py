@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .applications import TROUBLES, Run
-from .inquiries import inquire
+from .asking import inquire
 from .plan import STREAM, Order
 from .reading import read_topic
 

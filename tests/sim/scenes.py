@@ -1,55 +1,15 @@
-"""What scripted histories share: records written one by one, and waiting for what the service makes of them."""
+"""What scripted histories share: waiting for what the service makes of things, and reading it (writing.py: what they write)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-
-from aiokafka import AIOKafkaProducer
+from collections.abc import Callable, Iterable
 
 from .host import Worker
-from .reading import read_topic
+from .reading import Found, read_topic
 from .world import World
 
 DAY_S = 86_400.0
-
-
-async def write(world: World, topic: str, values: Iterable[str], *, partition: int = 0, key: str = "k") -> None:
-    """Produce one batch for each value, whose key is `key` followed by the value, and wait until all are acknowledged."""
-    done = asyncio.Event()
-
-    async def produce() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True)
-        await producer.start()
-        for value in values:
-            await producer.send_and_wait(topic, value.encode(), key=f"{key}{value}".encode(), partition=partition)
-        await producer.stop()
-        done.set()
-
-    name = f"app-{sum(each.startswith('app-') for each in world.processes)}"
-    world.start(name, produce())
-    await done.wait()
-
-
-async def write_together(
-    world: World, topic: str, values: Sequence[str], *, partition: int = 0, key: str = "k"
-) -> None:
-    """Produce one batch with all values, under one key, and wait until it is acknowledged."""
-    done = asyncio.Event()
-
-    async def produce() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True)
-        await producer.start()
-        batch = producer.create_batch()
-        for value in values:
-            assert batch.append(key=key.encode(), value=value.encode(), timestamp=None) is not None
-        await (await producer.send_batch(batch, topic, partition=partition))
-        await producer.stop()
-        done.set()
-
-    name = f"app-{sum(each.startswith('app-') for each in world.processes)}"
-    world.start(name, produce())
-    await done.wait()
 
 
 def read_values(world: World, topic: str) -> list[str]:
@@ -71,6 +31,12 @@ async def until(is_so: Callable[[], bool], what: str, seconds: float = 120.0) ->
                 await asyncio.sleep(0.5)
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+
+async def await_records(world: World, topic: str, count: int, seconds: float = 120.0) -> list[Found]:
+    """Return the records of a topic once it has `count` of them. Raises AssertionError if it does not get so many."""
+    await until(lambda: len(read_topic(world.cluster, topic)) >= count, f"{count} records in {topic}", seconds)
+    return read_topic(world.cluster, topic)
 
 
 async def await_values(world: World, topic: str, values: Iterable[str], seconds: float = 120.0) -> None:

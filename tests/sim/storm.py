@@ -13,9 +13,9 @@ from typing import Any
 from overlay.config import Loaded
 
 from .applications import Reader, Run, produce
+from .asking import inquire
 from .faults import Faults
 from .host import Worker, read_config, warm_up
-from .inquiries import inquire
 from .judge import Judge
 from .limits import read_limits
 from .mishaps import Mishaps

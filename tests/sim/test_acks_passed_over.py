@@ -9,11 +9,12 @@ import pytest
 
 from overlay.config import Loaded
 
-from .acked import await_count, await_true, produce, tell
 from .host import Worker, read_config, warm_up
 from .kafka.codes import Code
 from .reading import Found, read_topic
+from .scenes import await_records, until
 from .world import World
+from .writing import ack, write_under_one_key
 
 COUNT = 5
 ACK_WAIT_S = 30
@@ -52,11 +53,11 @@ def count_deliveries(found: list[Found]) -> dict[bytes | None, int]:
 async def send_away(world: World, worker: Worker, other: str) -> None:
     """Let the output of consumer `a` refuse until the consumer is left out, while `other` is served."""
     world.cluster.refuse_produce("out-a", Code.TOPIC_AUTHORIZATION_FAILED)
-    await produce(world, "source", ["more"])
-    await await_count(world, f"out-{other}", COUNT + 1)
+    await write_under_one_key(world, "source", ["more"])
+    await await_records(world, f"out-{other}", COUNT + 1)
     shard = worker.service.holding.shards[0] if worker.service.holding else None
     assert shard is not None
-    await await_true(lambda: bool(shard._stalled) and shard.session is not None)
+    await until(lambda: bool(shard._stalled) and shard.session is not None, "a session without it")
 
 
 def test_acks_for_a_consumer_that_is_away_count_when_it_is_back() -> None:
@@ -68,16 +69,16 @@ def test_acks_for_a_consumer_that_is_away_count_when_it_is_back() -> None:
     async def history(world: World) -> list[Found]:
         worker = start(world, configure(world, "a", "b"))
         await asyncio.sleep(5)
-        await produce(world, "source", map(str, range(COUNT)))
-        first = await await_count(world, "out-a", COUNT)
-        others = await await_count(world, "out-b", COUNT)
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first = await await_records(world, "out-a", COUNT)
+        others = await await_records(world, "out-b", COUNT)
         await send_away(world, worker, "b")
-        await tell(world, "S", first)
-        await tell(world, "S", [*others, *read_topic(world.cluster, "out-b")[COUNT:]])
+        await ack(world, "S", first)
+        await ack(world, "S", [*others, *read_topic(world.cluster, "out-b")[COUNT:]])
         await asyncio.sleep(10)
         world.cluster.refuse_produce("out-a", Code.NONE)
-        await await_count(world, "out-a", COUNT + 1)
-        await tell(world, "S", read_topic(world.cluster, "out-a")[-1:])
+        await await_records(world, "out-a", COUNT + 1)
+        await ack(world, "S", read_topic(world.cluster, "out-a")[-1:])
         await asyncio.sleep(3 * ACK_WAIT_S)
         await worker.stop()
         return read_topic(world.cluster, "out-a") + read_topic(world.cluster, "out-b")
@@ -96,14 +97,14 @@ def test_acks_for_a_consumer_whose_file_was_gone_count_over_kills(seed: int) -> 
         both = configure(world, "a", "b")
         worker = start(world, both)
         await asyncio.sleep(5)
-        await produce(world, "source", map(str, range(COUNT)))
-        first, others = [await await_count(world, f"out-{name}", COUNT) for name in "ab"]
-        await tell(world, "S", others[:1])
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first, others = [await await_records(world, f"out-{name}", COUNT) for name in "ab"]
+        await ack(world, "S", others[:1])
         worker.reload(configure(world, "b"))
         await asyncio.sleep(5)
-        await tell(world, "S", first[:2])
-        await tell(world, "S", others * 20)  # what `a` has to go through
-        await tell(world, "S", first[2:])
+        await ack(world, "S", first[:2])
+        await ack(world, "S", others * 20)  # what `a` has to go through
+        await ack(world, "S", first[2:])
         await asyncio.sleep(5)
         worker.reload(both)
         for _ in range(3):
@@ -125,13 +126,13 @@ def test_acks_in_a_partition_that_was_added_are_read_from_its_start() -> None:
     async def history(world: World) -> list[Found]:
         worker = start(world, configure(world, "a"))
         await asyncio.sleep(5)
-        await produce(world, "source", map(str, range(COUNT)))
-        first = await await_count(world, "out-a", COUNT)
-        await tell(world, "S", first[:1])
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first = await await_records(world, "out-a", COUNT)
+        await ack(world, "S", first[:1])
         await asyncio.sleep(5)
         with world.at_cluster("the ack topic gets a partition") as cluster:
             cluster.add_partitions("overlay.S.acks", 2)
-        await tell(world, "S", first[1:], partition=1)
+        await ack(world, "S", first[1:], partition=1)
         await asyncio.sleep(3 * ACK_WAIT_S)
         await worker.stop()
         return read_topic(world.cluster, "out-a")
@@ -147,15 +148,15 @@ def run_recreated(*, later: int) -> list[Found]:
     async def history(world: World) -> list[Found]:
         worker = start(world, configure(world, "a"))
         await asyncio.sleep(5)
-        await produce(world, "source", map(str, range(COUNT)))
-        first = await await_count(world, "out-a", COUNT)
-        await tell(world, "S", first[:3])
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first = await await_records(world, "out-a", COUNT)
+        await ack(world, "S", first[:3])
         await asyncio.sleep(5)
         worker.kill()
         with world.at_cluster("the ack topic is made anew") as cluster:
             cluster.recreate_topic("overlay.S.acks")
-        await tell(world, "S", first[3:])
-        await tell(world, "S", first[:1] * later)
+        await ack(world, "S", first[3:])
+        await ack(world, "S", first[:1] * later)
         worker.start()
         await asyncio.sleep(3 * ACK_WAIT_S)
         await worker.stop()
@@ -180,9 +181,9 @@ def test_what_is_not_acked_comes_again() -> None:
     async def history(world: World) -> list[Found]:
         worker = start(world, configure(world, "a"))
         await asyncio.sleep(5)
-        await produce(world, "source", map(str, range(COUNT)))
-        first = await await_count(world, "out-a", COUNT)
-        await tell(world, "S", first[1:])
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first = await await_records(world, "out-a", COUNT)
+        await ack(world, "S", first[1:])
         await asyncio.sleep(1.5 * ACK_WAIT_S)
         await worker.stop()
         return read_topic(world.cluster, "out-a")

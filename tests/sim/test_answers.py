@@ -10,10 +10,11 @@ from aiokafka.protocol.produce import ProduceRequest
 from overlay.config import Loaded
 from tests.sim.kafka.session import Answer
 
-from .apps import New, await_records, send
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
+from .scenes import await_records
 from .world import World
+from .writing import New, send
 
 PRODUCE, END_TXN = 0, 26
 DUPLICATE_SEQUENCE_NUMBER = 46

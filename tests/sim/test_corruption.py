@@ -10,8 +10,9 @@ import pytest
 from overlay.config import Loaded
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, read_sequences, read_values, write, write_together
+from .scenes import await_values, read_sequences, read_values
 from .world import World
+from .writing import write, write_together
 
 DELTA_AT, COUNT_AT, RECORDS_AT = 23, 57, 65
 PLAIN = {"ack_policy": "none"}

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from overlay.config import Loaded
 
-from .acked import await_count, await_true, produce
 from .asking import ask, await_answer, find_answers
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
+from .scenes import await_records, until
 from .world import World
+from .writing import write_under_one_key
 
 COUNT = 5
 CONTROL = "overlay.control"
@@ -34,7 +35,7 @@ async def start(world: World, *names: str) -> list[Worker]:
     for worker in workers:
         worker.start()
     await asyncio.sleep(10)
-    await produce(world, "source", map(str, range(COUNT)))
+    await write_under_one_key(world, "source", map(str, range(COUNT)))
     return workers
 
 
@@ -76,8 +77,8 @@ def test_a_worker_that_slept_while_a_deletion_was_compacted_away_forgets_the_con
         workers = sleeper, other = await start(world, "sleeper", "other")
         await ask(world, "c1", "consumer.create", "S", config=CONFIG)
         assert "error" not in await await_answer(world, "c1")
-        await await_count(world, "out", COUNT)
-        await await_true(lambda: all(is_known([worker]) for worker in workers))
+        await await_records(world, "out", COUNT)
+        await until(lambda: all(is_known([worker]) for worker in workers), "all workers know of it")
         sleeper.freeze()
         await ask(world, "d1", "consumer.delete", "S", consumer="c")
         assert (await await_answer(world, "d1", 120))["success"]

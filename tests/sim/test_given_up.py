@@ -9,8 +9,9 @@ import pytest
 from overlay.consumer.pending import Row
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, until, write
+from .scenes import await_values, until
 from .world import World
+from .writing import write
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

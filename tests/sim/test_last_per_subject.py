@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from overlay.config import Loaded
+from overlay.deliver.assemble import TOKEN
 
-from .apps import TOKEN, New, ack, await_records, send
 from .host import Worker, read_config, warm_up
 from .reading import Found, read_topic
+from .scenes import await_records
 from .world import World
+from .writing import New, ack, send
 
 PARTITIONS = 3
 
@@ -134,10 +136,10 @@ def test_a_restart_with_acks_and_a_filter_delivers_no_superseded_message() -> No
         await asyncio.sleep(5)
         worker.kill()
         worker.start()
-        await ack(world, "overlay.S.acks", [first])
+        await ack(world, "S", [first])
         second = (await await_records(world, "lasts", 2))[-1]
         assert second.key == b"b2"
-        await ack(world, "overlay.S.acks", [second])
+        await ack(world, "S", [second])
         await asyncio.sleep(10)
         assert [each.key for each in read_topic(world.cluster, "lasts")] == [b"b1", b"b2"]
 

@@ -11,8 +11,9 @@ import pytest
 from overlay.config import Loaded
 
 from .host import Worker, read_config, warm_up
-from .scenes import DAY_S, await_values, read_sequences, read_values, run_for, until, write
+from .scenes import DAY_S, await_values, read_sequences, read_values, run_for, until
 from .world import World
+from .writing import write
 
 INDEX = "overlay.S.index"
 PLAIN: Mapping[str, Any] = {"ack_policy": "none"}

@@ -10,11 +10,11 @@ from aiokafka import AIOKafkaProducer
 
 from overlay.config import Loaded
 
-from .acked import produce
 from .asking import ask, await_answer
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
 from .world import World
+from .writing import write_under_one_key
 
 EARLIER, LATER, LAST = ["e0", "e1"], ["l0", "l1", "l2"], ["z"]
 OWN = "overlay.control", "overlay.replies", "overlay.events", "overlay.S.index"
@@ -48,7 +48,7 @@ def test_a_consumer_that_is_served_late_begins_where_it_was_created(
         for name in ("source", "overlay.state", *OWN):
             world.cluster.create_topic(name, assignment=[[at_home]])
         world.cluster.coordinators = [at_home] * len(world.cluster.coordinators)
-        await produce(world, "source", EARLIER)
+        await write_under_one_key(world, "source", EARLIER)
         with world.at_cluster("the output is away") as cluster:
             cluster.stop(away)
         worker = Worker(world, "w", configure(world, deliver_policy=policy) if is_file else configure(world))
@@ -57,11 +57,11 @@ def test_a_consumer_that_is_served_late_begins_where_it_was_created(
         if not is_file:
             await ask(world, "c1", "consumer.create", "S", config={**CONFIG, "deliver_policy": policy})
             assert "error" not in await await_answer(world, "c1")
-        await produce(world, "source", LATER)
+        await write_under_one_key(world, "source", LATER)
         with world.at_cluster("the output is back") as cluster:
             cluster.start(away)
         await asyncio.sleep(90)
-        await produce(world, "source", LAST)
+        await write_under_one_key(world, "source", LAST)
         await asyncio.sleep(20)
         await worker.stop()
         return [(one.value or b"").decode() for one in read_topic(world.cluster, "out")]
@@ -89,7 +89,7 @@ def test_records_of_a_transaction_that_is_open_at_the_creation_are_not_new() -> 
             for value in LATER:
                 await bank.send_and_wait("source", value.encode(), key=b"k", partition=0)
             await bank.commit_transaction()
-        await produce(world, "source", LAST)
+        await write_under_one_key(world, "source", LAST)
         await asyncio.sleep(20)
         await worker.stop()
         return [(one.value or b"").decode() for one in read_topic(world.cluster, "out")]

@@ -12,8 +12,9 @@ from overlay.source.mark import Source
 from overlay.worker.amend import amend, reset_stream
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, read_values, write_together
+from .scenes import await_values, read_values
 from .world import World
+from .writing import write_together
 
 WANTED: dict[str, Any] = {"filter_subject": "s.wanted"}
 CHUNK = 100

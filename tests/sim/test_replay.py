@@ -10,9 +10,10 @@ from aiokafka import AIOKafkaProducer
 
 from overlay.config import Loaded
 
-from .apps import New, await_records, send
 from .host import Worker, read_config, warm_up
+from .scenes import await_records
 from .world import World
+from .writing import New, send
 
 GAP_S = 10
 SOON_S = 5.0

@@ -16,8 +16,9 @@ from overlay.source.feed import Changed, Feed, Fetched, Lane
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, read_values, until, write
+from .scenes import await_values, read_values, until
 from .world import World
+from .writing import write
 
 
 def configure(world: World) -> Loaded:

@@ -17,10 +17,13 @@ from .world import World
 def written() -> Iterator[StringIO]:
     """Where logs go to. They are set up as a command of the service does it: each logger is bound for good when it is first
     used."""
-    file = StringIO()
+    file, kept = StringIO(), structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(file), cache_logger_on_first_use=True)
     yield file
     structlog.reset_defaults()
+    if kept is not None:
+        structlog.configure(**kept)
 
 
 def test_the_story_has_the_log_whatever_logs_were_set_up_before(written: StringIO) -> None:
