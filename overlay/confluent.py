@@ -85,7 +85,7 @@ class Contact:
     and may end with nobody to ask: it connects no more and reports no error (seen with 2.11 to 2.16 after one restart of a
     broker in a hundred, and whenever the metadata of tests/test_contact.py comes). What it says of itself shows this.
 
-    One for each client. Whoever makes the client adds `settings` to its settings, and polls it at least every few seconds.
+    One for each client. The module that makes the client adds `settings` to its settings, and polls it every few seconds.
     """
 
     def __init__(self) -> None:

@@ -144,7 +144,7 @@ class Sender:
 
     def _run(self) -> None:
         while not self._is_closed:
-            # reports of what was sent, and what the client says of itself, are only heard while somebody polls
+            # reports of what was sent, and what the client says of itself, are only heard while this thread polls
             while not self._called.wait(0 if len(self._producer) else IDLE_S):
                 self._producer.poll(POLL_S if len(self._producer) else 0)
                 if self._contact.is_lost:

@@ -23,8 +23,8 @@ async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:
         sources = [(name, partition) for name, facts in found.items() for partition in range(facts.partitions)]
         ends = await admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
     except OverlayError as error:
-        log.warning("where a stream ends is not known: new consumers begin when they are served", stream=stream.name,
-                    reason=str(error))  # fmt: skip
+        event = "where a stream ends is not known: new consumers begin when they are served"
+        log.warning(event, stream=stream.name, reason=str(error))
         return None
     return LogEnds(
         {name: (facts.identity, tuple(ends[name, p] for p in range(facts.partitions))) for name, facts in found.items()}

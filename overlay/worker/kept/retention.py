@@ -109,11 +109,9 @@ async def _extend(admin: Admin, roster: Roster, stream: str, topic: str) -> None
         return
     if refusal := await admin.alter_topic(topic, changes):
         tell = log.error if stream in roster.ledgers else log.info
-        tell(
-            "the index topic forgets earlier than the stream's topics do, and may not be altered",
-            stream=stream, topic=topic, wanted=changes, reason=refusal,
-        )  # fmt: skip
+        event = "the index topic forgets earlier than the stream's topics do, and may not be altered"
+        tell(event, stream=stream, topic=topic, wanted=changes, reason=refusal)
         return
-    log.info("index topic altered, so that it keeps what its stream's topics keep", stream=stream, topic=topic, **{
-        name.replace(".", "_"): value for name, value in changes.items()
-    })  # fmt: skip
+    log.info(
+        "the index topic keeps longer now what its stream's topics keep", stream=stream, topic=topic, config=changes
+    )

@@ -82,7 +82,7 @@ OWNERSHIP = (
     ),
     Mutant(
         "cancelled-shard-ends-in-silence",
-        """A shard one of whose tasks was cancelled by somebody else ends without a word, and no worker serves it.""",
+        """A shard ends without a word when another task has cancelled one of its own, and no worker serves it.""",
         (
             Change(
                 "overlay.worker.shard",
