@@ -152,7 +152,7 @@ class Hearing:
 
     def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: Since) -> None:
         """Have what a consumer has heard before count as somebody else's. `_tell` looks at odd rows by itself."""
-        if since.shared > piece.offset[0]:
+        if since.last > piece.offset[0]:
             first = np.array([since.of(name) for name in self._names], np.int64)
             kind[(consumer >= 0) & (piece.offset < first[consumer])] = _ELSEWHERE
 

@@ -23,6 +23,11 @@ class Since:
         """The offset from which the partition has to be read."""
         return min([self.shared, *self.own.values()])
 
+    @property
+    def last(self) -> int:
+        """The offset from which the records are news for everybody."""
+        return max([self.shared, *self.own.values()])
+
     def of(self, name: str) -> int:
         """Return the first offset that is news for a consumer; for a name that is no consumer's, `shared`."""
         return self.own.get(name, self.shared)

@@ -186,11 +186,12 @@ def report_stream(
         "partitions": {},
         "index": None,
     }
+    stops: list[str] = []
     for session in sessions:
         if (index := report_index(session, name)) is not None:
             found["index"] = index | {"rate": rates.of_index(name, now_ms())}
         if name in session.roster.stopped:
-            found |= {"state": "stopped", "reason": session.roster.stopped[name]}
+            stops.append(session.roster.stopped[name])
         for place, tracks in session.positions.tracks.items():
             # where there are consumers, a track that only the index reads says nothing of them
             reading = [track for track in tracks if track.members or not readers]
@@ -200,11 +201,12 @@ def report_stream(
                 entry = {"end": max(ends, default=-1), "position": max(t.position for t in reading)}
                 found["partitions"][f"{topic}-{partition}"] = entry
                 found["state"] = "running"
-        halted = [why for (stream_name, _), why in session.halted.items() if stream_name == name]
-        if halted:
-            found |= {"state": "stopped", "reason": "; ".join(halted)}
+        stops += (why for (stream_name, _), why in session.halted.items() if stream_name == name)
         if name in session.roster.sources and session.roster.sources[name].unread:
             found["reason"] = f"not read until `overlay stream extend`: {session.roster.sources[name].unread}"
+    if stops:
+        # shards stop one after the other; what they say of it comes before what the others still say
+        found |= {"state": "stopped", "reason": "; ".join(dict.fromkeys(stops))}
     return found
 
 

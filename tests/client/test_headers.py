@@ -24,7 +24,7 @@ def test_a_bad_name_empties_its_record_and_no_other(bootstrap: str, new_topic: N
     for number in range(MANY):
         record = Record(0, int(time.time() * 1000), b"k", b"v", BAD if number % 4 == 3 else GOOD)
         assert send_batch(bootstrap, topic, build([record])) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
     for number in range(MANY):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
@@ -215,6 +215,7 @@ def test_what_lies_before_the_position_was_heard_before() -> None:
     assert flatten(heard.said["a"]) == [("ack", n, n, "", "") for n in (8, 9, 10)]
 
 
+@example([Record(0, 0, b"$JS.ACK.S.a.1.5.6.7.8", b"", [])], 0, {"a": 1})
 @given(ack_records(), st.integers(0, 30), st.dictionaries(st.sampled_from(MINE), st.integers(0, 30)))
 @settings(max_examples=200, deadline=None)
 def test_each_consumer_is_told_what_it_has_not_heard(records: list[Record], shared: int, own: dict[str, int]) -> None:
