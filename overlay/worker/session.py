@@ -21,7 +21,7 @@ from overlay.clock import monotonic, now_ms
 from overlay.deliver.outbox import Outgoing, refuse_oversized
 from overlay.deliver.state import ConsumerId
 from overlay.deliver.transaction import PlainSender
-from overlay.errors import CorruptBatch, SourceChanged
+from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
 from overlay.jobs import Jobs
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -153,6 +153,7 @@ class Session:
                     self.following.read()
                     await self._go_on(self.snapshots.decide(self.lanes, feed.changed.set))
                     await self._come_back()
+                    await self._go_on(self._part())
                     tasks, tracks = self.intake.take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
@@ -205,6 +206,17 @@ class Session:
         for place, track in tracks:
             self.detours.plan(place, track)
             await self._open(place, track)
+            if track.halted:
+                self.lanes[track].rest()
+
+    def _part(self) -> list[tuple[Place, Track]]:
+        """Have consumers with machines wait where their convoy was stopped; the new tracks of the others in the convoy."""
+        stopped = {
+            (stream, track.convoy)
+            for (stream, _), track in self.positions.all()
+            if track.halted and track.convoy and not track.waits
+        }
+        return [parted for convoy in sorted(stopped) for parted in self.positions.part(*convoy, self.roster.machines)]
 
     async def _open(self, place: Place, track: Track) -> None:
         """Have what a track needs be fetched, from where it stands or behind what is at hand for it."""
@@ -272,6 +284,10 @@ class Session:
     def _absorb(self, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
         """Move the tracks to where the round has brought them."""
         refuse_oversized(outcome.batches)
+        for (place, track), progress in zip(owners, outcome.progress, strict=True):
+            if progress.stopped and track.sequenced:
+                # what it cannot read has sequences only once a session begins behind it (kept/ledgers.py)
+                raise SourceUnavailable(f"{_find_corruption(place, outcome)}. The shard goes on behind it")
         moved: set[Place] = set()
         changed: set[ConsumerId] = {*outcome.delivered, *outcome.buried}
         self.positions.sequences.update(outcome.sequences)
@@ -288,7 +304,7 @@ class Session:
                 lane.rest()
                 self._halt(place, outcome)
             elif progress.mark.position != progress.task.fetched.next_offset:
-                lane.seek(progress.mark.position, progress.mark.epoch)
+                lane.seek(track.position, track.mark.epoch)
             else:
                 self.detours.leap(place, track)
                 self.detours.lead(place, track, lane, track.mark)
@@ -362,17 +378,20 @@ class Session:
                     self.detours.lead(place, track, lane, self.intake.find_need(track))
 
     def _halt(self, place: Place, outcome: Outcome) -> None:
-        stream, (topic, partition) = place
-        for corruption in outcome.corruptions:
-            if corruption.source == (topic, partition) and not corruption.skipped:
-                bad = corruption.malformed
-                self.halted[place] = str(CorruptBatch(topic, partition, bad.base_offset, bad.fault.text))
-                log.error("partition stopped", stream=stream, reason=self.halted[place])
+        self.halted[place] = str(_find_corruption(place, outcome))
+        log.error("partition stopped", stream=place[0], reason=self.halted[place])
 
     async def _send_plain(self, batches: list[Outgoing]) -> list[int]:
         assert self.plain is not None
         async with self._plain_order:
             return await self.plain.send(batches)
+
+
+def _find_corruption(place: Place, outcome: Outcome) -> CorruptBatch:
+    """Return what stops a partition in a round."""
+    stream, source = place
+    bad = next(c.malformed for c in outcome.corruptions if (c.stream, c.source, c.skipped) == (stream, source, False))
+    return CorruptBatch(*source, bad.base_offset, bad.fault.text)
 
 
 async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patience: float | None) -> bool:

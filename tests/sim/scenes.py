@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from .host import Worker
+from .kafka.session import Answer
 from .reading import Found, read_topic
 from .world import World
 
 DAY_S = 86_400.0
+PRODUCE = 0
+"""The API key of produce requests."""
 
 
 def read_values(world: World, topic: str) -> list[str]:
@@ -56,3 +59,10 @@ async def run_for(worker: Worker, seconds: float) -> None:
     worker.start()
     await asyncio.sleep(seconds)
     worker.kill()
+
+
+def intercept(world: World, key: int, handle: Callable[[Answer, Callable[[Answer], None]], None]) -> None:
+    """Have `handle` take the requests of an API key, with the broker's own way to handle them."""
+    handlers = world.cluster._handlers
+    own = handlers[key]
+    handlers[key] = lambda answer: handle(answer, own)

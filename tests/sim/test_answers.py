@@ -12,11 +12,11 @@ from tests.sim.kafka.session import Answer
 
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
-from .scenes import await_records
+from .scenes import PRODUCE, await_records, intercept
 from .world import World
 from .writing import New, send
 
-PRODUCE, END_TXN = 0, 26
+END_TXN = 26
 DUPLICATE_SEQUENCE_NUMBER = 46
 """Brokers of today answer it no more: they say where the batch is, or that it is out of order."""
 
@@ -27,13 +27,6 @@ def configure(world: World) -> Loaded:
         [{"name": "S", "topics": ["source"], "subject": {"template": "t.{key}"}}],
         [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
     )
-
-
-def intercept(world: World, key: int, handle: Callable[[Answer, Callable[[Answer], None]], None]) -> None:
-    """Have `handle` take the requests of an API key, with the broker's own way to handle them."""
-    handlers = world.cluster._handlers
-    own = handlers[key]
-    handlers[key] = lambda answer: handle(answer, own)
 
 
 def list_topics(request: ProduceRequest) -> set[str]:

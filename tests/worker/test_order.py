@@ -197,6 +197,28 @@ def test_who_lacks_data_is_named() -> None:
     assert not plan.steps and plan.wanted == set(tracks[SOURCES[0]])
 
 
+def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_convoy() -> None:
+    """The others in the convoy go on with the other partitions."""
+    world = World()
+    first, *rest = SOURCES
+    for source in SOURCES:
+        world.grow({source: 2}, sequenced=True)
+    for name in ("acked", "plain"):
+        world.enlist(name, dict.fromkeys(SOURCES, 0), careful=False)
+    ((stopped,),) = (world.tracks()[first],)
+    stopped.mark, stopped.halted = Mark(1), True
+    parted = world.positions.part("S", stopped.convoy, {("S", "acked")})
+    assert [(source, track.members) for (_, source), track in parted] == [(s, {("S", "plain")}) for s in SOURCES]
+    world.positions.align("S")  # which leaves convoys apart that have just been parted
+    for _ in range(2):
+        at_hand = {track: 2 for source in rest for track in world.tracks()[source]}
+        for step in plan_steps(world.tracks(), at_hand, world.ledger, world.ledger.next_sequence).steps:
+            step.track.mark = Mark(step.stop)
+    found = {min(track.members): track.position for track in world.tracks()[rest[0]]}
+    assert found == {("S", "acked"): 0, ("S", "plain"): 2}
+    assert not world.positions.part("S", stopped.convoy, set()), "nobody waits who takes no acks"
+
+
 def test_who_catches_up_joins_though_records_keep_coming() -> None:
     """The head sits a round out; otherwise it would always be a step ahead."""
     world = World()

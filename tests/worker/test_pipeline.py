@@ -122,6 +122,24 @@ def test_a_corrupt_batch_is_skipped(damaged: int) -> None:
     assert [corruption.skipped for corruption in outcome.corruptions] == [True]
 
 
+@pytest.mark.parametrize("convoy", [1, 2])
+def test_what_comes_behind_a_corrupt_batch_in_sequence_is_put_off_for_machines(convoy: int) -> None:
+    """In the same convoy alone, and all parts of a fetch: the first says where its track stays."""
+    pipeline = Pipeline({"S": make_stream()}, {})
+    reader = replace(make_reader(), has_machine=True)
+    stopped = replace(make_task(make_fetched(make_batches(0)[0], 0), reader), convoy=1)
+    other = make_fetched(b"".join(make_batches(3)[:2]), 0)
+    parts = [
+        replace(make_task(other, reader), source=("source", 1), convoy=convoy, position=at, stop=at + 5)
+        for at in (0, 5)
+    ]
+    outcome = pipeline.run([stopped, *parts], NOW)
+    is_same = convoy == 1
+    assert [progress.is_put_off for progress in outcome.progress] == [False, is_same, is_same]
+    assert [progress.mark.position for progress in outcome.progress] == ([0, 0, 0] if is_same else [0, 5, 10])
+    assert len(outcome.offers) == (0 if is_same else 2)
+
+
 def test_damage_beyond_the_stop_is_not_met() -> None:
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(2)), 0), stop=10)], NOW)

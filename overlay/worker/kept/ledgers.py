@@ -117,6 +117,8 @@ async def follow_starts(
 ) -> None:
     """Have ledgers forget what retention takes, as long as a session runs: it does not return.
 
+    Raises SourceUnavailable when it has taken a batch that stopped a partition: the next session reads what lies behind.
+
     `tell` is called with the lowest stream sequence that is left, by stream: at once, and whenever it was looked at.
     """
     tell({stream: find_low(roster, stream, roster.starts) for stream in roster.sources})
@@ -128,6 +130,11 @@ async def follow_starts(
             except OverlayError as error:
                 log.warning("starts of logs cannot be looked at", stream=stream, reason=str(error))
                 continue
+            for source, (first, _) in bounds.items():
+                if any(track.halted and track.position < first for track in positions.tracks.get((stream, source), ())):
+                    raise SourceUnavailable(
+                        f"{source[0]}-{source[1]}: the corrupt batch is gone from the log. Going on"
+                    )
             if stream in roster.ledgers:
                 roster.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
             tell({stream: find_low(roster, stream, {source: first for source, (first, _) in bounds.items()})})

@@ -13,7 +13,11 @@ committed part of the ledger ends.
 
 A track that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.
 
-A partition that is stopped (a corrupt batch) is left out, and the others go on. Records whose sequence is lost (ledger.py) are
+A partition that a corrupt batch stops is left out, and the others go on. Not so for consumers with machines: a machine takes
+records by rising sequences, so it would refuse what lies behind the batch once the others had gone on. In a convoy of their
+own (`waits`) they wait at the batch, until the next session finds it gone.
+
+Records whose sequence is lost (ledger.py) are
 read with those that come after them in their partition; those that nothing comes after yet, once all others are read.
 """
 
@@ -91,6 +95,15 @@ class _Convoy:
     tracks: dict[Source, Track]
 
     @property
+    def waits(self) -> bool:
+        return any(track.waits for track in self.tracks.values())
+
+    @property
+    def places(self) -> dict[Source, int]:
+        """The position in each partition, but for those that are left out."""
+        return {source: track.position for source, track in self.tracks.items() if self.waits or not track.halted}
+
+    @property
     def careful(self) -> bool:
         return any(track.careful for track in self.tracks.values())
 
@@ -103,17 +116,17 @@ class _Convoy:
         return any(track.undecided for track in self.tracks.values())
 
     def may_join(self, other: _Convoy) -> bool:
-        return self.careful == other.careful and not self.is_alone and not other.is_alone
+        is_alike = (self.careful, self.waits) == (other.careful, other.waits)
+        return is_alike and not self.is_alone and not other.is_alone
 
     def find_place(self, ledger: Ledger) -> int:
         """The sequence that comes next."""
-        places = (ledger.sequence_from(s, track.position) for s, track in self.tracks.items() if not track.halted)
-        return min(places, default=ledger.next_sequence)
+        return min((ledger.sequence_from(*place) for place in self.places.items()), default=ledger.next_sequence)
 
     def advance(self, fetched_to: Mapping[Track, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Track]]:
         """The steps to the sequence `goal`, as far as they are possible now, and the track that lacks data for more."""
         steps = list[Step]()
-        at = {source: track.position for source, track in self.tracks.items() if not track.halted}
+        at = self.places
         for source, stop in self._list_stops(at, ledger, goal):
             if source not in at or at[source] >= stop:
                 continue
@@ -125,7 +138,7 @@ class _Convoy:
                 steps.append(Step(source, track, start, reach))
                 at[source] = reach
             if reach < stop:
-                return steps, {track}
+                return steps, set() if track.halted else {track}
         return steps, set()
 
     def _list_stops(self, at: Mapping[Source, int], ledger: Ledger, goal: int) -> Iterator[tuple[Source, int]]:
@@ -138,8 +151,7 @@ class _Convoy:
 
     def reaches(self, steps: Sequence[Step], goal: int, ledger: Ledger) -> bool:
         """Whether some steps lead to the sequence `goal`."""
-        at = {source: track.position for source, track in self.tracks.items() if not track.halted}
-        at |= {step.source: step.stop for step in steps}
+        at = self.places | {step.source: step.stop for step in steps}
         ends = _find_ends(at, ledger, goal)
         return all(position >= ends.get(source, 0) for source, position in at.items())
 

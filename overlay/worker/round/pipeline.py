@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -100,11 +100,15 @@ class Corruption:
 
 @dataclass(slots=True)
 class Progress:
-    """How far one task came. `mark` is where its consumers now stand; `stopped` when a corrupt batch is in the way."""
+    """How far one task came. `mark` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
+
+    `is_put_off`: a corrupt batch is in the way in another partition of the convoy, and consumers with machines wait there.
+    """
 
     task: Task
     mark: Mark
     stopped: bool = False
+    is_put_off: bool = False
 
 
 @dataclass(slots=True)
@@ -215,9 +219,14 @@ class Pipeline:
         return outcome
 
     def _run_task(self, task: Task, now: int, outcome: Outcome) -> None:
-        before = next((p for p in outcome.progress if p.stopped and p.task.fetched is task.fetched), None)
-        if before is not None:  # another part of a fetch that cannot be read so far
-            outcome.progress.append(Progress(task, before.mark, stopped=True))
+        before = next(
+            (p for p in outcome.progress if (p.stopped or p.is_put_off) and p.task.fetched is task.fetched), None
+        )
+        if before is not None:  # another part of a fetch that is not read so far
+            outcome.progress.append(replace(before, task=task))
+            return
+        if _waits(task, outcome):
+            outcome.progress.append(Progress(task, Mark(task.position), is_put_off=True))
             return
         topic, partition = task.source
         screen = self._screen(task)
@@ -337,6 +346,13 @@ class Pipeline:
                 Masks([reader.filter for reader in task.readers], properties, values),
             )
         return self._screens[key]
+
+
+def _waits(task: Task, outcome: Outcome) -> bool:
+    """Return whether a task lies behind a corrupt batch in the order of sequences, with consumers that need this order."""
+    if not task.convoy or not any(reader.has_machine for reader in task.readers):
+        return False
+    return any(p.stopped and (p.task.stream, p.task.convoy) == (task.stream, task.convoy) for p in outcome.progress)
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:

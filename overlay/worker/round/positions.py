@@ -6,8 +6,8 @@ Holds the tracks of each partition and turns what a round has come to into the d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -123,6 +123,7 @@ class Positions:
         places: dict[int, dict[Source, int]] = defaultdict(dict)
         apart: set[int] = set()
         careful: set[int] = set()
+        waiting: set[int] = set()
         for source, some in tracks.items():
             head = next((track for track in some if track.sequenced), None)
             for track in some:
@@ -132,15 +133,36 @@ class Positions:
                 places[track.convoy][source] = track.position
                 apart |= {track.convoy} if track.is_alone else set()
                 careful |= {track.convoy} if track.careful else set()
+                waiting |= {track.convoy} if track.waits else set()
         met: dict[tuple[object, ...], int] = {}
         for number, positions in sorted(places.items()):
-            if number and number not in apart:
-                met.setdefault((number in careful, *sorted(positions.items())), number)
-        for number, positions in places.items():
-            into = met.get((number in careful, *sorted(positions.items()))) if number and number not in apart else None
-            if into is not None and into != number:
+            if not number or number in apart:
+                continue
+            into = met.setdefault((number in careful, number in waiting, *sorted(positions.items())), number)
+            if into != number:
                 for track in (track for some in tracks.values() for track in some if track.convoy == number):
                     track.convoy = into
+
+    def part(self, stream: str, convoy: int, machines: Collection[ConsumerId]) -> list[tuple[Place, Track]]:
+        """Have the consumers of a stopped convoy that are among `machines` wait, and the others go on without them.
+
+        Returns the tracks of the others, if both are there: these are new and have no lanes yet.
+        """
+        tracks = [(place, track) for place, track in self.all() if place[0] == stream and track.convoy == convoy]
+        members = {member for _, track in tracks for member in track.members}
+        waiting = {member for member in members if member in machines}
+        if not waiting:
+            return []
+        parted: list[tuple[Place, Track]] = []
+        number = self._make_convoy()
+        for place, track in tracks:
+            if members - waiting:
+                other = replace(track, members=track.members - waiting, convoy=number)
+                self.tracks[place].append(other)
+                parted.append((place, other))
+            track.members &= waiting
+            track.waits = True
+        return parted
 
     def settle(self, place: Place) -> list[Track]:
         """Join the tracks of a partition that have met; returns those that are no longer needed."""

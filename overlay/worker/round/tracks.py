@@ -42,6 +42,8 @@ class Track:
     """Whether its members may not be told of sequences that are not committed yet."""
     halted: bool = False
     """A corrupt batch is in the way; those who reach it stop as well."""
+    waits: bool = False
+    """Whether a corrupt batch in any partition of its convoy stops it (order.py)."""
 
     @property
     def position(self) -> int:
