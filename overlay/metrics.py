@@ -100,6 +100,10 @@ class Metrics:
         self.redelivery_suspended = gauge(
             "redelivery_suspended", "1 while deadlines wait for acks behind somebody's open transaction", "stream"
         )
+        self.clock_ahead = gauge(
+            "clock_ahead_seconds",
+            "By how much this machine's clock was ahead of the brokers' when requests had it compared",
+        )
         self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
         self.stream_stopped = gauge("stream_stopped", "1 while a stream, or a partition of it, is not read", "stream")
         self.commit_seconds = Histogram(

@@ -21,7 +21,7 @@ from typing import Protocol
 from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
-from overlay.clock import now_ns
+from overlay.clock import monotonic, now_ns
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
@@ -39,6 +39,7 @@ from overlay.waits import is_set_within
 
 from . import decide as rules
 from .book import Book
+from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
@@ -320,13 +321,31 @@ class Registrar:
     # requests
 
     async def _handle(self, request: Request, shard: int) -> None:
-        if request.expires_at <= now_ns():
+        age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
+        if age is Age.UNKNOWN:
+            await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
+            self._tail.brokers.measure(monotonic())
+            return
+        if age is Age.PAST:
+            log.info("a request is passed over: nobody waits for it any more", request=request.id)
             await self._write(request.about, [_settle(request)])
             return
+        if request.expires_at <= now_ns():
+            self._tell_ahead()
         if not await self._knows_all(shard):
             return
         async with self._answer_failure(request):
             await self._decide(request)
+
+    def _tell_ahead(self) -> None:
+        ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
+        if ahead is not None:
+            self.metrics.clock_ahead.set(ahead)
+            log.warning(
+                "this machine's clock is ahead of the brokers': set it. Requests are judged by the brokers' time, but deadlines"
+                " and pauses go by this clock",
+                seconds=round(ahead, 3),
+            )
 
     async def _decide(self, request: Request) -> None:
         decision = decide(self.book, self.host, request, now_ns(), await self._find_ends(request))

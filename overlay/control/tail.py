@@ -21,7 +21,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from overlay.admin import Admin
-from overlay.clock import now_ms
+from overlay.clock import monotonic, now_ms
 from overlay.config import Loaded
 from overlay.connection import Properties, open_client
 from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
@@ -33,6 +33,7 @@ from overlay.source.rows import Row, RowReader
 from overlay.waits import is_set_within
 
 from .book import Book
+from .brokertime import BrokerTime
 from .records import ConsumerId, Definition, Origin, Subject, control_topic
 from .requests import CLIENT
 from .topics import HOUR_MS
@@ -69,6 +70,8 @@ class Tail:
     """How far the book has read."""
     beginnings: int = 0
     """How often the topic was found to have lost records behind `seen`, and the book began again at its start."""
+    brokers: BrokerTime = field(default_factory=BrokerTime)
+    """What the records that were read say of the brokers' time."""
     _again_to: int = -1
     """Where the topic ended when the book began, or began again; -1 once it has read up to there."""
     _began_at: int = 0
@@ -222,6 +225,7 @@ class Tail:
         return subjects
 
     def _take_row(self, row: Row) -> Subject | None:
+        self.brokers.note(row.timestamp, monotonic())
         return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
 
     def _tell(self, passed_over: list[tuple[int, str]]) -> None:

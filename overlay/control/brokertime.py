@@ -1,0 +1,64 @@
+"""Whether somebody still waits for a request, by the brokers' clock. No IO.
+
+The brokers put their time on each record of the control topic. A worker's own clock may be another: one that is ahead would
+have it pass over requests that have just come. So what its clock calls too old is compared with the records that the worker
+reads. The newest of them says what time it was for the brokers at least, and the monotonic clock how long ago it was read.
+Where that does not show that the request is too old, the worker writes a record of its own and reads it back: from then
+on it knows the brokers' time, and measures it again after MEASURED_S.
+
+A worker whose clock is behind takes a request for younger than it is, and may carry it out for nobody.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+MEASURED_S = 60.0
+"""How long the brokers' time counts as known after it was measured."""
+MILLISECOND = 1_000_000
+
+
+class Age(enum.Enum):
+    """What is known of a request's age."""
+
+    FRESH = "fresh"
+    PAST = "past"
+    UNKNOWN = "unknown"
+    """The brokers' time has to be measured."""
+
+
+@dataclass(slots=True)
+class BrokerTime:
+    """`now`, everywhere: monotonic seconds. `wall`: the worker's own clock, ns since 1970."""
+
+    _difference: float = -math.inf
+    """The brokers' time minus the monotonic clock, in ms: at least this."""
+    _measured_at: float = -math.inf
+    _is_told: bool = False
+
+    def note(self, timestamp: int, now: float) -> None:
+        """Take in the time that a broker has put on a record, ms since 1970."""
+        self._difference = max(self._difference, timestamp - 1_000 * now)
+
+    def measure(self, now: float) -> None:
+        """Forget what was known. The caller has written a record of its own, and judges nothing before it has read it."""
+        self._difference, self._measured_at, self._is_told = -math.inf, now, False
+
+    def tell_ahead(self, wall: int, now: float) -> float | None:
+        """Return by how many seconds the worker's clock is ahead of the brokers' time; None if that was told since the time
+        was measured."""
+        if self._is_told:
+            return None
+        self._is_told = True
+        return wall / 1e9 - (self._difference / 1_000 + now)
+
+    def judge(self, expires_at: int, wall: int, now: float) -> Age:
+        """Return whether a request is past the time to which somebody waits for it, ns since 1970."""
+        if expires_at > wall:
+            return Age.FRESH
+        if expires_at <= (self._difference + 1_000 * now) * MILLISECOND:
+            return Age.PAST
+        is_known = self._difference > -math.inf and now - self._measured_at < MEASURED_S
+        return Age.FRESH if is_known else Age.UNKNOWN
