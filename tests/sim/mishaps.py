@@ -24,8 +24,7 @@ DECISIVE = {
 }
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
-"""By how much a worker's clock may jump, and where clocks count: a deadline waits for the clock that it was set by, and a
-worker whose clock is ahead takes a request for one that has waited too long."""
+"""By how much a worker's clock may jump, and where clocks count: a deadline or a pause waits for the clock that it was set by."""
 
 
 class Mishaps:
