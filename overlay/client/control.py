@@ -75,7 +75,7 @@ class ConsumerInfo:
     num_redelivered: int
     num_waiting: int
     num_pending: int | None
-    """None where the service does not count them."""
+    """None where the service does not know, as while the consumer's shard starts."""
     push_bound: bool
     paused: bool
     state: str

@@ -1,8 +1,8 @@
 """What responses say: JetStream's ConsumerInfo and StreamInfo, filled from the book and from what the service reports. Pure.
 
-A consumer with `ack_policy: none` waits for no acks, and its floor follows what is delivered. `num_pending` is left out for it
-while nobody knows how many messages that match lie ahead of it; `lag_records` tells how many offsets there are to read. What
-is the overlay's own stands under `overlay`, and there `num_pending_is` says `exact` or `estimate`.
+A consumer with `ack_policy: none` waits for no acks, and its floor follows what is delivered. `num_pending` is left out while
+nobody knows whether messages that match lie ahead, as when a shard starts; `lag_records` tells how many offsets there are to
+read. What is the overlay's own stands under `overlay`, and there `num_pending_is` says `exact`, `estimate` or `at least`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,19 @@ def describe_consumer(
         "created": format_time(created),
         "config": write_config(config),
         **(_describe_plain(report) if info is None else _describe_machine(info)),
+        **{key: report[key] for key in ("num_pending",) if key in report},
         "ts": format_time(now),
         "overlay": own if info is None else {**own, **_describe_gate(info)},
     }
 
 
 def describe_acks(info: ConsumerInfo) -> dict[str, object]:
-    """What the service's /consumers says of a machine: a ConsumerInfo's numbers, and what holds back new messages."""
-    return {"push_bound": False, "paused": False, **_describe_machine(info), **_describe_gate(info)}
+    """What the service's /consumers says of a machine: a ConsumerInfo's numbers, and what holds back new messages.
+
+    `num_pending` is what the machine has been told of, however much else lies ahead.
+    """
+    own = {"num_pending": info.num_pending, **_describe_gate(info)}
+    return {"push_bound": False, "paused": False, **_describe_machine(info), **own}
 
 
 def _describe_gate(info: ConsumerInfo) -> dict[str, object]:
@@ -53,14 +58,12 @@ def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
     sequence, positions = report.get("consumer_sequence", 0), report.get("positions", {})
     # of one partition the stream's sequences are its offsets, from 1 on
     pair = {"consumer_seq": sequence, "stream_seq": next(iter(positions.values()), 0) if len(positions) == 1 else 0}
-    pending = {"num_pending": report["num_pending"]} if "num_pending" in report else {}
     return {
         "delivered": pair,
         "ack_floor": pair,
         "num_ack_pending": 0,
         "num_redelivered": 0,
         "num_waiting": 0,
-        **pending,
     }
 
 
@@ -71,7 +74,6 @@ def _describe_machine(info: ConsumerInfo) -> dict[str, object]:
         "num_ack_pending": info.num_ack_pending,
         "num_redelivered": info.num_redelivered,
         "num_waiting": info.num_waiting,
-        "num_pending": info.num_pending,
     }
     if info.push_bound:
         found["push_bound"] = True

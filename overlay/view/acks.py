@@ -27,10 +27,10 @@ def show_gate(gate: str) -> str:
 
 
 def show_pending(found: ConsumerFacts) -> str:
-    """`1,234 exact` or `1,234 estimate`; of a machine that knows no more, what the service has read for it."""
+    """Return what lies ahead, as `1,234 exact`, `1,234 estimate` or `1,234 at least`; UNKNOWN if nobody has said."""
     if found.num_pending is not None:
         return f"{show_count(found.num_pending)} {found.num_pending_is}".rstrip()
-    return f"{show_count(found.acks['num_pending'])} at least" if found.acks else UNKNOWN
+    return UNKNOWN
 
 
 def list_ack_rows(acks: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -132,7 +132,7 @@ class ConsumerFacts:
     num_pending: int | None = None
     """Records that match ahead of it; None where nobody has said."""
     num_pending_is: str = ""
-    """`exact` or `estimate`, and empty where there is no telling."""
+    """`exact`, `estimate` or `at least`, and empty where there is no telling."""
     acks: Mapping[str, Any] | None = None
     """What waits for acks and the rest of a ConsumerInfo (control/responses.py); None where nobody has said, and of consumers
     without acks."""

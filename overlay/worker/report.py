@@ -150,7 +150,23 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
 
 
 def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
-    """`num_pending`, and whether that is exact or an estimate; neither where it is not known."""
+    """Return `num_pending`, and in `num_pending_is` what it is worth: `exact`, an `estimate`, or `at least` so many.
+
+    Neither if nothing is known to lie ahead, while there may be something.
+    """
+    standings = session.clerk.standings if session.clerk is not None else None
+    has_machine = standings is not None and consumer in standings.facts
+    if (known := _count_ahead(session, consumer)) is None:
+        least = standings.count_pending(consumer) if standings is not None and has_machine else 0
+        return {"num_pending": least, "num_pending_is": "at least"} if least else {}
+    count, is_exact = known
+    if standings is not None and has_machine:
+        count += standings.count_offered(consumer)
+    return {"num_pending": count, "num_pending_is": "exact" if is_exact else "estimate"}
+
+
+def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | None:
+    """Return how many records that match lie behind a consumer's positions, and whether that is exact; None if unknown."""
     count, is_exact = 0, True
     for (stream, source), tracks in session.positions.tracks.items():
         if stream != consumer[0]:
@@ -158,15 +174,13 @@ def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
         track = next((track for track in tracks if consumer in track.members), None)
         lane = None if track is None else session.lanes.get(track)
         if track is None or lane is None or lane.stable_end < 0:
-            return {}
+            return None
         if track.position < lane.stable_end:
             if (sight := session.outlook.find(consumer, source)) is None:
-                return {}
+                return None
             count += sight.count
             is_exact &= sight.is_exact and sight.end >= lane.stable_end
-    if session.clerk is not None and consumer in session.clerk.standings.facts:
-        count += session.clerk.standings.count_offered(consumer)
-    return {"num_pending": count, "num_pending_is": "exact" if is_exact else "estimate"}
+    return count, is_exact
 
 
 def report_stream(

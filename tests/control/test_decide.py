@@ -161,6 +161,10 @@ def test_info(book: Book) -> None:
     assert "num_pending" not in plain and "push_bound" not in plain
 
     worker.infos["S", "c"] = INFO
+    starting = ask(book, "consumer.info", worker, stream="S", consumer="c").response
+    assert starting is not None and "num_pending" not in starting
+    pending = {"num_pending": 12, "num_pending_is": "at least"}
+    worker.reports["S", "c"] = {**worker.reports["S", "c"], **pending}
     found = ask(book, "consumer.info", worker, stream="S", consumer="c").response
     assert found is not None
     assert found["delivered"] == {"consumer_seq": 9, "stream_seq": 7, "last_active": found["ts"]}
@@ -178,6 +182,7 @@ def test_info(book: Book) -> None:
     assert found["overlay"] == {
         "state": "running",
         "positions": {"s-0": 20},
+        "num_pending_is": "at least",
         "gate": "max_ack_pending",
         "num_delayed": 2,
     }

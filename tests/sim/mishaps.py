@@ -24,7 +24,7 @@ DECISIVE = {
 }
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
-"""By how much a worker's clock may jump, and where clocks count: a deadline or a pause waits for the clock that it was set by."""
+"""By how much a worker's clock may jump, and where clocks count: deadlines and pauses wait for the clock that set them."""
 
 
 class Mishaps:

@@ -36,7 +36,7 @@ def test_what_is_to_come() -> None:
     plain = ConsumerFacts("S", "c", num_pending=1_234, num_pending_is="exact")
     assert show_pending(plain) == "1,234 exact"
     assert show_pending(replace(plain, num_pending_is="estimate")) == "1,234 estimate"
-    assert show_pending(ConsumerFacts("S", "c", acks=describe_acks(INFO))) == "12 at least"
+    assert show_pending(replace(plain, num_pending_is="at least")) == "1,234 at least"
     assert show_pending(ConsumerFacts("S", "c")) == UNKNOWN
 
 
