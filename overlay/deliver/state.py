@@ -73,9 +73,9 @@ class Delta:
     """The owner's generation; in the first record of an ownership."""
     reset: tuple[str, ...] = ()
     """Streams whose cursors, topic ids and positions in ack topics are dropped before the rest of the delta counts."""
-    acks: dict[tuple[str, Source], int] = field(default_factory=dict)
-    """For each stream and partition of its ack topic, the next offset to read for consumers that have no position there of
-    their own (`ConsumerState.heard`)."""
+    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    """For each stream and partition of its ack topic, where to read on for consumers that have no position there of their own
+    (`ConsumerState.heard`)."""
 
     def merge(self, later: Delta) -> Delta:
         """This and a later delta as one."""
@@ -103,7 +103,7 @@ class ShardState:
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     generation: int = -1
-    acks: dict[tuple[str, Source], int] = field(default_factory=dict)
+    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
     length: int = 0
     """Records of the log that it was read from."""
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
@@ -170,7 +170,7 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
     if delta.forgotten:
         record["forgotten"] = delta.forgotten
     if delta.acks:
-        record["acks"] = [[stream, *source, offset] for (stream, source), offset in delta.acks.items()]
+        record["acks"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.acks.items()]
     if delta.reset:
         record["reset"] = delta.reset
     return json.dumps(record, separators=(",", ":")).encode()
@@ -208,7 +208,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
             tuple((stream, name) for stream, name in record.get("forgotten", ())),
             record.get("generation"),
             tuple(record.get("reset", ())),
-            {(stream, (topic, p)): offset for stream, topic, p, offset in record.get("acks", ())},
+            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("acks", ())},
         )
         return delta, record["kind"] == "checkpoint"
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

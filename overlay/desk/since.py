@@ -28,6 +28,10 @@ class Since:
         """The offset from which the records are news for everybody."""
         return max([self.shared, *self.own.values()])
 
+    def clip(self, cut: int) -> Since:
+        """Return the same for a log that was cut: from there on, everything is news for everybody."""
+        return Since(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
+
     def of(self, name: str) -> int:
         """Return the first offset that is news for a consumer; for a name that is no consumer's, `shared`."""
         return self.own.get(name, self.shared)

@@ -33,6 +33,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
+from overlay.errors import SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
@@ -379,8 +380,26 @@ class Feed:
             raise error(f"{tp.topic}-{tp.partition}@{offset}")
         return int.from_bytes(bytes(data[:8] if data else b""), "big"), _find_epoch(data)
 
+    async def find_cut(self, lane: Lane, first: int, end: int) -> int:
+        """Return where a log was cut off that does not hold a lane's position.
+
+        That is the first offset from `first` on, below `end`, that was written after the lane's epoch; `end` if there is none, or
+        the epoch is not known.
+
+        Raises SourceUnavailable.
+        """
+        node = self._client.cluster.leader_for_partition(lane.tp)
+        try:
+            if node is None or node < 0:
+                raise kafka_errors.LeaderNotAvailableError(f"{lane.topic}-{lane.partition} has no leader")
+            return end if lane.epoch < 0 else await self._find_cut(node, lane.tp, lane.epoch, first, end)
+        except (KafkaError, OSError) as error:
+            raise SourceUnavailable(f"{lane.topic}-{lane.partition}: {str(error) or type(error).__name__}") from error
+
     async def _find_cut(self, node: int, tp: TopicPartition, epoch: int, first: int, position: int) -> int:
-        """Return the first offset from `first` on that was written after an epoch; `position` was. Raises KafkaError."""
+        """Return the first offset from `first` on that was written after an epoch; `position` if none below it was.
+
+        Raises KafkaError."""
         low, high = first, position
         while low < high:
             middle = (low + high) // 2

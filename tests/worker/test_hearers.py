@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.deliver.state import ConsumerId, ConsumerState, ShardState
 from overlay.desk.since import Since
-from overlay.source.mark import Source
+from overlay.source.mark import Mark, Source
 from overlay.worker.acks.hearers import find_shared, settle
 
 TOPIC = "overlay.S.acks"
@@ -18,7 +18,7 @@ def make_state(heard: dict[Source, int] | None = None) -> ShardState:
     return ShardState(
         consumers={AWAY: ConsumerState(3, heard=heard or {}), HERE: ConsumerState(4)},
         topics={("S", TOPIC): "id"},
-        acks={("S", FIRST): 10},
+        acks={("S", FIRST): Mark(10)},
         machines={AWAY: [b"1"], HERE: [b"2"]},
     )
 
@@ -36,7 +36,7 @@ def begin(
 def test_a_shard_that_has_never_read_a_topic_begins_at_its_end() -> None:
     state = ShardState()
     assert begin(state, set(), (FIRST, SECOND)) == {FIRST: Since(50), SECOND: Since(60)}
-    assert state.acks == {("S", FIRST): 50, ("S", SECOND): 60}
+    assert state.acks == {("S", FIRST): Mark(50), ("S", SECOND): Mark(60)}
 
 
 def test_consumers_that_are_all_served_share_one_position() -> None:
@@ -48,7 +48,7 @@ def test_consumers_that_are_all_served_share_one_position() -> None:
 def test_a_consumer_that_is_away_keeps_its_position() -> None:
     state = make_state()
     assert begin(state, {HERE}) == {FIRST: Since(10)}
-    state.acks["S", FIRST] = 20
+    state.acks["S", FIRST] = Mark(20)
     assert begin(state, {HERE}) == {FIRST: Since(20)}
     assert state.consumers[AWAY].heard == {FIRST: 10}
     assert begin(state, {AWAY, HERE}) == {FIRST: Since(20, {"away": 10})}
@@ -78,7 +78,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_start() -> None:
     state = make_state(heard={FIRST: 5})
     assert begin(state, {HERE}, identity="other") == {FIRST: Since(0)}
     assert state.consumers[AWAY].heard == {FIRST: 0}
-    state.acks["S", FIRST] = 20
+    state.acks["S", FIRST] = Mark(20)
     assert begin(state, {AWAY, HERE}, identity="other") == {FIRST: Since(20, {"away": 0})}
 
 

@@ -35,7 +35,7 @@ from overlay.desk.holds import Holds
 from overlay.jobs import Jobs
 from overlay.metrics import Metrics
 from overlay.source.feed import Feed, Fetched
-from overlay.source.mark import Source
+from overlay.source.mark import Mark, Source
 
 from ..commits import Commits, Round
 from ..round.pipeline import Outcome
@@ -79,7 +79,7 @@ class Clerk:
     _lows: dict[str, int] = field(default_factory=dict)
     """By stream, the lowest stream sequence that is left, where that was looked at since the last step."""
     _held: dict[ConsumerId, Holds] = field(default_factory=dict)
-    _heard_to: dict[tuple[str, Source], int] = field(default_factory=dict)
+    _heard_to: dict[tuple[str, Source], Mark] = field(default_factory=dict)
     """Shared positions in ack topics as they were last put into a round."""
     _behind: set[ConsumerId] = field(default_factory=set)
     """Consumers that have heard less of an ack topic than the others of their stream."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from overlay.deliver.state import ConsumerId, ConsumerState, Delta, ShardState
 from overlay.desk.since import Since
-from overlay.source.mark import Source
+from overlay.source.mark import Mark, Source
 
 
 def is_another(state: ShardState, stream: str, topic: str, identity: str) -> bool:
@@ -32,7 +32,7 @@ def is_new(state: ShardState, stream: str, topic: str) -> bool:
 
 def find_shared(
     state: ShardState, stream: str, sources: Collection[Source], identity: str, ends: Mapping[Source, int]
-) -> dict[Source, int]:
+) -> dict[Source, Mark]:
     """Return where to go on in each partition of a stream's ack topic, for the consumers that share a position.
 
     `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: where to begin in a topic that is new to the
@@ -40,37 +40,39 @@ def find_shared(
     """
     topic = next(iter(sources))[0]
     if is_another(state, stream, topic, identity):
-        return dict.fromkeys(sources, 0)
+        return dict.fromkeys(sources, Mark(0))
     if is_new(state, stream, topic):
-        return {source: ends[source] for source in sources}
-    return {source: state.acks.get((stream, source), 0) for source in sources}
+        return {source: Mark(ends[source]) for source in sources}
+    return {source: state.acks.get((stream, source), Mark(0)) for source in sources}
 
 
 def settle(
-    state: ShardState, stream: str, shared: Mapping[Source, int], identity: str, served: Collection[ConsumerId]
+    state: ShardState, stream: str, shared: Mapping[Source, Mark], identity: str, served: Collection[ConsumerId]
 ) -> tuple[dict[Source, Since], Delta]:
     """Return where to read from in each partition, and what the state has to remember of it.
 
     `served`: the consumers of the stream whose machines run in this session.
     """
     topic = next(iter(shared))[0]
-    delta = Delta(acks={(stream, source): at for source, at in shared.items()}, topics={(stream, topic): identity})
+    marks = {(stream, source): mark for source, mark in shared.items()}
+    offsets = {source: mark.position for source, mark in shared.items()}
+    delta = Delta(acks=marks, topics={(stream, topic): identity})
     is_void = is_another(state, stream, topic, identity)
     own: dict[Source, dict[str, int]] = {source: {} for source in shared}
     for consumer, known in state.consumers.items():
-        heard = {} if is_void or consumer[0] != stream else _clip(known, shared)
+        heard = {} if is_void or consumer[0] != stream else _clip(known, offsets)
         if consumer in served:
             for source, at in heard.items():
                 own[source][consumer[1]] = at
         elif consumer[0] == stream and consumer in state.machines:
-            heard = {**shared, **heard}
+            heard = {**offsets, **heard}
         else:
             continue
         if heard != known.heard:
             delta.consumers[consumer] = replace(known, heard=heard)
-    return {source: Since(at, own[source]) for source, at in shared.items()}, delta
+    return {source: Since(at, own[source]) for source, at in offsets.items()}, delta
 
 
-def _clip(known: ConsumerState, shared: Mapping[Source, int]) -> dict[Source, int]:
+def _clip(known: ConsumerState, offsets: Mapping[Source, int]) -> dict[Source, int]:
     """Where a consumer stands behind the others."""
-    return {source: at for source, at in known.heard.items() if source in shared and at < shared[source]}
+    return {source: at for source, at in known.heard.items() if source in offsets and at < offsets[source]}

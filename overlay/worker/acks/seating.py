@@ -20,7 +20,7 @@ from overlay.desk.seat import Beginning, Seat, seat
 from overlay.desk.since import Since
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.mark import Source
+from overlay.source.mark import Mark, Source
 
 from ..commits import Commits
 from ..roster import Roster
@@ -50,7 +50,7 @@ async def open_clerk(
         return None
     prefix = loaded.service.topics.prefix
     streams = sorted({stream for stream, _ in machines})
-    since = await _find_acks(admin, metrics, prefix, streams, roster, state)
+    since, marks = await _find_acks(admin, metrics, prefix, streams, roster, state)
     positions.heard |= {consumer: state.consumers[consumer].heard for consumer in machines}
     hearings = {
         stream: Hearing(
@@ -71,7 +71,7 @@ async def open_clerk(
     return Clerk(
         Desk(_fill_seats(roster, state, machines, commits.transactions.incarnation), Printing(prefix)),
         client,
-        Listening(admin, metrics, since, {topic: facts.identity for topic, facts in roster.outputs.items()}),
+        Listening(admin, metrics, since, marks, {topic: facts.identity for topic, facts in roster.outputs.items()}),
         hearings,
         Recall(client, admin, roster.streams, locates),
         positions,
@@ -109,9 +109,11 @@ def _fill_seats(
 
 async def _find_acks(
     admin: Admin, metrics: Metrics, prefix: str, streams: Iterable[str], roster: Roster, state: ShardState
-) -> dict[Place, Since]:
-    """Where to go on reading acks, by stream and partition; the state takes note of it."""
+) -> tuple[dict[Place, Since], dict[Place, Mark]]:
+    """Where to go on reading acks, by stream and partition, for each consumer and for those that share a position; the state
+    takes note of it."""
     found: dict[Place, Since] = {}
+    marks: dict[Place, Mark] = {}
     for stream in streams:
         topic = acks_topic(prefix, stream)
         facts = roster.outputs[topic]
@@ -126,4 +128,5 @@ async def _find_acks(
         since, delta = settle(state, stream, shared, facts.identity, roster.machines.keys())
         state.apply(delta)
         found |= {(stream, source): each for source, each in since.items()}
-    return found
+        marks |= delta.acks
+    return found, marks
