@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.waits import comes_true
 
 OPEN_S = 10.0
 WAIT_MS = 50
@@ -45,17 +45,23 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
 
 
 def _find_end(consumer: Consumer, place: TopicPartition) -> int:
-    """Return where a partition ends now. One that was made a moment ago may have no leader yet. Raises KafkaException."""
-    deadline = time.monotonic() + OPEN_S
-    while True:
+    """Return where a partition ends now. One that was made a moment ago may have no leader yet.
+
+    Raises KafkaException, and SourceUnavailable if it has no leader for OPEN_S.
+    """
+    ends: list[int] = []
+
+    def look() -> bool:
         try:
-            end: int = consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1]
+            ends.append(consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1])
         except KafkaException as error:
-            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+            if error.args[0].code() not in _NO_LEADER:
                 raise
-            time.sleep(WAIT_MS / 1000)
-        else:
-            return end
+        return bool(ends)
+
+    if not comes_true(look, OPEN_S, pause_s=WAIT_MS / 1000):
+        raise SourceUnavailable(f"{place.topic}-{place.partition}: has had no leader for {OPEN_S:.0f} s")
+    return ends[0]
 
 
 def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
