@@ -41,7 +41,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One resource. `operations` are Kafka's words for ACLs; Create counts only while the topic is missing."""
+    """One resource. `operations` are Kafka's words for ACLs. Create counts only while the topic is missing, and AlterConfigs
+    only while it lets records expire."""
 
     kind: Kind
     name: str
@@ -160,7 +161,8 @@ def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:
     # spelled as overlay/source/index.py does, which brings a Kafka client with it; a test compares the two
-    operations = ("Describe", "DescribeConfigs", "Read", "Write", "Create")
+    # its retention is raised with that of the sources
+    operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
     for name in loaded.streams:
         yield Need(Kind.INDEX, f"{loaded.service.topics.prefix}.{name}.index", operations, (f"stream {name}",))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from overlay.inspect.needs import Kind, Need
 if TYPE_CHECKING:
     from overlay.admin import TopicFacts
 
+ALTER_CONFIGS = "AlterConfigs"
 NO_INDEX = "without it the service runs, and the stream is read in full by whoever filters it"
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -71,7 +72,7 @@ def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[st
 
 
 def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
-    wanted = _without_create(need)
+    wanted = _list_wanted(need, topic)
     missing = _subtract(wanted, topic.operations)
     remarks = _check_partitions(need, topic) if need.kind is Kind.SOURCE else _check_replicas(need, topic)
     state = State.MISSING if missing or remarks else State.OK
@@ -87,7 +88,7 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
     if need.kind is Kind.OUTPUT:
         remarks += _remark_output(need, topic)
     if need.kind is Kind.INDEX:
-        remarks += _remark_index(topic, state)
+        remarks += _remark_index(topic, missing, state)
     if need.kind is Kind.STATE and topic.partitions != len(need.partitions):
         remarks.append(f"`shards` says {len(need.partitions)}, but its partitions decide: there are {topic.partitions}")
     return Finding(need, state, missing, tuple(remarks))
@@ -165,9 +166,13 @@ def _remark_replicas(topic: TopicAnswer) -> list[str]:
     ]
 
 
-def _remark_index(topic: TopicAnswer, state: State) -> list[str]:
+def _remark_index(topic: TopicAnswer, missing: Sequence[str], state: State) -> list[str]:
     remarks = []
-    if state is State.MISSING:
+    if tuple(missing) == (ALTER_CONFIGS,):
+        remarks.append(
+            "without it the service runs, but cannot keep the index for longer when a source is to keep its records longer"
+        )
+    elif state is State.MISSING:
         remarks.append(NO_INDEX)
     if topic.config is not None and "compact" not in topic.config.get("cleanup.policy", ""):
         remarks.append(
@@ -202,6 +207,12 @@ def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
     facts = _state_facts(need, topic)
     found = [difference for consumer in need.consumers for difference in find_differences(facts, consumer)]
     return [f"{difference}; it is used as it is" for difference in dict.fromkeys(found)]
+
+
+def _list_wanted(need: Need, topic: TopicAnswer) -> tuple[str, ...]:
+    """Return the operations that are needed on a topic that is there."""
+    expires = "delete" in (topic.config or {}).get("cleanup.policy", "")
+    return tuple(operation for operation in _without_create(need) if operation != ALTER_CONFIGS or expires)
 
 
 def _without_create(need: Need) -> tuple[str, ...]:

@@ -383,8 +383,8 @@ class Feed:
     async def find_cut(self, lane: Lane, first: int, end: int) -> int:
         """Return where a log was cut off that does not hold a lane's position.
 
-        That is the first offset from `first` on, below `end`, that was written after the lane's epoch; `end` if there is none, or
-        the epoch is not known.
+        That is the first offset from `first` on, below `end`, that was written after the lane's epoch; `end` if there is none,
+        or the epoch is not known.
 
         Raises SourceUnavailable.
         """

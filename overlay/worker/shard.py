@@ -76,6 +76,8 @@ class Shard:
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
     _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Streams whose index topic refuses."""
+    _unaltered: dict[str, str] = field(default_factory=dict)
+    """Why index topics could not be given a longer retention, as it was logged."""
     _refusals: Counter[str] = field(default_factory=Counter)
     """Batches that an output topic has refused since it last took one."""
     _failures: int = 0
@@ -281,7 +283,7 @@ class Shard:
         trimming = asyncio.create_task(
             follow_starts(self.admin, session.roster, session.positions, expire), name="trim"
         )
-        extending = asyncio.create_task(follow_retention(self.admin, session.roster), name="extend")
+        extending = asyncio.create_task(follow_retention(self.admin, session.roster, self._unaltered), name="extend")
         tasks = (serving, watching, stopping, trimming, extending)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

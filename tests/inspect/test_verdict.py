@@ -19,7 +19,7 @@ from overlay.source.index import index_topic
 from overlay.worker.takeover import state_topic, transactional_id
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
 
-ALL = frozenset({"Describe", "DescribeConfigs", "Read", "Write", "Create", "Delete", "Alter"})
+ALL = frozenset({"Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create", "Delete", "Alter"})
 FULL = TopicAnswer(True, 3, "id", ALL, {"cleanup.policy": "delete", "retention.ms": "604800000"})
 ABSENT = TopicAnswer(False)
 INDEX = "overlay.FLIGHTS.index"
@@ -52,7 +52,7 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     assert needs == {
         (Kind.SOURCE, "flights"): "Describe DescribeConfigs Read",
         (Kind.OUTPUT, "late"): "Describe DescribeConfigs Write Create",
-        (Kind.INDEX, INDEX): "Describe DescribeConfigs Read Write Create",
+        (Kind.INDEX, INDEX): "Describe DescribeConfigs AlterConfigs Read Write Create",
         (Kind.STATE, "overlay.state"): "Describe Read Write Delete Create",
         (Kind.CONTROL, "overlay.control"): "Describe Read Write Create",
         (Kind.REPLIES, "overlay.replies"): "Describe Write Create",
@@ -257,3 +257,16 @@ def test_an_index_that_may_not_be_kept(tmp_path: Path) -> None:
     assert missing.startswith("without it the service runs")
     (remark,) = judge(tmp_path, {INDEX: TopicAnswer(True, 1, "", ALL, {"cleanup.policy": "delete"})})[INDEX].remarks
     assert remark.startswith("it is not compacted")
+
+
+@pytest.mark.parametrize(
+    ("policy", "missing"), [("compact", ()), ("compact,delete", ("AlterConfigs",)), ("delete", ("AlterConfigs",))]
+)
+def test_the_retention_of_an_index_topic_is_raised_where_it_has_one(
+    tmp_path: Path, policy: str, missing: tuple[str, ...]
+) -> None:
+    topic = TopicAnswer(True, 1, "", ALL - {"AlterConfigs"}, {"cleanup.policy": policy})
+    found = judge(tmp_path, {INDEX: topic})[INDEX]
+    assert found.missing == missing
+    assert (found.state is State.MISSING) == bool(missing)
+    assert any("keep the index for longer" in remark for remark in found.remarks) == bool(missing)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import cast
 
-from overlay.admin import TopicFacts
-from overlay.worker.kept.retention import FOR_EVER, MOST_AHEAD_MS, SLACK_MS, find_changes, find_retention, index_config
+import pytest
+from structlog.testing import capture_logs
+
+from overlay.admin import Admin, TopicFacts
+from overlay.worker.kept.retention import (
+    FOR_EVER,
+    MOST_AHEAD_MS,
+    SLACK_MS,
+    find_changes,
+    find_retention,
+    follow_retention,
+    index_config,
+)
+from overlay.worker.roster import Roster
 from overlay.worker.round.sequencing import RENEW_MS
 
 DAY_MS = 86_400_000
@@ -81,3 +96,53 @@ def test_an_index_topic_that_expires_is_to_keep_all_of_a_source_that_does() -> N
     has = {"cleanup.policy": "compact,delete", "retention.ms": str(99 * DAY_MS), "retention.bytes": "-1"}
     compacted = source(WEEK, cleanup_policy="compact")
     assert find_changes(TopicFacts("i", "id", 1, has), [compacted]) == {"retention.ms": "-1"}
+
+
+class Refusing:
+    """Kafka's admin side, where the index topic may not be altered. `reason`: what Kafka says, empty if it may be."""
+
+    def __init__(self) -> None:
+        self.reason = "not allowed"
+        self.sources = source(WEEK)
+        self.asked = 0
+        self.was_asked_twice = asyncio.Event()
+
+    async def find_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        self.asked += 1
+        if self.asked > 2:  # the second time has come to its end
+            self.was_asked_twice.set()
+        index = TopicFacts("i", "id", 1, {"cleanup.policy": "compact,delete", "retention.ms": "1"})
+        return {name: index if name == "i" else self.sources for name in names}
+
+    async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
+        return self.reason
+
+
+async def test_a_refusal_is_logged_once_for_each_cause() -> None:
+    """Also when one session follows the other."""
+    kafka, told = Refusing(), dict[str, str]()
+    roster = SimpleNamespace(
+        index_topics={"S": "i"}, streams={"S": SimpleNamespace(topic_names=["t"])}, ledgers={"S": None}
+    )
+
+    async def count_logged() -> int:
+        with capture_logs() as logged:
+            for _ in range(2):
+                kafka.asked = 0
+                kafka.was_asked_twice.clear()
+                following = asyncio.create_task(follow_retention(cast(Admin, kafka), cast(Roster, roster), told, 0.0))
+                await kafka.was_asked_twice.wait()
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        return sum("may not be altered" in entry["event"] for entry in logged)
+
+    assert await count_logged() == 1
+    assert await count_logged() == 0
+    kafka.reason = "the controller says no"
+    assert await count_logged() == 1
+    kafka.sources = source(WEEK, retention_ms=str(99 * DAY_MS))
+    assert await count_logged() == 1
+    kafka.reason = ""
+    assert await count_logged() == 0
+    kafka.reason = "the controller says no"
+    assert await count_logged() == 1

@@ -87,18 +87,21 @@ def find_changes(index: TopicFacts, sources: Iterable[TopicFacts]) -> dict[str, 
     return changes
 
 
-async def follow_retention(admin: Admin, roster: Roster, every_s: float = EVERY_S) -> None:
-    """Let the index topics that are kept here outlive the records, as long as a session runs: it does not return."""
+async def follow_retention(admin: Admin, roster: Roster, told: dict[str, str], every_s: float = EVERY_S) -> None:
+    """Let the index topics that are kept here outlive the records, as long as a session runs: it does not return.
+
+    `told`: by topic, why it could not be altered when that was logged last. It is logged again when the reason is another one.
+    """
     while True:
         for stream, topic in roster.index_topics.items():
             try:
-                await _extend(admin, roster, stream, topic)
+                await _extend(admin, roster, stream, topic, told)
             except OverlayError as error:
                 log.warning("the retention of an index topic is not known", stream=stream, reason=str(error))
         await asyncio.sleep(every_s)
 
 
-async def _extend(admin: Admin, roster: Roster, stream: str, topic: str) -> None:
+async def _extend(admin: Admin, roster: Roster, stream: str, topic: str, told: dict[str, str]) -> None:
     """Raise the retention of one index topic if that is too short. Raises OverlayError."""
     names = roster.streams[stream].topic_names
     found = await admin.find_topics([topic, *names])
@@ -106,12 +109,18 @@ async def _extend(admin: Admin, roster: Roster, stream: str, topic: str) -> None
         return  # the session is about to end for it
     changes = find_changes(found[topic], [found[name] for name in names])
     if not changes:
+        told.pop(topic, None)
         return
     if refusal := await admin.alter_topic(topic, changes):
+        cause = f"{refusal}: {changes}"
+        if told.get(topic) == cause:
+            return
+        told[topic] = cause
         tell = log.error if stream in roster.ledgers else log.info
         event = "the index topic forgets earlier than the stream's topics do, and may not be altered"
         tell(event, stream=stream, topic=topic, wanted=changes, reason=refusal)
         return
+    told.pop(topic, None)
     log.info(
         "the index topic keeps longer now what its stream's topics keep", stream=stream, topic=topic, config=changes
     )
