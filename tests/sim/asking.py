@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from overlay.deliver.replies import CORRELATION
+from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
 
 from .applications import VALID_S, Run
 from .reading import read_topic
@@ -18,11 +18,12 @@ from .writing import PREFIX
 ANSWER_S = 10.0
 
 
-async def ask(world: World, id: str, op: str, stream: str, **body: Any) -> None:
-    """Put a request into the control topic."""
-    value = json.dumps({"op": op, "stream": stream, **body}).encode()
+async def ask(world: World, id: str, op: str, stream: str, *, inbox: str = "", **body: Any) -> None:
+    """Put a request into the control topic. `inbox`: the topic that is answered to, if it is not the overlay's own."""
+    value, key = json.dumps({"op": op, "stream": stream, **body}).encode(), f"request {id}".encode()
+    headers = [(REPLY_TOPIC, inbox.encode())] if inbox else []
     async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
-        await producer.send_and_wait(f"{PREFIX}.control", value, key=f"request {id}".encode(), partition=0)
+        await producer.send_and_wait(f"{PREFIX}.control", value, key=key, partition=0, headers=headers)
 
 
 def find_answers(world: World, id: str) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ The promises, for each consumer:
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
-- what was acked and answered does not come again, and has no dead letter after that;
+- what was acked and answered does not come again, and has no dead letter after that (to a pull request that was made before the
+  answer it may come: it was on its way);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump and ack_wait begins when the reader
   group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason.
@@ -21,15 +22,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from overlay.deliver.replies import CORRELATION
 from overlay.units import parse_duration
 from tests.oracle.push import Token, parse_token
 
-from .applications import Run
+from .applications import CONTROL, Run
 from .plan import ACKS, REPLIES, SOURCE, Consumer
 from .reading import Found, read_partition, read_topic
 
@@ -46,6 +48,11 @@ class Delivery(NamedTuple):
     @property
     def value(self) -> bytes:
         return self.record.value or b""
+
+    @property
+    def correlation(self) -> bytes | None:
+        """Of the pull request that it is for."""
+        return self.record.header(CORRELATION)
 
 
 @dataclass(slots=True)
@@ -76,8 +83,12 @@ class Judge:
         }
         self._acks = read_topic(self._cluster, ACKS)
         self._answers = {
-            record.header("Overlay-Correlation-Id"): record.timestamp
-            for record in reversed(read_topic(self._cluster, REPLIES))
+            record.header(CORRELATION): record.timestamp for record in reversed(read_topic(self._cluster, REPLIES))
+        }
+        self._asked = {
+            (record.key or b"").removeprefix(b"request "): record.timestamp
+            for record in read_topic(self._cluster, CONTROL)
+            if record.value is not None
         }
 
     def find_all(self) -> list[bytes]:
@@ -185,13 +196,12 @@ class Judge:
         for letter in read_topic(self._cluster, consumer.letters):
             letters[parse_token(letter.header("Nats-Reply-To") or b"").sequence].append(letter)
         self._blame(consumer, "settled without an ack", set(self._find_unsettled(consumer, deliveries, said, letters)))
-        self._blame(
-            consumer, "came again after the answer to its ack", set(self._find_answered(deliveries, said, letters))
-        )
+        again = set(self._find_answered(deliveries, said, letters, self._asked))
+        self._blame(consumer, "came again after the answer to its ack", again)
         self._check_letters(consumer, deliveries, said, letters)
         if consumer.is_exact and consumer.policy == "explicit" and consumer.config.get("interest") == "group":
-            again = set() if self._run.plan.has_jumps else set(self._find_prompt(consumer, deliveries, said, letters))
-            self._blame(consumer, "came again though acked in time", again)
+            early = set() if self._run.plan.has_jumps else set(self._find_prompt(consumer, deliveries, said, letters))
+            self._blame(consumer, "came again though acked in time", early)
 
     def _collect(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> dict[int, Said]:
         """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation."""
@@ -207,7 +217,7 @@ class Judge:
                 numbers = [numbered[parts[3], each] for first, last in pairs for each in range(first, last + 1)]
             else:
                 numbers = [parse_token(token).sequence]
-            answer = self._answers.get(record.header("Overlay-Correlation-Id") or b"")
+            answer = self._answers.get(record.header(CORRELATION) or b"")
             for number in numbers:
                 entry = said[number]
                 if body.startswith(b"-NAK"):
@@ -230,11 +240,15 @@ class Judge:
 
     @staticmethod
     def _find_answered(
-        deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+        deliveries: Sequence[Delivery],
+        said: dict[int, Said],
+        letters: dict[int, list[Found]],
+        asked: Mapping[bytes | None, int],
     ) -> Iterator[int]:
+        """Yield the sequences that came again after an answer. `asked`: when each pull request was made, by correlation."""
         for each in deliveries:
             answered = said[each.token.sequence].answered
-            if answered and each.record.timestamp > min(answered):
+            if answered and (asked.get(each.correlation) or each.record.timestamp) > min(answered):
                 yield each.token.sequence
         for sequence, found in letters.items():
             answered = said[sequence].answered

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from overlay.consumer.acks import acks_topic
 from overlay.deliver.assemble import TOKEN
+from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
 
 from .reading import Found
 from .world import World
@@ -73,15 +74,25 @@ async def write_together(
 
 
 async def ack(
-    world: World, stream: str, deliveries: Iterable[Found], word: bytes = b"+ACK", *, partition: int = 0
+    world: World,
+    stream: str,
+    deliveries: Iterable[Found],
+    word: bytes = b"+ACK",
+    *,
+    partition: int = 0,
+    correlation: str = "",
 ) -> None:
-    """Say something of each of these deliveries, one after the other, in the stream's ack topic."""
+    """Say something of each of these deliveries, one after the other, in the stream's ack topic.
+
+    `correlation`: of the answers that are wanted, in the overlay's own reply topic; empty for none.
+    """
+    reply = [(REPLY_TOPIC, f"{PREFIX}.replies".encode()), (CORRELATION, correlation.encode())] if correlation else []
 
     async def produce(producer: AIOKafkaProducer) -> None:
         for each in deliveries:
             token = each.header(TOKEN)
             assert token is not None
-            headers = [(TOKEN, token)]
+            headers = [(TOKEN, token), *reply]
             await producer.send_and_wait(acks_topic(PREFIX, stream), word, headers=headers, partition=partition)
 
     await _run(world, produce)
