@@ -29,8 +29,10 @@ TROUBLES = (KafkaError, OSError, AssertionError)
 """What clients raise if Kafka fails them; the last is aiokafka's when a producer was fenced. OSError takes in timeouts."""
 CONTROL = "overlay.control"
 VALID_S = 300
-"""How long a request counts. A worker whose clock is further ahead of the brokers' answers nothing."""
+"""How long a request counts, in seconds."""
 STOP_S = 20.0
+QUIET_S = 30.0
+"""How long a reader waits for something after the storm before it begins again."""
 HANG_S = 40.0
 """After so long a reader takes its clients for hung and begins again: aiokafka's commit may wait for ever after a restart."""
 
@@ -145,10 +147,14 @@ class _Taking:
             fetch_max_wait_ms=5_000,
         )
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+        loop = self._run.world.loop
+        heard_at = loop.now
         async with started(self._run, producer), started(self._run, reader):
-            while True:
+            # aiokafka's consumer may fetch nothing for ever, after a broken connection while its group rebalances
+            while not self._run.is_calm or loop.now - heard_at < QUIET_S:
                 async with asyncio.timeout(HANG_S):
                     found = await reader.getmany(timeout_ms=5_000, max_records=self._chance.choice((1, 10, 100)))
+                    heard_at = loop.now if found else heard_at
                     if messages := [message for batch in found.values() for message in batch]:
                         await self._settle(producer, messages)
                         await self._commit(reader, found)
