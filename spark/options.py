@@ -39,13 +39,19 @@ TASK_BYTES = 32 << 20
 MIN_TASKS = 8
 
 
+IDS = "topic ids"
+"""The key in a position of Spark's for what Kafka calls its topics. No topic can have this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read: at most one of the three. `everywhere`: a word for all partitions."""
+    """One end of what is read: at most one of the first three. `everywhere`: a word for all partitions. `ids`: those that the
+    topics of `offsets` had, as far as is known."""
 
     sequence: int | None = None
     offsets: Offsets | None = None
     everywhere: int | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +263,11 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> Bound:
     text = given.text[offsets].strip()
     if text.lower() in _WORDS:
         return Bound(everywhere=_WORDS[text.lower()])
-    return Bound(offsets=parse_offsets(offsets, given.mapping(offsets), stream))
+    found = dict(given.mapping(offsets))
+    ids = found.pop(IDS, {})
+    if not isinstance(ids, dict) or not all(isinstance(id, str) for id in ids.values()):
+        raise BadQuestion(f'{offsets}: the "{IDS}" are texts, by topic. Leave them out')
+    return Bound(offsets=parse_offsets(offsets, found, stream), ids=ids)
 
 
 def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[Source, int]:

@@ -35,6 +35,9 @@ Ends = dict[Source, tuple[int, int]]
 """First and next offset of each partition."""
 
 
+CREATED_AGAIN = "the topic was deleted and created again"
+
+
 class DataLoss(OverlayError):
     """Records that were asked for are not in the log any more. Who asks says whether that matters (failOnDataLoss)."""
 
@@ -73,7 +76,9 @@ class Planner:
 
     def plan(self, window: Window = EVERYTHING) -> list[Part]:
         """The tasks of a whole reading. Raises DataLoss, NoSequence, and what a reading raises."""
-        return self._divide(lambda bounds: clip(bounds, find_ends(bounds, self.ask), window))
+        starting, ending = self.renew(self.ask.starting, EARLIEST), self.renew(self.ask.ending, LATEST)
+        ask = replace(self.ask, starting=starting, ending=ending)
+        return self._divide(lambda bounds: clip(bounds, find_ends(bounds, ask), window))
 
     def plan_between(self, ends: Ends) -> list[Part]:
         """The tasks that read these offsets of each partition. Raises as `plan`."""
@@ -97,6 +102,17 @@ class Planner:
         names = self.ask.request.stream.topic_names
         facts = self._run(lambda line: line.admin.find_topics(names, with_config=False))
         return {name: facts[name].identity for name in names if name in facts}
+
+    def renew(self, bound: Bound, instead: int) -> Bound:
+        """Return a bound with `instead` in place of the offsets of topics that were created again since it was written.
+
+        Raises DataLoss if that is not allowed.
+        """
+        anew = find_anew(bound.ids, self.find_ids()) if bound.ids else set()
+        for topic in sorted(anew):
+            report_loss(topic, CREATED_AGAIN, self.ask.fails_on_loss)
+        offsets = {source: instead if source[0] in anew else at for source, at in (bound.offsets or {}).items()}
+        return replace(bound, offsets=offsets) if anew else bound
 
     def find_since(self, since: int, log: Ends) -> dict[Source, int]:
         """Where the service would begin a consumer: at each partition's first record at or after a time, else at its end."""
@@ -215,6 +231,11 @@ def check_loss(bounds: Bounds, ends: Ends, fails: bool) -> Ends:
             report_loss(name, f"the log ends at {end}, before {stop}: the topic was truncated or made anew", fails)
         kept[source] = (min(max(start, first), end), min(max(stop, first), end))
     return kept
+
+
+def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:
+    """Return the topics that are others than they were. `known`: ids by topic then; a topic without one counts as the same."""
+    return {topic for topic, id in ids.items() if known.get(topic, id) != id}
 
 
 def report_loss(where: str, what: str, fails: bool) -> None:

@@ -42,12 +42,11 @@ from overlay.client import BadQuestion
 from overlay.client.bounds import Bounds
 from overlay.source.mark import Source
 
-from .options import LATEST, Ask, Bound
+from .options import EARLIEST, IDS, LATEST, Ask, Bound
 from .partitions import Part
-from .plan import Ends, Planner, check_loss, report_loss, resolve
+from .plan import CREATED_AGAIN, Ends, Planner, check_loss, find_anew, report_loss, resolve
 from .scan import read
 
-IDS = "topic ids"
 Position = dict[str, dict[str, Any]]
 """The next offset of each partition, and the ids of the topics, as Spark keeps them in its checkpoint."""
 Spots = dict[Source, int]
@@ -72,12 +71,6 @@ def read_position(position: Position) -> Spots:
     }
 
 
-def find_anew(start: Position, ids: Mapping[str, str]) -> set[str]:
-    """Return the topics that are others than at `start`. Positions of earlier versions have no ids: theirs are the same."""
-    known = start.get(IDS, {})
-    return {topic for topic, id in ids.items() if known.get(topic, id) != id}
-
-
 class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives at the driver while the query runs; of its methods only `read` is called elsewhere."""
 
@@ -96,7 +89,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
         if self._since is not None:
             return write_position(Planner(self._ask).find_since(self._since, log), ids)
-        starts = resolve(self._ask.starting, bounds, log, LATEST)
+        starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, LATEST)
         ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
         kept = check_loss(bounds, ends, self._ask.fails_on_loss)
         return write_position({source: start for source, (start, _) in kept.items()}, ids)
@@ -122,9 +115,9 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _find_begun(self, start: Position, bounds: Bounds, ids: Mapping[str, str]) -> Spots:
         """Return where the logs of today are to be read on: without topics that are others, and within the logs' ends."""
-        anew = find_anew(start, ids)
+        anew = find_anew(start.get(IDS, {}), ids)
         for topic in sorted(anew):
-            report_loss(topic, "the topic was deleted and created again", self._ask.fails_on_loss)
+            report_loss(topic, CREATED_AGAIN, self._ask.fails_on_loss)
         begun = {source: at for source, at in read_position(start).items() if source[0] not in anew}
         ends = {each.source: each.stop for each in bounds.stretches}
         behind = [source for source, at in begun.items() if at > ends.get(source, at)]
@@ -171,7 +164,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """The tasks of a trigger; none when it is empty. Raises DataLoss."""
-        anew = find_anew(start, end.get(IDS, {}))
+        anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
         if begun == ends:
             return []

@@ -229,6 +229,24 @@ def test_positions_of_earlier_versions_go_on(feed: Feed) -> None:
     assert count_offsets(json.dumps(end)) == 100
 
 
+def test_the_end_that_a_query_tells_is_a_place_to_begin_at(feed: Feed) -> None:
+    """As it is copied from a query's progress, ids of topics and all."""
+    feed.produce(100)
+    told = feed.reader().reportLatestOffset()
+    feed.produce(100)
+    there = feed.reader(startingOffsets=json.dumps(told))
+    assert there.initialOffset() == told
+    end = there.latestOffset(told, ReadAllAvailable())
+    assert sorted(take(there, told, end)) == [number for number in feed.wanted if number >= 100]
+    other = {feed.topic: told[feed.topic], "topic ids": {feed.topic: "another"}}
+    with pytest.raises(DataLoss, match="created again"):
+        feed.reader(startingOffsets=json.dumps(other)).initialOffset()
+    lax = feed.reader(startingOffsets=json.dumps(other), failOnDataLoss="false")
+    assert lax.initialOffset()[feed.topic] == {"0": 0, "1": 0}
+    with pytest.raises(BadQuestion, match="topic ids"):
+        feed.reader(startingOffsets=json.dumps(told | {"topic ids": 7}))
+
+
 def start_query(frame: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return writer.trigger(**trigger).start(str(folder / "out"))
