@@ -85,7 +85,7 @@ class Judge:
         self._answers = {
             record.header(CORRELATION): record.timestamp for record in reversed(read_topic(self._cluster, REPLIES))
         }
-        self._asked = {
+        self._asked: dict[bytes | None, int] = {
             (record.key or b"").removeprefix(b"request "): record.timestamp
             for record in read_topic(self._cluster, CONTROL)
             if record.value is not None
