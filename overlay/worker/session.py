@@ -153,7 +153,7 @@ class Session:
                     self.following.read()
                     await self._go_on(self.snapshots.decide(self.lanes, feed.changed.set))
                     await self._come_back()
-                    await self._go_on(self._part())
+                    await self._part()
                     tasks, tracks = self.intake.take_round()
                     self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
                     fetched_bytes = feed.bytes_fetched
@@ -201,22 +201,25 @@ class Session:
         """Have those go on who left their tracks and have room again."""
         await self._go_on(self._parking.come_back() if self._parking is not None else ())
 
-    async def _go_on(self, tracks: Iterable[tuple[Place, Track]]) -> None:
-        """Have tracks fetch what they need from now on."""
-        for place, track in tracks:
-            self.detours.plan(place, track)
-            await self._open(place, track)
-            if track.halted:
-                self.lanes[track].rest()
-
-    def _part(self) -> list[tuple[Place, Track]]:
-        """Have consumers with machines wait where their convoy was stopped; the new tracks of the others in the convoy."""
+    async def _part(self) -> None:
+        """Have consumers with machines wait where a corrupt batch stops their convoy. The others in it go on."""
         stopped = {
             (stream, track.convoy)
             for (stream, _), track in self.positions.all()
             if track.halted and track.convoy and not track.waits
         }
-        return [parted for convoy in sorted(stopped) for parted in self.positions.part(*convoy, self.roster.machines)]
+        for convoy in sorted(stopped):
+            parted = self.positions.part(*convoy, self.roster.machines)
+            await self._go_on(parted)
+            for _, track in parted:
+                if track.halted:
+                    self.lanes[track].rest()
+
+    async def _go_on(self, tracks: Iterable[tuple[Place, Track]]) -> None:
+        """Have tracks fetch what they need from now on."""
+        for place, track in tracks:
+            self.detours.plan(place, track)
+            await self._open(place, track)
 
     async def _open(self, place: Place, track: Track) -> None:
         """Have what a track needs be fetched, from where it stands or behind what is at hand for it."""
