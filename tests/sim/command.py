@@ -1,10 +1,8 @@
-"""`python -m tests.sim SEED` runs one history; `--seeds 1000` runs many. Exits 0 if all promises were kept."""
+"""What `python -m tests.sim` does."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 import traceback
 
@@ -12,36 +10,28 @@ import click
 
 from overlay.logs import set_up_logs
 
+from .many import run_many
 from .plan import Plan
 from .shrink import shrink
 from .storm import Storm
 
-HASH_SEED = "0"
-
 
 def main() -> int:
     """Run what the command line says, and print a line for each history that failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run simulated histories.")
     parser.add_argument("seed", type=int, nargs="?", help="run this history, and print its story if it fails")
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="run N histories")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="with --seeds: the first one")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="with --seeds: how many run at once")
     parser.add_argument(
         "--shrink", type=int, default=40, metavar="N", help="runs to find a shorter story with (default: 40)"
     )
     parser.add_argument("--story", action="store_true", help="print the story of a history that passes as well")
     asked = parser.parse_args()
-    fix_hashes()
     set_up_logs(level=50)
     if asked.seed is not None:
         return tell(asked.seed, always=asked.story, shrinks=asked.shrink)
-    return run_many(range(asked.first, asked.first + asked.seeds))
-
-
-def fix_hashes() -> None:
-    """Start this command again with a fixed PYTHONHASHSEED, unless it has it: sets of texts are walked by their hashes."""
-    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        os.environ["PYTHONHASHSEED"] = HASH_SEED
-        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
+    return judge_many(range(asked.first, asked.first + asked.seeds), asked.processes)
 
 
 def tell(seed: int, *, always: bool, shrinks: int) -> int:
@@ -69,23 +59,15 @@ def run_one(seed: int, plan: Plan) -> tuple[Storm, str]:
     return storm, ""
 
 
-def run_many(seeds: range) -> int:
-    """Run histories one after the other, and print `N histories, F failed`."""
+def judge_many(seeds: range, processes: int) -> int:
+    """Run histories, print those that failed, and at the end `N histories, F failed`."""
     failed, virtual_s, began = 0, 0.0, time.perf_counter()
-    for seed in seeds:
-        storm = Storm(seed)
-        start = storm.world.loop.now
-        try:
-            storm.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the history has failed
+    for ended in run_many(seeds, processes):
+        virtual_s += ended.virtual_s
+        if ended.failure:
             failed += 1
-            click.echo(f"history {seed}: {type(error).__name__}: {error}")
-        virtual_s += storm.world.loop.now - start
+            click.echo(f"history {ended.seed}: {ended.failure}")
     real_s = time.perf_counter() - began
     click.echo(f"{virtual_s:.0f} virtual seconds in {real_s:.0f} s, {virtual_s / real_s:.0f} a second")
     click.echo(f"{len(seeds)} histories, {failed} failed")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
