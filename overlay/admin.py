@@ -7,7 +7,7 @@ librdkafka may end the process (its issues 3663 and 4605).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
@@ -19,18 +19,9 @@ from aiokafka.protocol.admin import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
 )
-from tenacity import (
-    AsyncRetrying,
-    RetryError,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_delay,
-    wait_exponential,
-    wait_fixed,
-)
-from tenacity.wait import wait_base
 
 from overlay.brokers import Address, Brokers, Lost
+from overlay.clock import monotonic
 from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.groups import Found, Group, Groups
@@ -180,14 +171,13 @@ class Admin:
     async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
         wanted = set(names)
-        incomplete = retry_if_result(lambda topics: bool(wanted - topics.keys()))
-        asking = AsyncRetrying(retry=incomplete, wait=wait_fixed(PAUSE_S), stop=stop_after_delay(DEADLINE_S))
-        try:
-            found: dict[str, TopicFacts] = await asking(self.find_topics, wanted)
-        except RetryError as error:
-            raise SourceUnavailable(
-                f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
-            ) from error
+        deadline = monotonic() + DEADLINE_S
+        while wanted - (found := await self.find_topics(wanted)).keys():
+            if monotonic() >= deadline:
+                raise SourceUnavailable(
+                    f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
+                )
+            await asyncio.sleep(PAUSE_S)
         return found
 
     async def find_offsets(
@@ -205,7 +195,7 @@ class Admin:
 
         if wanted:
             async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
-                await self._await_leaders(wait_fixed(PAUSE_S))(ask)
+                await self._await_leaders(ask, PAUSE_S)
         return {source: found[source] for source in wanted}
 
     async def _find_offsets(
@@ -318,18 +308,22 @@ class Admin:
         if wanted:
             async with self._in_time(f"groups {_list(wanted)}"):
                 # a coordinator that loads its groups is asked about all of them again
-                await self._await_leaders(wait_exponential(PAUSE_S, LONGEST_PAUSE_S))(ask_rest)
+                await self._await_leaders(ask_rest, LONGEST_PAUSE_S)
         if denied is not None:
             denied |= refused
 
-    def _await_leaders(self, pauses: wait_base) -> AsyncRetrying:
-        return AsyncRetrying(
-            retry=retry_if_exception_type(Unled),
-            wait=pauses,
-            stop=stop_after_delay(LEADER_S),
-            before_sleep=lambda _: self._brokers.doubt(),
-            reraise=True,
-        )
+    async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
+        """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
+        began, pause = monotonic(), PAUSE_S
+        while True:
+            try:
+                return await ask()
+            except Unled:
+                if monotonic() - began >= LEADER_S:
+                    raise
+                self._brokers.doubt()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest_pause_s)
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
         """Give properties of a topic other values. Returns why Kafka refuses, empty if it has done so."""
