@@ -56,7 +56,7 @@ def read_partition(partition: Partition) -> list[Found]:
     return found
 
 
-@functools.lru_cache(maxsize=10_000)  # who waits for a record looks at the same batches again and again
+@functools.lru_cache(maxsize=1_000)  # who waits for a record looks at the same batches again and again
 def _decode(partition: int, batch: bytes) -> list[Found]:
     return [
         Found(partition, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
