@@ -7,7 +7,7 @@ librdkafka may end the process (its issues 3663 and 4605).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
@@ -19,18 +19,9 @@ from aiokafka.protocol.admin import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
 )
-from tenacity import (
-    AsyncRetrying,
-    RetryError,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_delay,
-    wait_exponential,
-    wait_fixed,
-)
-from tenacity.wait import wait_base
 
 from overlay.brokers import Address, Brokers, Lost
+from overlay.clock import monotonic
 from overlay.connection import Properties, open_client
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.groups import Found, Group, Groups
@@ -180,14 +171,13 @@ class Admin:
     async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
         wanted = set(names)
-        incomplete = retry_if_result(lambda topics: bool(wanted - topics.keys()))
-        asking = AsyncRetrying(retry=incomplete, wait=wait_fixed(PAUSE_S), stop=stop_after_delay(DEADLINE_S))
-        try:
-            found: dict[str, TopicFacts] = await asking(self.find_topics, wanted)
-        except RetryError as error:
-            raise SourceUnavailable(
-                f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
-            ) from error
+        deadline = monotonic() + DEADLINE_S
+        while wanted - (found := await self.find_topics(wanted)).keys():
+            if monotonic() >= deadline:
+                raise SourceUnavailable(
+                    f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
+                )
+            await asyncio.sleep(PAUSE_S)
         return found
 
     async def find_offsets(
@@ -197,32 +187,46 @@ class Admin:
 
         The latest is the last stable offset, or with `committed=False` the high watermark.
         """
+        (found,) = await self._find_offsets(sources, [(spec, committed)])
+        return found
+
+    async def _find_offsets(
+        self, sources: Iterable[tuple[str, int]], questions: Sequence[tuple[OffsetSpec, bool]]
+    ) -> list[dict[tuple[str, int], int]]:
+        """Return an offset of each partition for each question; `find_offsets` says what one is. All go to a leader at once."""
         wanted = list(dict.fromkeys(sources))
-        found: dict[tuple[str, int], int] = {}
+        found: list[dict[tuple[str, int], int]] = [{} for _ in questions]
 
         async def ask() -> None:
-            await self._find_offsets([source for source in wanted if source not in found], spec, committed, found)
+            await self._ask_leaders([s for s in wanted if not all(s in each for each in found)], questions, found)
 
         if wanted:
             async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
-                await self._await_leaders(wait_fixed(PAUSE_S))(ask)
-        return {source: found[source] for source in wanted}
+                await self._await_leaders(ask, PAUSE_S)
+        return [{source: each[source] for source in wanted} for each in found]
 
-    async def _find_offsets(
+    async def _ask_leaders(
         self,
         wanted: Collection[tuple[str, int]],
-        spec: OffsetSpec,
-        committed: bool,
-        found: dict[tuple[str, int], int],
+        questions: Sequence[tuple[OffsetSpec, bool]],
+        found: Sequence[dict[tuple[str, int], int]],
     ) -> None:
+        """Put the answers into `found`, by question. Raises what is wrong with the first partition that has none."""
+
         async def ask(address: Address, sources: list[tuple[str, int]]) -> None:
-            request = ListOffsetsRequest(_by_topic(sources), spec.timestamp, committed=committed)
-            (answer,) = await self._brokers.send(address, [request])
-            for topic, partitions, _ in answer.topics:
-                for partition, code, _, offset, *_ in partitions:
-                    codes[topic, partition] = code
-                    if code == Code.NONE:
-                        found[topic, partition] = offset
+            by_topic = _by_topic(sources)
+            requests = [
+                ListOffsetsRequest(by_topic, spec.timestamp, committed=committed) for spec, committed in questions
+            ]
+            answers = await self._brokers.send(address, requests)
+            for source in sources:
+                codes.pop(source, None)
+            for answer, offsets in zip(answers, found, strict=True):
+                for topic, partitions, _ in answer.topics:
+                    for partition, code, _, offset, *_ in partitions:
+                        codes[topic, partition] = code or codes.get((topic, partition), Code.NONE)
+                        if code == Code.NONE:
+                            offsets[topic, partition] = offset
 
         codes: dict[tuple[str, int], int] = {}
         await self._brokers.ask_each(wanted, lambda sources, _: self._find_leaders(sources, codes), ask)
@@ -251,10 +255,10 @@ class Admin:
         self, sources: Iterable[tuple[str, int]], *, committed: bool = True
     ) -> dict[tuple[str, int], tuple[int, int]]:
         """Log start and end of each partition."""
-        wanted = list(sources)
-        first = await self.find_offsets(wanted, OffsetSpec.earliest())
-        last = await self.find_offsets(wanted, OffsetSpec.latest(), committed=committed)
-        return {source: (first[source], last[source]) for source in wanted}
+        first, last = await self._find_offsets(
+            sources, [(OffsetSpec.earliest(), True), (OffsetSpec.latest(), committed)]
+        )
+        return {source: (start, last[source]) for source, start in first.items()}
 
     async def count_members(self, group: str) -> int:
         """How many members a consumer group has now; none when Kafka knows of no such group."""
@@ -318,18 +322,22 @@ class Admin:
         if wanted:
             async with self._in_time(f"groups {_list(wanted)}"):
                 # a coordinator that loads its groups is asked about all of them again
-                await self._await_leaders(wait_exponential(PAUSE_S, LONGEST_PAUSE_S))(ask_rest)
+                await self._await_leaders(ask_rest, LONGEST_PAUSE_S)
         if denied is not None:
             denied |= refused
 
-    def _await_leaders(self, pauses: wait_base) -> AsyncRetrying:
-        return AsyncRetrying(
-            retry=retry_if_exception_type(Unled),
-            wait=pauses,
-            stop=stop_after_delay(LEADER_S),
-            before_sleep=lambda _: self._brokers.doubt(),
-            reraise=True,
-        )
+    async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
+        """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
+        began, pause = monotonic(), PAUSE_S
+        while True:
+            try:
+                return await ask()
+            except Unled:
+                if monotonic() - began >= LEADER_S:
+                    raise
+                self._brokers.doubt()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest_pause_s)
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
         """Give properties of a topic other values. Returns why Kafka refuses, empty if it has done so."""

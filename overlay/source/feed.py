@@ -137,6 +137,7 @@ class Lane:
         epoch: int = NO_EPOCH,
     ) -> None:
         self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
+        self.tp = TopicPartition(topic, partition)
         self.epoch = epoch
         """Leader epoch of the batch before `position`; NO_EPOCH if it is not known, and then nothing is compared."""
         self.size = size
@@ -147,10 +148,6 @@ class Lane:
         self.in_flight = False
         self._urgent = False
         self._feed = feed
-
-    @property
-    def tp(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
     @property
     def is_idle(self) -> bool:
@@ -300,25 +297,33 @@ class Feed:
         self.wake()
 
     def _group_idle(self) -> dict[int | None, list[Lane]]:
-        """Lanes to fetch for by leading broker, no partition twice."""
+        """Lanes to fetch for by leading broker; of each partition those that stand at one position, which share a fetch."""
         groups: dict[int | None, list[Lane]] = {}
         # whoever takes some of it wakes the feed
         is_full = sum(lane.ready.data.size for lane in self._lanes if isinstance(lane.ready, Fetched)) >= READY_BYTES
-        taken: set[TopicPartition] = set()
+        positions: dict[TopicPartition, int] = {}
         for lane in self._lanes:
-            if lane.is_idle and lane.tp not in taken and (lane.urgent or not is_full):
-                taken.add(lane.tp)
+            may_fetch = lane.is_idle and (lane.urgent or not is_full)
+            if may_fetch and positions.setdefault(lane.tp, lane.position) == lane.position:
                 groups.setdefault(self._client.cluster.leader_for_partition(lane.tp), []).append(lane)
         return groups
 
     async def _fetch(self, node: int, lanes: list[Lane]) -> None:
-        asked = {lane.tp: (lane, lane.position) for lane in lanes}
+        asked: dict[TopicPartition, list[Lane]] = {}
+        for lane in lanes:
+            asked.setdefault(lane.tp, []).append(lane)
+        positions = {lane.tp: lane.position for lane in lanes}
         asked_lanes = set(lanes)
-        request = self._request(lanes, SHORT_WAIT_MS if self._has_others(node, asked_lanes) else LONG_WAIT_MS)
+        request = self._request(asked.values(), SHORT_WAIT_MS if self._has_others(node, asked_lanes) else LONG_WAIT_MS)
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
-            stale = [await self._take_in(node, asked, topic, row) for topic, rows in response.topics for row in rows]
-            if any(stale):
+            is_stale = False
+            for topic, rows in response.topics:
+                for row in rows:
+                    tp = TopicPartition(topic, row[0])
+                    for lane in asked[tp]:
+                        is_stale |= await self._take_in(node, lane, positions[tp], row)
+            if is_stale:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
@@ -327,7 +332,7 @@ class Feed:
         finally:
             for lane in lanes:
                 lane.in_flight = False
-        # those that were served go to the end: two lanes of one partition take turns, and so do lanes of a full response
+        # those that were served go to the end: two places of one partition take turns, and so do lanes of a full response
         self._lanes.sort(key=lambda lane: (lane in asked_lanes) + (lane in asked_lanes and lane.ready is not None))
 
     def _has_others(self, node: int, asked: Collection[Lane]) -> bool:
@@ -336,29 +341,27 @@ class Feed:
         leader = self._client.cluster.leader_for_partition
         return any(lane not in asked and lane.position < lane.stop and leader(lane.tp) == node for lane in self._lanes)
 
-    def _request(self, lanes: Iterable[Lane], wait_ms: int) -> FetchRequest:
+    def _request(self, asked: Iterable[list[Lane]], wait_ms: int) -> FetchRequest:
+        """Return the request for some partitions; of each, the lanes that it is asked for."""
         topics: dict[str, list[tuple[int, int, int]]] = {}
-        for lane in lanes:
-            most = min(self._partition_bytes, lane.size or self._partition_bytes)
-            topics.setdefault(lane.topic, []).append((lane.partition, lane.position, most))
+        for lanes in asked:
+            most = max(min(self._partition_bytes, lane.size or self._partition_bytes) for lane in lanes)
+            topics.setdefault(lanes[0].topic, []).append((lanes[0].partition, lanes[0].position, most))
         return FetchRequest(wait_ms, 1, RESPONSE_BYTES, READ_COMMITTED, list(topics.items()))
 
     async def _refresh(self) -> None:
         with contextlib.suppress(KafkaError, OSError):
             await self._client.force_metadata_update()
 
-    async def _take_in(
-        self, node: int, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[Any, ...]
-    ) -> bool:
+    async def _take_in(self, node: int, lane: Lane, position: int, row: tuple[Any, ...]) -> bool:
         """As `_accept`, of a log that is still the one that was read; else the lane has Changed ready. Raises KafkaError."""
-        partition, code, _, _, log_start, *_, data = row
-        lane, position = asked[TopicPartition(topic, partition)]
+        _, code, _, _, log_start, *_, data = row
         epoch = lane.epoch
         if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
-            return self._accept(asked, topic, row)
+            return self._accept(lane, position, row)
         base_offset, before = await self._look_at(node, lane.tp, position - 1)
         if base_offset >= position or before in (NO_EPOCH, epoch):
-            return self._accept(asked, topic, row)  # it is the same, or compaction or retention has taken it
+            return self._accept(lane, position, row)  # it is the same, or compaction or retention has taken it
         cut = await self._find_cut(node, lane.tp, epoch, log_start, position - 1) if before > epoch else log_start
         if lane.position == position:
             lane.ready = Changed(position, cut)
@@ -409,10 +412,9 @@ class Feed:
                 low = middle + 1
         return low
 
-    def _accept(self, asked: dict[TopicPartition, tuple[Lane, int]], topic: str, row: tuple[Any, ...]) -> bool:
-        """Take in one partition's part of a response; True when the metadata is out of date."""
-        partition, code, _, stable_end, log_start, aborted, *_, data = row
-        lane, position = asked[TopicPartition(topic, partition)]
+    def _accept(self, lane: Lane, position: int, row: tuple[Any, ...]) -> bool:
+        """Give a lane the part of a response that was asked for from `position` on; True when the metadata is out of date."""
+        _, code, _, stable_end, log_start, aborted, *_, data = row
         if lane.position != position:
             return False  # somebody moved it meanwhile
         error = kafka_errors.for_code(code)
@@ -422,9 +424,9 @@ class Feed:
         if error is kafka_errors.OffsetOutOfRangeError:
             lane.ready = Lost(position)
         elif error is kafka_errors.TopicAuthorizationFailedError:
-            lane.ready = Denied(f"{topic}: not authorized to read")
+            lane.ready = Denied(f"{lane.topic}: not authorized to read")
         elif not issubclass(error, _STALE_LEADER) and error is not kafka_errors.UnknownTopicOrPartitionError:
-            log.warning("partition cannot be fetched", topic=topic, partition=partition, error=error.__name__)
+            log.warning("partition cannot be fetched", topic=lane.topic, partition=lane.partition, error=error.__name__)
         if lane.ready is not None:
             self.changed.set()
         return lane.ready is None

@@ -35,6 +35,8 @@ LEAVE_S = 5.0
 METADATA_MS = 5_000
 """How old the state topic's metadata may be. The member that leads the group deals out the partitions that it knows; where its
 first question for them was lost, no worker is given a shard until it asks again."""
+FETCH_MS = 10_000
+"""How often the consumer looks for something to fetch. All of its partitions are paused, so there never is."""
 
 
 Take = Callable[[set[int]], Awaitable[None]]
@@ -59,6 +61,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             heartbeat_interval_ms=HEARTBEAT_MS,
             rebalance_timeout_ms=30_000,
             metadata_max_age_ms=METADATA_MS,
+            consumer_timeout_ms=FETCH_MS,
         )
 
     async def start(self) -> None:

@@ -145,6 +145,7 @@ class _Taking:
             session_timeout_ms=6_000,
             rebalance_timeout_ms=10_000,
             fetch_max_wait_ms=5_000,
+            consumer_timeout_ms=5_000,
         )
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
         loop = self._run.world.loop
@@ -165,7 +166,10 @@ class _Taking:
         """Ask for batches on the control topic, and take what comes for them."""
         bootstrap, topic = self._run.world.bootstrap, self._consumer.output
         reader = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, isolation_level="read_committed", fetch_max_wait_ms=5_000
+            bootstrap_servers=bootstrap,
+            isolation_level="read_committed",
+            fetch_max_wait_ms=5_000,
+            consumer_timeout_ms=5_000,
         )
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
         async with started(self._run, producer), started(self._run, reader):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from tests.sim.kafka.batches import COMMIT, MARKER_KIND_AT
+from tests.sim.kafka.batches import COMMIT, MARKER_KIND_AT, Batch
 from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.topics import Partition
 
@@ -49,11 +50,15 @@ def read_partition(partition: Partition) -> list[Found]:
                 if batch.data[MARKER_KIND_AT] == COMMIT:
                     found += ended
                 continue
-            records = [
-                Found(partition.index, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
-                for one in batch.records()
-                if log.start <= one.offset < end
-            ]
+            records = [one for one in _decode(partition.index, batch.data) if log.start <= one.offset < end]
             (open_.setdefault(batch.producer, []) if batch.is_transactional else found).extend(records)
     found.sort(key=lambda record: record.offset)
     return found
+
+
+@functools.lru_cache(maxsize=1_000)  # who waits for a record looks at the same batches again and again
+def _decode(partition: int, batch: bytes) -> list[Found]:
+    return [
+        Found(partition, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
+        for one in Batch(batch).records()
+    ]

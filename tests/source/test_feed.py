@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Producer
 
 from overlay.admin import Admin
 from overlay.connection import open_client
 from overlay.errors import SourceChanged
 from overlay.scan import Decoder, Records, make_plan
-from overlay.source.feed import Denied, Feed, Fetched, Lane, Lost
+from overlay.source.feed import LONG_WAIT_MS, Denied, Feed, Fetched, Lane, Lost
 from overlay.source.span import LOOK_BACK, find_records_end, read_records, read_span
 from overlay.source.wire import fetch
 from tests.source.answers import refuse_fetches
@@ -103,6 +104,33 @@ async def test_small_parts_of_a_partition_are_asked_for_at_once(
         found = await read_lanes(feed, {lane: lane.stop for lane in lanes})
         assert [found[lane] for lane in lanes] == [list(range(at, at + 20)) for at in range(0, 2_000, 200)]
         assert most == 3 and feed.bytes_fetched == 10 * whole
+    finally:
+        await feed.close()
+
+
+async def test_lanes_at_one_place_share_a_fetch(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lanes at the end of a log wait for records together, as long as one alone would."""
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a"] * 5)
+    waits_long = asyncio.Event()
+
+    async def note(client: AIOKafkaClient, node: int, request: FetchRequest, **more: Any) -> Any:
+        if request._max_wait_ms == LONG_WAIT_MS:
+            waits_long.set()
+        return await fetch(client, node, request, **more)
+
+    monkeypatch.setattr("overlay.source.feed.fetch", note)
+    feed = Feed(client)
+    try:
+        lanes = [await feed.open(topic, 0, 3), await feed.open(topic, 0, 3)]
+        assert await read_lanes(feed, dict.fromkeys(lanes, 5)) == {lane: [3, 4] for lane in lanes}
+        waits_long.clear()
+        async with asyncio.timeout(DEADLINE_S):
+            await waits_long.wait()
+        await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
+        assert await read_lanes(feed, dict.fromkeys(lanes, 6)) == {lane: [5] for lane in lanes}
     finally:
         await feed.close()
 

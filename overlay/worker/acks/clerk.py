@@ -32,10 +32,12 @@ from overlay.deliver.state import ConsumerId, Delta, write_machine
 from overlay.desk.desk import Desk, Offer, Work
 from overlay.desk.hearing import Heard, Hearing, Said
 from overlay.desk.holds import Holds
+from overlay.index.ragged import Ints
 from overlay.jobs import Jobs
 from overlay.metrics import Metrics
 from overlay.source.feed import Feed, Fetched
 from overlay.source.mark import Mark, Source
+from overlay.waits import is_set_within
 
 from ..commits import Commits, Round
 from ..round.pipeline import Outcome
@@ -148,6 +150,7 @@ class Clerk:
     async def run(self, send_plain: SendPlain) -> None:
         """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
         feed = Feed(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
+        feed.changed = self._wake
         watching: asyncio.Task[None] | None = None
         try:
             await self.listening.open(feed)
@@ -158,9 +161,8 @@ class Clerk:
                 while not is_last:
                     is_last = self._ended
                     self._wake.clear()
-                    feed.changed.clear()
                     if not await self._step(jobs, send_plain, is_last) and not is_last:
-                        await self._rest(feed)
+                        await self._rest()
         finally:
             if watching is not None:
                 watching.cancel()
@@ -181,13 +183,13 @@ class Clerk:
         if not (is_last or fetches or offers or beyond or orders or lows or tells_all or self._is_due()):
             return False
         self.standings.begin_step()
-        heard = await jobs.run(self._hear, fetches)
+        heard = await jobs.run(self._hear, fetches) if fetches else []
         said = await self._reach(self._sort(heard, orders))
         up_to = dict(self.listening.up_to)
-        await jobs.run(self.desk.take_in, offers, said, up_to, now_ns(), beyond)
-        await jobs.run(self.desk.expire, lows, now_ns())
-        recalled = await self.recall.read(await jobs.run(self.desk.find_wanted), jobs)
-        work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
+        work = await jobs.run(self._take_in, offers, said, up_to, beyond, lows, tells_all)
+        if not isinstance(work, Work):
+            recalled = await self.recall.read(work, jobs)
+            work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
         self.standings.end_step(work.facts)
         refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, Outgoing))])
         self._count(heard, work)
@@ -226,19 +228,13 @@ class Clerk:
             seat.blocked_at <= self.listening.up_to.get(consumer[0], 0) for consumer, seat in self.desk.seats.items()
         )
 
-    async def _rest(self, feed: Feed) -> None:
+    async def _rest(self) -> None:
         """Wait until something comes or something is due."""
         at = self.desk.next_at
         patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
         if self.desk.waiting_for_acks or self.answering.full:
             patience = min(patience, PROBE_S)
-        waiting = [asyncio.create_task(event.wait()) for event in (self._wake, feed.changed)]
-        try:
-            await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await is_set_within(self._wake, patience)
 
     def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, Heard]]:
         since = self.listening.since
@@ -246,6 +242,24 @@ class Clerk:
             (place[0], self.hearings[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
             for place, fetched in fetches
         ]
+
+    def _take_in(
+        self,
+        offers: Iterable[Offer],
+        said: Mapping[ConsumerId, Iterable[Said | Event]],
+        up_to: Mapping[str, int],
+        beyond: Mapping[ConsumerId, int],
+        lows: Mapping[str, int],
+        tells_all: bool,
+    ) -> Work | dict[str, Ints]:
+        """Hand the desk what there is, and return what it gives out; or the sequences to be read again before that, by stream.
+
+        All in one job of the thread: each job costs the event loop more than most of these calls.
+        """
+        self.desk.take_in(offers, said, up_to, now_ns(), beyond)
+        if lows:
+            self.desk.expire(lows, now_ns())
+        return self.desk.find_wanted() or self.desk.give_out((), {}, now_ns(), tells_all)
 
     @staticmethod
     def _sort(
