@@ -164,4 +164,82 @@ ACKS = (
         mend="54548cf",
         waits_for=WAITS_FOR + " and filters",
     ),
+    Mutant(
+        "acks-for-an-absent-consumer-passed-over",
+        """Give a consumer that is left out no position of its own in the ack topic. What its readers say of its deliveries
+        until it is back is passed over, and they are delivered again.""",
+        (
+            Change(
+                "overlay.worker.acks.hearers",
+                "        elif consumer[0] == stream and consumer in state.machines:\n"
+                "            heard = {**shared, **heard}\n",
+                "",
+            ),
+        ),
+        mend="5950f96",
+        history="test_acks_passed_over.py::test_acks_for_a_consumer_that_is_away_count_when_it_is_back",
+    ),
+    Mutant(
+        "added-ack-partition-read-from-its-end",
+        """Read a partition that the ack topic was given from its end. Acks that came before the session noticed it are passed
+        over.""",
+        (
+            Change(
+                "overlay.worker.acks.seating",
+                "        if is_new(state, stream, topic):\n",
+                "        if True:\n",
+            ),
+            Change(
+                "overlay.worker.acks.hearers",
+                "state.acks.get((stream, source), 0)",
+                "state.acks.get((stream, source), ends[source])",
+            ),
+        ),
+        mend="5950f96",
+        history="test_acks_passed_over.py::test_acks_in_a_partition_that_was_added_are_read_from_its_start",
+    ),
+    Mutant(
+        "given-up-messages-kept",
+        """Do not tell machines where their log begins. Messages that have used up their deliveries stay in the state, and
+        in every checkpoint, for as long as the consumer lives.""",
+        (
+            Change(
+                "overlay.desk.desk",
+                "            if seat.machine.window.has_given_up(low):\n",
+                "            if False:\n",
+            ),
+        ),
+        mend="6818f8c",
+        history="test_given_up.py::test_messages_that_were_given_up_are_forgotten_once_the_log_has_lost_them",
+    ),
+    Mutant(
+        "replay-ends-anew-in-each-session",
+        """Fix the end of a replay when a session begins instead of when the consumer is created. What came since is
+        replayed with its gaps.""",
+        (
+            Change(
+                "overlay.worker.roster",
+                "    if is_replayed(config) and known.replay_until is None:\n",
+                "    if is_replayed(config):\n",
+            ),
+        ),
+        mend="19c1433",
+        history="test_replay.py::test_what_came_after_the_creation_is_not_replayed",
+    ),
+    Mutant(
+        "pulls-replay-without-gaps",
+        """Answer a pull at once, whatever `replay_policy` says.""",
+        (
+            Change(
+                "overlay.consumer.machine",
+                "        if (ready_at := self.pace.ready_at(now, time, size)) > now:\n"
+                "            self.ready_at = ready_at\n"
+                "            return False\n"
+                "        waiter = ",
+                "        waiter = ",
+            ),
+        ),
+        mend="19c1433",
+        history="test_replay.py::test_a_pull_consumer_gets_messages_with_their_gaps",
+    ),
 )

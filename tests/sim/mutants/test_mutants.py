@@ -9,10 +9,11 @@ import pytest
 
 from .catalog import MUTANTS
 from .mutant import ROOT, Change, Mutant, Stale
+from .scripted import FOLDER
 from .search import search
 
-QUICK = {"aborted-records-delivered": 5, "state-cut-short": 10}
-"""Mutants that few histories find, with how many of them at most."""
+QUICK = {"aborted-records-delivered": 5, "state-cut-short": 10, "pulls-replay-without-gaps": 0}
+"""Mutants that few histories find, with how many of them at most; 0 for a scripted one."""
 
 
 def test_a_mutant_has_a_name_and_a_story() -> None:
@@ -20,6 +21,16 @@ def test_a_mutant_has_a_name_and_a_story() -> None:
     assert all(len(mutant.about.split()) > 10 for mutant in MUTANTS.values())
     assert sum(not mutant.mend for mutant in MUTANTS.values()) >= 5
     assert sum(bool(mutant.mend) for mutant in MUTANTS.values()) >= 15
+
+
+def test_a_scripted_history_that_a_mutant_names_is_there() -> None:
+    named = {mutant.history for mutant in MUTANTS.values() if mutant.history}
+    for file, _, test in (history.partition("::") for history in sorted(named)):
+        assert f"\ndef {test.partition('[')[0]}(" in (FOLDER / file).read_text(encoding="utf-8"), (file, test)
+
+
+def test_a_mutant_that_a_scripted_history_finds_waits_for_nothing() -> None:
+    assert [name for name, mutant in MUTANTS.items() if mutant.history and mutant.waits_for] == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
