@@ -204,7 +204,8 @@ class Judge:
                 continue
             if len(parts) == 6:
                 pairs = json.loads(body[4:])["consumer_seq"]
-                numbers = [numbered[parts[3], each] for first, last in pairs for each in range(first, last + 1)]
+                named = [(parts[3], each) for first, last in pairs for each in range(first, last + 1)]
+                numbers = [numbered[each] for each in named if each in numbered]  # others go beyond what was delivered
             else:
                 numbers = [parse_token(token).sequence]
             answer = self._answers.get(record.header("Overlay-Correlation-Id") or b"")

@@ -23,7 +23,7 @@ ACKS = (
             ),
         ),
         mend="00aedb8",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
         "range-of-another-incarnation-counts",
@@ -36,7 +36,7 @@ ACKS = (
             ),
         ),
         mend="00aedb8",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
         "few-incarnations-kept",
@@ -63,7 +63,7 @@ ACKS = (
             ),
         ),
         mend="db479a7",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_of_all_covers_what_its_incarnation_has_committed",
     ),
     Mutant(
         "overtaken-ack-takes-others-along",
@@ -77,7 +77,7 @@ ACKS = (
             ),
         ),
         mend="2156b06",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_of_all_for_a_former_delivery_takes_no_other_along",
     ),
     Mutant(
         "dead-letters-put-off",
