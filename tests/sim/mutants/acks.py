@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .mutant import Change, Mutant
 
-WAITS_FOR = "histories whose consumers take acks"
-
 ACKS = (
     Mutant(
         "ack-of-another-incarnation-counts",
@@ -49,7 +47,6 @@ ACKS = (
             ),
         ),
         mend="1569ac3",
-        waits_for=WAITS_FOR,
     ),
     Mutant(
         "lost-delivery-covers-nothing",
@@ -91,7 +88,7 @@ ACKS = (
             ),
         ),
         mend="daa429f",
-        waits_for=WAITS_FOR + ", and a small overlay.desk.desk.ROUND_BYTES",
+        history="test_machines.py::test_dead_letters_of_one_step_are_committed_together",
     ),
     Mutant(
         "machine-restored-after-it-was-given-up",
@@ -105,7 +102,7 @@ ACKS = (
             ),
         ),
         mend="4d75ec5",
-        waits_for=WAITS_FOR + " and change their ack_policy",
+        history="test_machines.py::test_a_machine_that_was_given_up_is_not_restored",
     ),
     Mutant(
         "absent-machines-trimmed",
@@ -119,7 +116,7 @@ ACKS = (
             ),
         ),
         mend="54548cf",
-        waits_for=WAITS_FOR + ", of which some are left out for a while",
+        history="test_machines.py::test_a_checkpoint_keeps_the_machines_of_consumers_that_are_away",
     ),
     Mutant(
         "quiet-machines-never-trimmed",
@@ -133,7 +130,7 @@ ACKS = (
             ),
         ),
         mend="e5016df",
-        waits_for=WAITS_FOR + ", and a judge of the length of the state topic",
+        history="test_machines.py::test_a_machine_with_nothing_to_say_does_not_keep_the_log_of_states",
     ),
     Mutant(
         "range-that-goes-too-far-counts-for-nothing",
@@ -146,7 +143,6 @@ ACKS = (
             ),
         ),
         mend="c9eb265",
-        waits_for=WAITS_FOR + ", as ranges of which some are wrong",
     ),
     Mutant(
         "parked-consumer-reads-the-wrong-place",
@@ -162,7 +158,7 @@ ACKS = (
             ),
         ),
         mend="54548cf",
-        waits_for=WAITS_FOR + " and filters",
+        waits_for="a consumer with a filter whose machine is full while its track is led past what it needs",
     ),
     Mutant(
         "acks-for-an-absent-consumer-passed-over",

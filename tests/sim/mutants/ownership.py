@@ -44,8 +44,7 @@ OWNERSHIP = (
             ),
         ),
         mend="1c5eeb3",
-        history="test_host.py::test_a_worker_stops_while_kafka_is_away",
-        waits_for="a judge of shorter stops: not found in 25 histories",
+        history="test_shards.py::test_a_coordinator_that_does_not_answer_holds_up_no_end",
     ),
     Mutant(
         "partitions-known-for-five-minutes",
@@ -67,7 +66,7 @@ OWNERSHIP = (
             ),
         ),
         mend="c6eb39a",
-        waits_for="a simulated Kafka that forgets groups without members",
+        history="test_shards.py::test_a_group_that_kafka_has_forgotten_counts_its_generations_anew",
     ),
     Mutant(
         "producer-stopped-without-a-limit",
@@ -93,7 +92,7 @@ OWNERSHIP = (
             ),
         ),
         mend="b7452d1",
-        waits_for="a task that is cancelled by somebody else: not looked for yet",
+        history="test_shards.py::test_a_task_that_another_one_cancels_ends_a_session_alone",
     ),
     Mutant(
         "unforeseen-error-ends-the-worker",
@@ -106,7 +105,7 @@ OWNERSHIP = (
             ),
         ),
         mend="f289270",
-        waits_for="an error that is not foreseen: not found in 25 histories",
+        history="test_shards.py::test_an_error_that_nobody_foresaw_ends_a_session_alone",
     ),
     Mutant(
         "state-read-once",
