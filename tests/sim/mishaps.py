@@ -25,6 +25,8 @@ DECISIVE = {
     "_Request",  # the product's own ProduceRequest
 }
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
+LEFT_OUT_S = 25.0
+"""After so long of refusals a consumer is left out: a transaction waits 10 s for an output, and the second one that fails counts."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
 """By how much a worker's clock may jump, and where clocks count: a deadline waits for the clock that it was set by, and a
 worker whose clock is ahead takes a request for one that has waited too long."""
@@ -165,13 +167,14 @@ class Mishaps:
         self._world.faults.parted -= chosen
 
     async def _refuse(self, chance: random.Random) -> None:
-        """Have the leaders of an output take no batches for up to 40 seconds, as if another broker were about to lead it."""
+        """Have the leaders of an output take no batches, as if another broker were about to lead it: for a moment, or for so
+        long that its consumer is left out."""
         topic = chance.choice(self._run.plan.consumers).output
         if topic not in self._world.cluster.topics:
             return
         with self._world.at_cluster(f"{topic} takes nothing") as cluster:
             cluster.refuse_produce(topic, Code.NOT_LEADER_OR_FOLLOWER)
-        await asyncio.sleep(chance.choice((2.0, 40.0)) * chance.random())
+        await asyncio.sleep(chance.choice((0.0, LEFT_OUT_S)) + 5 * chance.random())
         with self._world.at_cluster(f"{topic} takes batches again") as cluster:
             cluster.refuse_produce(topic, Code.NONE)
 

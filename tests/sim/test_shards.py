@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from overlay.config import Loaded
-from overlay.worker import shard as shard_module
+from overlay.worker.kept.indexes import open_indexes
 
 from .host import Worker, read_config, warm_up
 from .scenes import await_values, until
@@ -43,7 +43,6 @@ def test_an_error_that_nobody_foresaw_ends_a_session_alone() -> None:
     """A fault of the service's own, twice."""
     warm_up()
     raised: list[int] = []
-    open_indexes = shard_module.open_indexes
 
     async def fail_twice(*arguments: object) -> object:
         if len(raised) < 2:

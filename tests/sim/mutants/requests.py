@@ -1,4 +1,4 @@
-"""Mends of the project's history about consumers that are created and deleted by request."""
+"""Mends of the project's history about requests: to create and delete consumers, and for messages."""
 
 from __future__ import annotations
 
@@ -58,5 +58,18 @@ REQUESTS = (
         ),
         mend="e273fcc",
         history="test_new.py::test_a_consumer_that_is_served_late_begins_where_it_was_created",
+    ),
+    Mutant(
+        "answers-without-a-correlation",
+        """Answer a request that names a reply topic and no correlation without one. A client that shares its topic with
+        others cannot tell which messages it has pulled, and acks none.""",
+        (
+            Change(
+                "overlay.deliver.replies",
+                "Address(topic, named or correlation, number)",
+                "Address(topic, named, number)",
+            ),
+        ),
+        mend="82a5d6b",
     ),
 )
