@@ -26,7 +26,7 @@ DECISIVE = {
 }
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
 LEFT_OUT_S = 25.0
-"""After so long of refusals a consumer is left out: a transaction waits 10 s for an output, and the second one that fails counts."""
+"""After so long without its output a consumer is left out: two transactions in a row have waited 10 s for it."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
 """By how much a worker's clock may jump, and where clocks count: a deadline waits for the clock that it was set by, and a
 worker whose clock is ahead takes a request for one that has waited too long."""
