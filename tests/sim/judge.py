@@ -59,8 +59,8 @@ class Said:
     answered: list[int] = field(default_factory=list)
     """When acks and terms of it were answered."""
     dated: list[int] = field(default_factory=list)
-    """When a range named a delivery of it that was not its last one any more. The machine may have forgotten such a delivery, and
-    then the ack changes nothing (docs/consumers.md)."""
+    """When a range named a delivery of it that was not its last one any more. The machine may have forgotten such a
+    delivery, and then the ack changes nothing (docs/consumers.md)."""
 
 
 class Broken(AssertionError):

@@ -25,7 +25,7 @@ ACKS = (
     ),
     Mutant(
         "range-of-another-incarnation-counts",
-        """The same of range acks: settle every consumer sequence of the range, whoever gave it out.""",
+        """Count range acks for every consumer sequence of the range, whichever incarnation gave it out.""",
         (
             Change(
                 "overlay.consumer.settling",
@@ -224,7 +224,7 @@ ACKS = (
     ),
     Mutant(
         "pulls-replay-without-gaps",
-        """Answer a pull at once, whatever `replay_policy` says.""",
+        """Answer a pull at once, whatever `replay_policy` says: messages come without the gaps between them.""",
         (
             Change(
                 "overlay.consumer.machine",

@@ -66,7 +66,6 @@ OWNERSHIP = (
             ),
         ),
         mend="c6eb39a",
-        history="test_shards.py::test_a_group_that_kafka_has_forgotten_counts_its_generations_anew",
     ),
     Mutant(
         "producer-stopped-without-a-limit",
