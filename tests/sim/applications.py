@@ -33,6 +33,8 @@ VALID_S = 300
 STOP_S = 20.0
 QUIET_S = 30.0
 """How long a reader waits for something after the storm before it begins again."""
+FAR = 1_000_000
+"""By how many consumer sequences a range goes beyond what was delivered."""
 HANG_S = 40.0
 """After so long a reader takes its clients for hung and begins again: aiokafka's commit may wait for ever after a restart."""
 
@@ -213,16 +215,22 @@ class _Taking:
     async def _settle(self, producer: AIOKafkaProducer, messages: list[Any]) -> None:
         deeds, weights = zip(*self._consumer.deeds.items(), strict=True)
         ranged: dict[str, list[int]] = defaultdict(list)
+        beyond: set[str] = set()
+        """Incarnations of which a range is to go beyond what they have delivered."""
         for message in messages:
             token = dict(message.headers)["Nats-Reply-To"]
             deed = Deed.ACK if self._run.is_calm else self._chance.choices(deeds, weights)[0]
-            if deed is Deed.RANGE:
+            if deed in (Deed.RANGE, Deed.BEYOND):
                 parsed = parse_token(token)
                 ranged[parsed.incarnation].append(parsed.consumer_sequence)
+                if deed is Deed.BEYOND:
+                    beyond.add(parsed.incarnation)
             else:
                 await self._say(producer, token, deed)
         for incarnation, numbers in ranged.items():
             head = f"$JS.ACK._.{incarnation}.{self._consumer.config['stream']}.{self._consumer.name}".encode()
+            if incarnation in beyond:
+                numbers.append(max(numbers) + FAR)
             body = json.dumps({"consumer_seq": _join(numbers)}).encode()
             await self._send(producer, head, b"+ACK " + body, wants_answer=self._chance.random() < 0.5)
         await producer.flush()

@@ -7,8 +7,8 @@ The promises, for each consumer:
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
-- what was acked and answered does not come again, and has no dead letter after that (to a pull request that was made before the
-  answer it may come: it was on its way);
+- what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to a
+  pull request that was made before the answer it may come: it was on its way);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump and ack_wait begins when the reader
   group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason.
@@ -21,6 +21,7 @@ All times are the cluster's: topics have LogAppendTime.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,9 @@ class Said:
     nakked: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     """When acks and terms of it were answered."""
+    dated: list[int] = field(default_factory=list)
+    """When a range named a delivery of it that was not its last one any more. The machine may have forgotten such a
+    delivery, and then the ack changes nothing (docs/consumers.md)."""
 
 
 class Broken(AssertionError):
@@ -207,6 +211,7 @@ class Judge:
         """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation."""
         said: dict[int, Said] = defaultdict(Said)
         numbered = {(each.token.incarnation, each.token.consumer_sequence): each.token.sequence for each in deliveries}
+        ends = _find_ends(deliveries)
         for record in self._acks:
             token, body = record.header("Nats-Reply-To") or record.key or b"", record.value or b""
             parts = token.decode().split(".")
@@ -214,7 +219,12 @@ class Judge:
                 continue
             if len(parts) == 6:
                 pairs = json.loads(body[4:])["consumer_seq"]
-                numbers = [numbered[parts[3], each] for first, last in pairs for each in range(first, last + 1)]
+                named = [(parts[3], each) for first, last in pairs for each in range(first, last + 1)]
+                known = [each for each in named if each in numbered]  # others go beyond what was delivered
+                for each in known:
+                    if ends[each] <= record.timestamp:
+                        said[numbered[each]].dated.append(record.timestamp)
+                numbers = [numbered[each] for each in known if ends[each] > record.timestamp]
             else:
                 numbers = [parse_token(token).sequence]
             answer = self._answers.get(record.header(CORRELATION) or b"")
@@ -235,7 +245,8 @@ class Judge:
         highest = max((sequence for sequence, entry in said.items() if entry.acked), default=0)
         for sequence in {each.token.sequence for each in deliveries}:
             is_covered = consumer.policy == "all" and sequence <= highest
-            if not (said[sequence].acked or said[sequence].termed or sequence in letters or is_covered):
+            entry = said[sequence]
+            if not (entry.acked or entry.termed or entry.dated or sequence in letters or is_covered):
                 yield sequence
 
     @staticmethod
@@ -303,6 +314,20 @@ class Judge:
             read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
             if not read or min(entry.acked) < began_ms + min(read) * 1000 + wait_ms - 1:
                 yield sequence
+
+
+def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:
+    """Return for each delivery, by incarnation and consumer sequence, when its message was delivered again; infinity if it was
+    not. ms since 1970."""
+    ends: dict[tuple[str, int], float] = {}
+    again: dict[int, float] = {}
+    for each in sorted(
+        deliveries, key=lambda each: (each.record.timestamp, each.token.consumer_sequence), reverse=True
+    ):
+        token = each.token
+        ends[token.incarnation, token.consumer_sequence] = again.get(token.sequence, math.inf)
+        again[token.sequence] = each.record.timestamp
+    return ends
 
 
 def _find_doubled(names: dict[int, bytes]) -> set[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
@@ -33,6 +33,7 @@ class Kind(Enum):
     JUMP = "set a worker's clock"
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
+    REFUSE = "have an output take nothing for now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Deed(Enum):
     LATE = "ack late"
     SYNC = "ack and want an answer"
     RANGE = "ack in a range"
+    BEYOND = "ack in a range that goes beyond what was delivered"
     SILENCE = "say nothing"
     NAK = "nak"
     DELAY = "nak with a delay"
@@ -71,8 +73,11 @@ class Deed(Enum):
     TERM = "term"
 
 
+_EXPLICIT_DEEDS = tuple(deed for deed in Deed if deed is not Deed.BEYOND)
 _ALL_DEEDS = (Deed.ACK, Deed.TWICE, Deed.LATE, Deed.SYNC, Deed.SILENCE)
 """What readers of consumers with `ack_policy: all` do."""
+LOST_ANSWERS = 0.03
+"""Share of answers that get lost in histories where that happens most: enough for one batch to lose several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +163,14 @@ class Plan:
     def draw(cls, seed: int) -> Plan:
         """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
         chance = random.Random(seed)
+        extra = random.Random(f"{seed} extra")  # apart, so that histories without extras stay as they are
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
 
         brokers = chance.choice((1, 3))
         latency_s = chance.choice(((0.0002, 0.002), (0.001, 0.03), (0.01, 0.3)))
-        consumers = tuple(_draw_consumer(chance, number) for number in range(chance.choice((1, 2, 2, 3))))
+        consumers = tuple(_draw_consumer(chance, extra, number) for number in range(chance.choice((1, 2, 2, 3))))
         has_readers = any(each.readers for each in consumers)
         rates = {
             Kind.KILL: rate(4),
@@ -177,6 +183,8 @@ class Plan:
             Kind.LEAVE: rate(3) if has_readers else 0.0,
             Kind.STALL: rate(2) if has_readers else 0.0,
         }
+        lost = extra.choice((0.0, 0.0, 0.0, 0.0, LOST_ANSWERS))
+        refusals = _draw_mishaps(extra, {Kind.REFUSE: extra.choice((0.0, 0.0, 0.0, 2.0))})
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -187,14 +195,14 @@ class Plan:
             pause_s=chance.choice((2.0, 5.0)),
             faults=Faults(
                 cut_before=rate(0.01),
-                cut_after=rate(0.01),
+                cut_after=max(rate(0.01), lost),
                 stalled=rate(0.003),
                 slow=rate(0.01),
                 slow_s=(0.1, 5.0),
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_draw_mishaps(chance, rates),
+            mishaps=_sort((*_draw_mishaps(chance, rates), *refusals)),
             traps=rate(0.05),
             orders=_draw_orders(chance),
             limits=draw_limits(chance),
@@ -210,15 +218,19 @@ class Plan:
         )
 
 
-def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> tuple[Mishap, ...]:
-    """Return the timetable for these mishaps a minute."""
+def _sort(mishaps: Iterable[Mishap]) -> tuple[Mishap, ...]:
+    return tuple(sorted(mishaps, key=lambda mishap: mishap.at))
+
+
+def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> list[Mishap]:
+    """Return when these mishaps happen, of which there are so many a minute."""
     found: list[Mishap] = []
     for kind, a_minute in rates.items():
         at = chance.expovariate(a_minute / 60) if a_minute else STORM_S
         while at < STORM_S:
             found.append(Mishap(at, kind, chance.getrandbits(32)))
             at += chance.expovariate(a_minute / 60)
-    return tuple(sorted(found, key=lambda mishap: mishap.at))
+    return found
 
 
 def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
@@ -230,7 +242,7 @@ def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
     return tuple(found)
 
 
-def _draw_consumer(chance: random.Random, number: int) -> Consumer:
+def _draw_consumer(chance: random.Random, extra: random.Random, number: int) -> Consumer:
     name = f"c{number}"
     config: dict[str, Any] = {
         "stream": STREAM,
@@ -264,7 +276,9 @@ def _draw_consumer(chance: random.Random, number: int) -> Consumer:
             del config[unfit]
     deeds = {
         deed: 0.0 if chance.random() < 0.3 else chance.random()
-        for deed in (Deed if policy == "explicit" else _ALL_DEEDS)
+        for deed in (_EXPLICIT_DEEDS if policy == "explicit" else _ALL_DEEDS)
     }
     deeds[Deed.ACK] = 2.0
+    if policy == "explicit":
+        deeds[Deed.BEYOND] = extra.choice((0.0, 0.0, 1.0))
     return Consumer(name, config, keys, chance.choice((1, 1, 2)), deeds)

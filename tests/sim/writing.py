@@ -98,6 +98,15 @@ async def ack(
     await _run(world, produce)
 
 
+async def say(world: World, stream: str, token: bytes, body: bytes, *, partition: int = 0) -> None:
+    """Write one record of the stream's ack topic, with this token."""
+
+    async def produce(producer: AIOKafkaProducer) -> None:
+        await producer.send_and_wait(acks_topic(PREFIX, stream), body, headers=[(TOKEN, token)], partition=partition)
+
+    await _run(world, produce)
+
+
 async def _run(world: World, produce: Callable[[AIOKafkaProducer], Awaitable[None]]) -> None:
     """Start a process that produces, and wait for its end."""
     done = asyncio.Event()

@@ -117,6 +117,16 @@ class Groups:
             group = self.known[name] = Group(name)
         return group
 
+    def forget_empty(self) -> None:
+        """Forget the groups that have neither members nor offsets, as a coordinator does every ten minutes."""
+        for name, group in list(self.known.items()):
+            if (
+                group.state is State.EMPTY
+                and not group.expected
+                and not (group.offsets.committed or group.offsets.pending)
+            ):
+                del self.known[name]
+
     # joining
 
     def join(self, answer: Answer) -> None:

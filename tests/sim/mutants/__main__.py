@@ -1,6 +1,7 @@
 """`python -m tests.sim.mutants [NAME ...] [--seeds N]`: look for a history that finds each mutant, and print a table.
 
-Exits 1 if a mutant was not found. Mutants that wait for what histories do not do yet are left out, unless they are named.
+Exits 1 if a mutant was not found. Mutants that wait for what histories do not do yet are left out, unless they are named. A
+mutant that names a scripted history has to be found by that one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import click
 
 from .catalog import MUTANTS
-from .search import search
+from .search import Found, search
 
 WIDTH = 110
 
@@ -26,15 +27,22 @@ def main() -> int:
     if unknown := [name for name in asked.names if name not in MUTANTS]:
         parser.error(f"no mutant is called {unknown[0]}; there are {', '.join(MUTANTS)}")
     names = asked.names or [name for name, mutant in MUTANTS.items() if not mutant.waits_for]
-    click.echo("| mutant | takes out | seeds | failure |\n|---|---|---|---|")
+    click.echo("| mutant | takes out | histories | failure |\n|---|---|---|---|")
     lost = 0
     for name in names:
         found = search(name, range(asked.first, asked.first + asked.seeds))
         lost += found is None
-        seeds, failure = (f"> {asked.seeds}", "") if found is None else (found.seed - asked.first + 1, found.failure)
+        needed, failure = (
+            (f"> {asked.seeds}", "") if found is None else (_count(name, found, asked.first), found.failure)
+        )
         origin = MUTANTS[name].mend or "planted"
-        click.echo(f"| {name} | {origin} | {seeds} | {failure[:WIDTH].replace('|', '/')} |")
+        click.echo(f"| {name} | {origin} | {needed} | {failure[:WIDTH].replace('|', '/')} |")
     return 1 if lost else 0
+
+
+def _count(name: str, found: Found, first: int) -> str:
+    """Return how many histories it took from a seed on, or the scripted history that found the mutant."""
+    return MUTANTS[name].history if found.seed is None else str(found.seed - first + 1)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .mutant import Change, Mutant
 
-WAITS_FOR = "histories whose consumers take acks"
-
 ACKS = (
     Mutant(
         "ack-of-another-incarnation-counts",
@@ -23,11 +21,11 @@ ACKS = (
             ),
         ),
         mend="00aedb8",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
         "range-of-another-incarnation-counts",
-        """The same of range acks: settle every consumer sequence of the range, whoever gave it out.""",
+        """Count range acks for every consumer sequence of the range, whichever incarnation gave it out.""",
         (
             Change(
                 "overlay.consumer.settling",
@@ -36,7 +34,7 @@ ACKS = (
             ),
         ),
         mend="00aedb8",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
         "few-incarnations-kept",
@@ -49,7 +47,6 @@ ACKS = (
             ),
         ),
         mend="1569ac3",
-        waits_for=WAITS_FOR,
     ),
     Mutant(
         "lost-delivery-covers-nothing",
@@ -63,7 +60,7 @@ ACKS = (
             ),
         ),
         mend="db479a7",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_of_all_covers_what_its_incarnation_has_committed",
     ),
     Mutant(
         "overtaken-ack-takes-others-along",
@@ -77,7 +74,7 @@ ACKS = (
             ),
         ),
         mend="2156b06",
-        waits_for=WAITS_FOR,
+        history="test_incarnations.py::test_an_ack_of_all_for_a_former_delivery_takes_no_other_along",
     ),
     Mutant(
         "dead-letters-put-off",
@@ -91,7 +88,7 @@ ACKS = (
             ),
         ),
         mend="daa429f",
-        waits_for=WAITS_FOR + ", and a small overlay.desk.desk.ROUND_BYTES",
+        history="test_machines.py::test_dead_letters_of_one_step_are_committed_together",
     ),
     Mutant(
         "machine-restored-after-it-was-given-up",
@@ -105,7 +102,7 @@ ACKS = (
             ),
         ),
         mend="4d75ec5",
-        waits_for=WAITS_FOR + " and change their ack_policy",
+        history="test_machines.py::test_a_machine_that_was_given_up_is_not_restored",
     ),
     Mutant(
         "absent-machines-trimmed",
@@ -119,7 +116,7 @@ ACKS = (
             ),
         ),
         mend="54548cf",
-        waits_for=WAITS_FOR + ", of which some are left out for a while",
+        history="test_machines.py::test_a_checkpoint_keeps_the_machines_of_consumers_that_are_away",
     ),
     Mutant(
         "quiet-machines-never-trimmed",
@@ -133,7 +130,7 @@ ACKS = (
             ),
         ),
         mend="e5016df",
-        waits_for=WAITS_FOR + ", and a judge of the length of the state topic",
+        history="test_machines.py::test_a_machine_with_nothing_to_say_does_not_keep_the_log_of_states",
     ),
     Mutant(
         "range-that-goes-too-far-counts-for-nothing",
@@ -146,7 +143,6 @@ ACKS = (
             ),
         ),
         mend="c9eb265",
-        waits_for=WAITS_FOR + ", as ranges of which some are wrong",
     ),
     Mutant(
         "parked-consumer-reads-the-wrong-place",
@@ -162,6 +158,84 @@ ACKS = (
             ),
         ),
         mend="54548cf",
-        waits_for=WAITS_FOR + " and filters",
+        waits_for="a consumer with a filter whose machine is full while its track is led past what it needs",
+    ),
+    Mutant(
+        "acks-for-an-absent-consumer-passed-over",
+        """Give a consumer that is left out no position of its own in the ack topic. What its readers say of its deliveries
+        until it is back is passed over, and they are delivered again.""",
+        (
+            Change(
+                "overlay.worker.acks.hearers",
+                "        elif consumer[0] == stream and consumer in state.machines:\n"
+                "            heard = {**shared, **heard}\n",
+                "",
+            ),
+        ),
+        mend="5950f96",
+        history="test_acks_passed_over.py::test_acks_for_a_consumer_that_is_away_count_when_it_is_back",
+    ),
+    Mutant(
+        "added-ack-partition-read-from-its-end",
+        """Read a partition that the ack topic was given from its end. Acks that came before the session noticed it are passed
+        over.""",
+        (
+            Change(
+                "overlay.worker.acks.seating",
+                "        if is_new(state, stream, topic):\n",
+                "        if True:\n",
+            ),
+            Change(
+                "overlay.worker.acks.hearers",
+                "state.acks.get((stream, source), 0)",
+                "state.acks.get((stream, source), ends[source])",
+            ),
+        ),
+        mend="5950f96",
+        history="test_acks_passed_over.py::test_acks_in_a_partition_that_was_added_are_read_from_its_start",
+    ),
+    Mutant(
+        "given-up-messages-kept",
+        """Do not tell machines where their log begins. Messages that have used up their deliveries stay in the state, and
+        in every checkpoint, for as long as the consumer lives.""",
+        (
+            Change(
+                "overlay.desk.desk",
+                "            if seat.machine.window.has_given_up(low):\n",
+                "            if False:\n",
+            ),
+        ),
+        mend="6818f8c",
+        history="test_given_up.py::test_messages_that_were_given_up_are_forgotten_once_the_log_has_lost_them",
+    ),
+    Mutant(
+        "replay-ends-anew-in-each-session",
+        """Fix the end of a replay when a session begins instead of when the consumer is created. What came since is
+        replayed with its gaps.""",
+        (
+            Change(
+                "overlay.worker.roster",
+                "    if is_replayed(config) and known.replay_until is None:\n",
+                "    if is_replayed(config):\n",
+            ),
+        ),
+        mend="19c1433",
+        history="test_replay.py::test_what_came_after_the_creation_is_not_replayed",
+    ),
+    Mutant(
+        "pulls-replay-without-gaps",
+        """Answer a pull at once, whatever `replay_policy` says: messages come without the gaps between them.""",
+        (
+            Change(
+                "overlay.consumer.machine",
+                "        if (ready_at := self.pace.ready_at(now, time, size)) > now:\n"
+                "            self.ready_at = ready_at\n"
+                "            return False\n"
+                "        waiter = ",
+                "        waiter = ",
+            ),
+        ),
+        mend="19c1433",
+        history="test_replay.py::test_a_pull_consumer_gets_messages_with_their_gaps",
     ),
 )

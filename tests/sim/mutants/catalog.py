@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .acks import ACKS
+from .logs import LOGS
 from .mutant import Mutant
 from .ownership import OWNERSHIP
 from .planted import PLANTED
+from .requests import REQUESTS
 
-MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS)}
+MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS, *LOGS, *REQUESTS)}

@@ -50,8 +50,10 @@ class Mutant:
     changes: tuple[Change, ...]
     mend: str = ""
     """The commit of this repository that mended the fault; empty if the fault is planted by hand."""
+    history: str = ""
+    """The scripted history that finds it, as pytest names it below tests/sim; empty for one that seeds draw."""
     waits_for: str = ""
-    """What is missing until histories find it; such a mutant is held to fit the source, and looked for only by name."""
+    """What is missing until a history finds it; such a mutant is held to fit the source, and looked for only by name."""
 
     def read(self) -> dict[str, str]:
         """Return the changed sources by module. Raises Stale."""

@@ -1,4 +1,4 @@
-"""Mends of the project's history about shards that change hands, workers that end, and outputs that refuse."""
+"""Mends of the project's history about shards that change hands, workers that end, and answers to what they produce."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ OWNERSHIP = (
             ),
         ),
         mend="e4daa89",
+        history="test_host.py::test_a_worker_stops_while_kafka_is_away",
     ),
     Mutant(
         "leave-without-a-limit",
@@ -43,7 +44,7 @@ OWNERSHIP = (
             ),
         ),
         mend="1c5eeb3",
-        waits_for="a judge of shorter stops: not found in 25 histories",
+        history="test_shards.py::test_a_coordinator_that_does_not_answer_holds_up_no_end",
     ),
     Mutant(
         "partitions-known-for-five-minutes",
@@ -51,7 +52,7 @@ OWNERSHIP = (
         question is lost, no worker is given a shard until then.""",
         (Change("overlay.worker.membership", "METADATA_MS = 5_000\n", "METADATA_MS = 300_000\n"),),
         mend="0f48a6b",
-        waits_for="a longer search: not found in 30 histories",
+        history="test_host.py::test_a_worker_that_joined_while_kafka_restarted_serves_soon",
     ),
     Mutant(
         "generations-only-rise",
@@ -65,7 +66,6 @@ OWNERSHIP = (
             ),
         ),
         mend="c6eb39a",
-        waits_for="a simulated Kafka that forgets groups without members",
     ),
     Mutant(
         "producer-stopped-without-a-limit",
@@ -91,7 +91,7 @@ OWNERSHIP = (
             ),
         ),
         mend="b7452d1",
-        waits_for="a task that is cancelled by somebody else: not looked for yet",
+        history="test_shards.py::test_a_task_that_another_one_cancels_ends_a_session_alone",
     ),
     Mutant(
         "unforeseen-error-ends-the-worker",
@@ -104,7 +104,7 @@ OWNERSHIP = (
             ),
         ),
         mend="f289270",
-        waits_for="an error that is not foreseen: not found in 25 histories",
+        history="test_shards.py::test_an_error_that_nobody_foresaw_ends_a_session_alone",
     ),
     Mutant(
         "state-read-once",
@@ -130,5 +130,51 @@ OWNERSHIP = (
         ),
         mend="e4a7ad8",
         waits_for="an index that is ahead of the ledger: not found in 30 histories",
+    ),
+    Mutant(
+        "shards-taken-that-were-given-up",
+        """Start the shards of a rebalance once the control topic is read, also if they were given up meanwhile. Nothing stops
+        them again.""",
+        (
+            Change(
+                "overlay.worker.service",
+                "                if numbers <= membership.owned:  # else we are leaving, and nothing would stop them again\n",
+                "                if True:\n",
+            ),
+        ),
+        mend="57b86e9",
+    ),
+    Mutant(
+        "duplicate-counts-without-its-offset",
+        """Count a batch as taken at offset -1 if the broker has it already and does not say where. If it is a checkpoint, all
+        state of the shard is deleted: Kafka takes -1 for the end of the log.""",
+        (
+            Change(
+                "overlay.deliver.produce",
+                "(error is kafka_errors.DuplicateSequenceNumber and offset >= 0)\n",
+                "error is kafka_errors.DuplicateSequenceNumber\n",
+            ),
+            Change(
+                "overlay.admin",
+                "        if before < 0:\n",
+                "        if False:\n",
+            ),
+        ),
+        mend="126791c",
+        history="test_answers.py::test_a_duplicate_of_unknown_offset_deletes_no_state",
+    ),
+    Mutant(
+        "abort-before-the-answers",
+        """Abort a transaction while a batch of it has no answer. A broker that does not verify transactions takes the batch
+        later, and the next commit makes it visible.""",
+        (
+            Change(
+                "overlay.deliver.transaction",
+                "        if not await self._produce.settle(ANSWERS_S):\n",
+                "        if False:\n",
+            ),
+        ),
+        mend="126791c",
+        history="test_answers.py::test_a_batch_that_arrives_after_the_abort_is_not_committed",
     ),
 )

@@ -30,7 +30,6 @@ PLANTED = (
                 "    await transactions.start([topic])\n    try:\n",
             ),
         ),
-        waits_for="a longer search: not found in 40 histories",
     ),
     Mutant(
         "state-cut-short",
@@ -98,7 +97,6 @@ PLANTED = (
                 "        written.cursors.update(self.state.cursors)\n",
             ),
         ),
-        waits_for="a longer search: not found in 12 histories",
     ),
     Mutant(
         "aborted-records-delivered",
@@ -127,7 +125,6 @@ PLANTED = (
                 "                numbers.increment_sequence_number(queue.tp, parcel.outgoing.batch.count)\n",
             ),
         ),
-        waits_for="more lost answers: three of four histories find it in which 3% are lost, and none of 37 did",
     ),
     Mutant(
         "late-batch-forgotten",
@@ -141,14 +138,13 @@ PLANTED = (
                 "        if late:\n",
             ),
         ),
-        waits_for="an output that is away while the state's partition is not: not found in 30 histories",
     ),
     Mutant(
         "absent-consumer-follows-the-cursor",
         """Give a consumer that is left out, since its output refuses, no position of its own. The cursor moves on
         without it, and it is never given what it has missed.""",
         (Change("overlay.worker.roster", "    delta.consumers.update(_pin_absent(state, roster))\n", ""),),
-        waits_for="an output that is away for 20 s while another is not: not found in 30 histories",
+        history="test_acks_passed_over.py::test_acks_for_a_consumer_that_is_away_count_when_it_is_back",
     ),
     Mutant(
         "ledger-round-apart",

@@ -1,4 +1,7 @@
-"""Looking for the first history that finds a mutant, in a Python process of its own for each."""
+"""Looking for a history that finds a mutant: the scripted one that it names, or else the first of some seeds.
+
+Each search has a Python process of its own, for a mutant can only be put in while the product is imported.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .catalog import MUTANTS
+
 HASH_SEED = "0"
 LONGEST_S = 900
 """Real seconds that one history may take: one that does not end has found the mutant as well."""
@@ -18,19 +23,21 @@ LONGEST_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A history that failed: its seed and the failure in one line."""
+    """A history that failed: its seed, None for a scripted one, and the failure in one line."""
 
-    seed: int
+    seed: int | None
     failure: str
 
 
 def search(name: str, seeds: Iterable[int]) -> Found | None:
-    """Return the first of some seeds whose history fails with a mutant, and passes without."""
+    """Return a history that fails with a mutant and passes without: the scripted one that the mutant names, or else that of
+    the first of some seeds. None if there is none."""
+    if test := MUTANTS[name].history:
+        failure = _ask("scripted", name, test)
+        return None if failure is None or _ask("scripted", "", test) is not None else Found(None, failure)
     left = list(seeds)
-    while left:
-        found = _spawn(name, left)
-        if found is None:
-            return None
+    while left and (found := _spawn(name, left)) is not None:
+        assert found.seed is not None
         if _spawn("", [found.seed]) is None:
             return found
         left = [seed for seed in left if seed > found.seed]
@@ -39,18 +46,21 @@ def search(name: str, seeds: Iterable[int]) -> Found | None:
 
 def _spawn(name: str, seeds: Iterable[int]) -> Found | None:
     """Run histories in another process, with a mutant or, if `name` is empty, without one."""
-    command = [sys.executable, "-m", "tests.sim.mutants.search", name, *map(str, seeds)]
+    told = _ask("search", name, *map(str, seeds))
+    return None if told is None else Found(told["seed"], told["failure"])
+
+
+def _ask(module: str, *arguments: str) -> Any:
+    """Run a module of this package in another process, and return what it prints last, which is JSON."""
+    command = [sys.executable, "-m", f"tests.sim.mutants.{module}", *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    return None if told is None else Found(told["seed"], told["failure"])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run(name: str, seeds: Iterable[int]) -> Found | None:
     """Run histories in this process, up to the first that fails."""
     if name:
-        from .catalog import MUTANTS
-
         MUTANTS[name].install()
     # not before: it imports the product
     from overlay.logs import set_up_logs

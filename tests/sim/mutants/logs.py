@@ -1,0 +1,96 @@
+"""Mends of the project's history about logs: those that expire, lose their end, are damaged, compacted or created again."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+LOGS = (
+    Mutant(
+        "index-expires-like-its-sources",
+        """Give the index topic the `retention.ms` of its sources, whatever their `cleanup.policy` and their segments say. It
+        expires the sequences of records that are still there, and new consumers with acks are not given these.""",
+        (
+            Change(
+                "overlay.worker.kept.retention",
+                "    kept = [_find_longest(facts.config) for facts in sources]\n"
+                "    if not kept or FOR_EVER in kept:\n"
+                "        return FOR_EVER\n"
+                "    return max(max(kept) + SLACK_MS, LEAST_RETENTION_MS)\n",
+                '    kept = [int(facts.config.get("retention.ms", FOR_EVER)) for facts in sources]\n'
+                "    return max(*kept, LEAST_RETENTION_MS) if kept and min(kept) >= 0 else FOR_EVER\n",
+            ),
+        ),
+        mend="15683ae",
+        history="test_ledger_retention.py::test_a_new_consumer_is_given_all_that_a_topic_still_has",
+    ),
+    Mutant(
+        "records-without-sequence-never-read",
+        """Read of a partition only what the ledger has a run for. If retention has taken the runs of a partition that nothing
+        is written to, its records are not delivered.""",
+        (
+            Change(
+                "overlay.worker.round.order",
+                "        yield from _find_ends(at, ledger, goal).items()\n",
+                "",
+            ),
+        ),
+        mend="15683ae",
+        history="test_ledger_retention.py::test_records_whose_sequences_are_lost_are_delivered_without_waiting_for_more",
+    ),
+    Mutant(
+        "last-of-a-subject-in-each-partition",
+        """Search each partition by itself for the last record of a subject. A last_per_subject consumer is then given one of
+        each partition instead of one of the stream.""",
+        (
+            Change(
+                "overlay.worker.snapshots",
+                "        return merge_lasts(found, ledger)\n",
+                "        return {source: merge_lasts({source: lasts}, ledger)[source] for source, lasts in found.items()}\n",
+            ),
+        ),
+        mend="8d9d874",
+        history="test_last_per_subject.py::test_a_subject_of_several_partitions_is_delivered_once",
+    ),
+    Mutant(
+        "chunks-of-another-topic-believed",
+        """Believe the chunk headers of a compacted topic whose id the state does not know. If it is another topic than the one
+        they were made from, records are left out that consumers want.""",
+        (
+            Change(
+                "overlay.worker.kept.indexes",
+                "        if compacted and source[0] not in bound and len(chunks):\n",
+                "        if False:\n",
+            ),
+        ),
+        mend="0955348",
+        history="test_recreated.py::test_the_index_of_a_compacted_topic_that_was_created_again_is_made_anew",
+    ),
+    Mutant(
+        "log-that-was-cut-is-read-on",
+        """Do not compare leader epochs of what is fetched. A log that lost its end, and has grown past the position by the next
+        fetch, is read on: what came in the place of the lost records is passed over.""",
+        (
+            Change(
+                "overlay.source.feed",
+                "        if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):\n",
+                "        if True:\n",
+            ),
+        ),
+        mend="c1ca8be",
+        history="test_unclean.py::test_a_log_that_was_cut_and_grew_past_the_position_is_noticed",
+    ),
+    Mutant(
+        "length-of-a-damaged-batch-believed",
+        """Believe how many offsets a batch covers whose checksum is wrong. With `on_corrupt: skip` all records of this
+        range are passed over.""",
+        (
+            Change(
+                "overlay.scan.header",
+                "        is_bounded = _bound(buf, found)\n",
+                "        is_bounded = False\n",
+            ),
+        ),
+        mend="0b3c74a",
+        history="test_corruption.py::test_a_batch_whose_length_in_offsets_is_damaged_is_skipped_alone",
+    ),
+)

@@ -1,0 +1,75 @@
+"""Mends of the project's history about requests: to create and delete consumers, and for messages."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+REQUESTS = (
+    Mutant(
+        "create-outlives-its-deletion",
+        """Leave a create without an answer when its consumer is deleted. The request stays in the control topic, and the next
+        owner of the shard creates the consumer once more.""",
+        (
+            Change(
+                "overlay.control.serve",
+                "            return  # they are about to hear that it was deleted\n",
+                "            pass\n",
+            ),
+            Change(
+                "overlay.control.serve",
+                "            elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):\n",
+                "            elif False:\n",
+            ),
+            Change(
+                "overlay.control.serve",
+                "            if self._tail.seen >= written and "
+                "(is_served or id not in self.book.effective().consumers):\n",
+                "            if self._tail.seen >= written and is_served:\n",
+            ),
+        ),
+        mend="dc6956a",
+        history="test_deleted.py::test_a_create_that_is_not_answered_yet_does_not_undo_a_delete",
+    ),
+    Mutant(
+        "holes-in-the-control-topic-passed-over",
+        """Read the control topic on where compaction has taken records. A worker that slept for longer than tombstones stay
+        keeps a consumer that was deleted meanwhile.""",
+        (
+            Change(
+                "overlay.control.tail",
+                "            case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):\n"
+                '                await self._read_anew("records were compacted away before they were read")\n',
+                "",
+            ),
+        ),
+        mend="dc6956a",
+        history="test_deleted.py::test_a_worker_that_slept_while_a_deletion_was_compacted_away_forgets_the_consumer",
+    ),
+    Mutant(
+        "new-begins-when-first-served",
+        """Begin a consumer with `deliver_policy: new` where the log ends when it is first served. It is not given what was
+        written between its creation and then.""",
+        (
+            Change(
+                "overlay.worker.roster",
+                "            await _enlist(client, admin, config, loaded.ends.get(config.id), state, roster, delta)\n",
+                "            await _enlist(client, admin, config, None, state, roster, delta)\n",
+            ),
+        ),
+        mend="e273fcc",
+        history="test_new.py::test_a_consumer_that_is_served_late_begins_where_it_was_created",
+    ),
+    Mutant(
+        "answers-without-a-correlation",
+        """Answer a request that names a reply topic and no correlation without one. A client that shares its topic with
+        others cannot tell which messages it has pulled, and acks none.""",
+        (
+            Change(
+                "overlay.deliver.replies",
+                "Address(topic, named or correlation, number)",
+                "Address(topic, named, number)",
+            ),
+        ),
+        mend="82a5d6b",
+    ),
+)

@@ -1,0 +1,113 @@
+"""A shard that has lost its session is served again, whatever ended it; a worker that is stopped ends in good time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from overlay.config import Loaded
+from overlay.worker.kept.indexes import open_indexes
+
+from .host import Worker, read_config, warm_up
+from .scenes import await_values, until
+from .world import World
+from .writing import write_under_one_key
+
+SOON_S = 10.0
+"""Longest time from SIGTERM to the end of a worker that has nothing to commit."""
+
+
+def configure(world: World) -> Loaded:
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
+    )
+
+
+async def start(world: World) -> Worker:
+    """Start a worker, and wait until it has delivered something."""
+    world.cluster.create_topic("source")
+    worker = Worker(world, "w", configure(world))
+    worker.start()
+    await deliver(world, "first")
+    return worker
+
+
+async def deliver(world: World, value: str) -> None:
+    """Write a record, and wait until it is delivered."""
+    await write_under_one_key(world, "source", [value])
+    await await_values(world, "out", [value])
+
+
+def test_an_error_that_nobody_foresaw_ends_a_session_alone() -> None:
+    """A fault of the service's own, twice."""
+    warm_up()
+    raised: list[int] = []
+
+    async def fail_twice(*arguments: object) -> object:
+        if len(raised) < 2:
+            raised.append(len(raised))
+            raise ZeroDivisionError
+        return await open_indexes(*arguments)  # type: ignore[arg-type]
+
+    world = World(1, brokers=1, limits={"overlay.worker.shard.open_indexes": fail_twice})
+
+    async def history(world: World) -> None:
+        worker = await start(world)
+        worker.check_end()
+        await worker.stop()
+
+    world.run(history)
+    assert len(raised) == 2
+
+
+def test_a_task_that_another_one_cancels_ends_a_session_alone() -> None:
+    warm_up()
+    world = World(2, brokers=1)
+
+    async def history(world: World) -> None:
+        worker = await start(world)
+        tasks = [task for task in asyncio.all_tasks() if task.get_name() == "trim"]
+        assert len(tasks) == 1
+        tasks[0].cancel()
+        await asyncio.sleep(5)
+        await deliver(world, "second")
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_group_that_kafka_has_forgotten_counts_its_generations_anew() -> None:
+    warm_up()
+    world = World(3, brokers=1)
+
+    async def history(world: World) -> None:
+        worker = await start(world)
+        for _ in range(3):
+            await worker.stop()
+            worker.start()
+            await until(lambda: bool(worker.service.sessions), "a session")
+        await worker.stop()
+        with world.at_cluster("groups without members are forgotten") as cluster:
+            generations = {name: group.generation for name, group in cluster.groups.known.items()}
+            cluster.groups.forget_empty()
+        assert max(generations.values()) > 1
+        worker.start()
+        await deliver(world, "second")
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_coordinator_that_does_not_answer_holds_up_no_end() -> None:
+    warm_up()
+    world = World(4, brokers=1)
+
+    async def history(world: World) -> float:
+        worker = await start(world)
+        world.faults.only, world.faults.stalled = {"LeaveGroupRequest"}, 1.0
+        began = world.loop.now
+        await worker.stop()
+        return world.loop.now - began
+
+    assert world.run(history) < SOON_S
