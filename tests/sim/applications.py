@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError
 
 from tests.oracle.push import parse_token
 
+from .files import Files
 from .plan import ACKS, KEYS, REPLIES, SOURCE, Consumer, Deed, Plan
 from .process import Process, State
 from .world import World
@@ -41,11 +42,16 @@ class Run:
 
     world: World
     plan: Plan
+    files: Files
     is_calm: bool = False
     writing: int = 0
     """Producers that have not ended."""
     read: dict[str, list[tuple[float, int, int]]] = field(default_factory=lambda: defaultdict(list))
     """By consumer: when its readers began to commit which offset of which partition, (loop's time, partition, offset)."""
+    last: set[bytes] = field(default_factory=set)
+    """The values of the records that were written when all else was done."""
+    tightened: set[str] = field(default_factory=set)
+    """Topics that took small batches only for a while."""
     correlations: itertools.count[int] = field(default_factory=itertools.count)
 
     def draw_chance(self) -> random.Random:

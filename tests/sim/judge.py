@@ -3,6 +3,9 @@
 The promises, for each consumer:
 
 - nothing is lost or invented: its output has the committed records that it wants, and no others;
+- where its filter changes, its output has what every version wants, nothing that no version wants, and of the records that are
+  written last those that the latest version wants;
+- where an output was too small for a record, the record has a dead letter instead, if the consumer asks for that;
 - without acks every record is there once, and the records of a source partition keep their order;
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,6 +38,8 @@ from .reading import Found, read_partition, read_topic
 
 SHOWN = 5
 FINAL = (b"+ACK", b"+TERM")
+DEAD_REASON = "Overlay-Dead-Reason"
+UNDELIVERABLE = b"undeliverable"
 
 
 class Delivery(NamedTuple):
@@ -80,28 +85,47 @@ class Judge:
             for record in reversed(read_topic(self._cluster, REPLIES))
         }
 
-    def find_all(self) -> list[bytes]:
-        """Return the values of all records of the source."""
-        return [record.value or b"" for records in self.source for record in records]
+    def list_source(self) -> list[Found]:
+        """Return all records of the source."""
+        return [record for records in self.source for record in records]
 
-    def find_wanted(self, consumer: Consumer) -> list[bytes]:
-        """Return the values of the records that a consumer wants."""
-        return [record.value or b"" for records in self.source for record in records if record.key in consumer.keys]
+    def find_wanted(self, consumer: Consumer) -> set[bytes]:
+        """Return the values of the records that a consumer wants, by every version of its file."""
+        return self._find_values(consumer, self._run.files.find_always(consumer.name))
+
+    def _find_values(self, consumer: Consumer, keys: Container[bytes]) -> set[bytes]:
+        """Return the values of the records with these keys; of the last ones, those that the consumer wants now."""
+        last = self._run.last
+        return {
+            record.value or b""
+            for record in self.list_source()
+            if record.key in (consumer.keys if record.value in last else keys)
+        }
 
     def find_missing(self, consumer: Consumer) -> set[bytes]:
-        """Return the values that have not been delivered."""
-        return {*self.find_wanted(consumer)} - {
-            record.value or b"" for record in read_topic(self._cluster, consumer.output)
-        }
+        """Return the values that have not been delivered, nor given up since the output could not take them."""
+        delivered = {record.value or b"" for record in read_topic(self._cluster, consumer.output)}
+        return self.find_wanted(consumer) - delivered - self._find_given_up(consumer)
+
+    def _find_given_up(self, consumer: Consumer) -> set[bytes]:
+        """Return the values of the dead letters that say that the output can never take them."""
+        if not consumer.buries or consumer.output not in self._run.tightened:
+            return set()
+        letters = read_topic(self._cluster, consumer.letters)
+        return {letter.value or b"" for letter in letters if letter.header(DEAD_REASON) == UNDELIVERABLE}
 
     def judge(self) -> None:
         """Raise Broken if a promise to any consumer was broken."""
-        for consumer in self._run.plan.consumers:
+        for consumer in self._run.files.consumers:
             deliveries = self._read_deliveries(consumer)
-            wanted = {*self.find_wanted(consumer)}
+            wanted = self.find_wanted(consumer)
+            allowed = self._find_values(consumer, self._run.files.find_ever(consumer.name))
             found = {each.value for each in deliveries}
-            self._blame(consumer, "not delivered", wanted - found)
-            self._blame(consumer, "not wanted", found - wanted)
+            given_up = self._find_given_up(consumer)
+            self._blame(consumer, "not delivered", wanted - found - given_up)
+            self._blame(consumer, "not wanted", (found | given_up) - allowed)
+            if not consumer.acks:
+                self._blame(consumer, "delivered and given up", found & given_up)
             self._check_sequences(consumer, deliveries)
             if consumer.is_pulled:
                 self._check_pulled(consumer, deliveries)
@@ -249,15 +273,18 @@ class Judge:
             counts[each.token.sequence] += 1
         most = int(consumer.config["max_deliver"])
         groundless: set[int] = set()
+        may_bury = consumer.buries and consumer.output in self._run.tightened
         for sequence, found in letters.items():
-            reasons = {letter.header("Overlay-Dead-Reason") for letter in found}
-            if not reasons <= {b"term", b"max_deliver"}:
+            reasons = {letter.header(DEAD_REASON) for letter in found}
+            if not reasons <= ({b"term", b"max_deliver", UNDELIVERABLE} if may_bury else {b"term", b"max_deliver"}):
                 groundless.add(sequence)
             if b"term" in reasons and not said[sequence].termed:
                 groundless.add(sequence)
             if b"max_deliver" in reasons and not 0 < most <= counts[sequence]:
                 groundless.add(sequence)
-            if (found[0].value or b"") != self._names.get(sequence):
+            value = found[0].value or b""
+            known = self._names.setdefault(sequence, value) if UNDELIVERABLE in reasons else self._names.get(sequence)
+            if value != known:
                 groundless.add(sequence)
         self._blame(consumer, "dead letters without a reason", groundless)
         if consumer.is_exact:
@@ -272,7 +299,8 @@ class Judge:
 
         The deadline of a delivery is no earlier than ack_wait after the first commit of the reader group past it.
         """
-        wait_ms = parse_duration(str(consumer.config["ack_wait"])) / 1e6
+        waits = [str(version.config["ack_wait"]) for version in self._run.files.versions[consumer.name]]
+        wait_ms = min(map(parse_duration, waits)) / 1e6
         began_ms = self._run.world.settings.wall_ms0
         commits = self._run.read[consumer.name]
         last: dict[int, Delivery] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -33,6 +33,14 @@ class Kind(Enum):
     JUMP = "set a worker's clock"
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
+    DENY = "refuse records for a topic"
+    BEHEAD = "take the leader away from a partition"
+    TIGHTEN = "let an output take small batches only"
+    EDIT = "change a consumer's file"
+    REMOVE = "remove a consumer's file for a while"
+    ADD = "add a consumer's file"
+    PAUSE = "pause a consumer"
+    UPDATE = "update a consumer by request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,11 @@ class Consumer:
         return str(self.config.get("dead_letter", ""))
 
     @property
+    def buries(self) -> bool:
+        """Whether what its output can never take gets a dead letter."""
+        return "on_undeliverable" in self.config
+
+    @property
     def acks(self) -> bool:
         return self.readers > 0
 
@@ -115,6 +128,14 @@ class Consumer:
     @property
     def policy(self) -> str:
         return str(self.config["ack_policy"])
+
+
+def select(consumer: Consumer, numbers: Sequence[int]) -> Consumer:
+    """Return a consumer that wants the keys of these numbers instead of its own."""
+    config = {name: value for name, value in consumer.config.items() if name != "filter_subjects"}
+    if len(numbers) < KEYS:
+        config["filter_subjects"] = [f"s.k{number}" for number in sorted(numbers)]
+    return replace(consumer, config=config, keys=frozenset(b"k%d" % number for number in numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +175,16 @@ class Plan:
     def has_jumps(self) -> bool:
         return any(each.kind is Kind.JUMP for each in self.mishaps)
 
+    @property
+    def has_requests(self) -> bool:
+        return bool(self.orders) or any(each.kind is Kind.PAUSE for each in self.mishaps)
+
     @classmethod
     def draw(cls, seed: int) -> Plan:
-        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
+        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault, and most histories each
+        kind of change."""
         chance = random.Random(seed)
+        changes = random.Random(f"changes of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -177,6 +204,9 @@ class Plan:
             Kind.LEAVE: rate(3) if has_readers else 0.0,
             Kind.STALL: rate(2) if has_readers else 0.0,
         }
+        change_rates = _draw_change_rates(changes)
+        if change_rates[Kind.TIGHTEN]:
+            consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -194,7 +224,7 @@ class Plan:
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_draw_mishaps(chance, rates),
+            mishaps=_merge(_draw_mishaps(chance, rates), _draw_mishaps(changes, change_rates)),
             traps=rate(0.05),
             orders=_draw_orders(chance),
             limits=draw_limits(chance),
@@ -221,6 +251,36 @@ def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> tuple[M
     return tuple(sorted(found, key=lambda mishap: mishap.at))
 
 
+def _merge(*timetables: tuple[Mishap, ...]) -> tuple[Mishap, ...]:
+    return tuple(sorted((mishap for each in timetables for mishap in each), key=lambda mishap: mishap.at))
+
+
+def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
+    """Return how often a minute topics change. A history has few kinds of change."""
+
+    def rate(share: float, most: float) -> float:
+        return chance.random() * most if chance.random() < share else 0.0
+
+    return {
+        Kind.DENY: rate(0.2, 3),
+        Kind.BEHEAD: rate(0.15, 2),
+        Kind.TIGHTEN: rate(0.2, 3),
+        Kind.EDIT: rate(0.2, 4),
+        Kind.REMOVE: rate(0.2, 3),
+        Kind.ADD: rate(0.1, 3),
+        Kind.PAUSE: rate(0.2, 4),
+        Kind.UPDATE: rate(0.3, 4),
+    }
+
+
+def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:
+    """Have half of the consumers that are pushed to write dead letters of what their output can never take."""
+    if consumer.is_pulled or chance.random() < 0.5:
+        return consumer
+    letters = consumer.letters or f"dead-{consumer.name}"
+    return replace(consumer, config={**consumer.config, "dead_letter": letters, "on_undeliverable": "dead_letter"})
+
+
 def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
     """Return orders for no consumer in half of all histories, else for one or two; each is created, deleted and so on."""
     found: list[Order] = []
@@ -240,12 +300,11 @@ def _draw_consumer(chance: random.Random, number: int) -> Consumer:
         "ack_policy": "none",
         "delivery": "exactly_once",
     }
-    numbers = sorted(chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS))))
-    if len(numbers) < KEYS:
-        config["filter_subjects"] = [f"s.k{each}" for each in numbers]
-    keys = frozenset(b"k%d" % each for each in numbers)
+    numbers = chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS)))
+    plain = select(Consumer(name, config, frozenset()), numbers)
     if chance.random() < 0.4:
-        return Consumer(name, config, keys)
+        return plain
+    config, keys = {**plain.config}, plain.keys
     is_pulled = chance.random() < 0.25
     policy = "explicit" if is_pulled else chance.choice(("explicit", "explicit", "explicit", "all"))
     config |= {
