@@ -5,16 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-import traceback
 
-import click
-
-from overlay.logs import set_up_logs
-
-from .plan import Plan
-from .shrink import shrink
-from .storm import Storm
+from .mutants.catalog import MUTANTS
 
 HASH_SEED = "0"
 
@@ -29,8 +21,16 @@ def main() -> int:
         "--shrink", type=int, default=40, metavar="N", help="runs to find a shorter story with (default: 40)"
     )
     parser.add_argument("--story", action="store_true", help="print the story of a history that passes as well")
+    parser.add_argument("--mutant", choices=MUTANTS, metavar="NAME", help="with this fault in the product")
     asked = parser.parse_args()
     fix_hashes()
+    if asked.mutant:
+        MUTANTS[asked.mutant].install()
+    # not before: they import the product
+    from overlay.logs import set_up_logs
+
+    from .runs import run_many, tell
+
     set_up_logs(level=50)
     if asked.seed is not None:
         return tell(asked.seed, always=asked.story, shrinks=asked.shrink)
@@ -42,49 +42,6 @@ def fix_hashes() -> None:
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
-
-
-def tell(seed: int, *, always: bool, shrinks: int) -> int:
-    """Run one history. If it fails, look for a smaller plan that fails in as many runs as `shrinks`, and print its story."""
-    storm, failure = run_one(seed, Plan.draw(seed))
-    if failure and shrinks:
-        plan = shrink(storm.plan, lambda smaller: bool(run_one(seed, smaller)[1]), shrinks)
-        if plan is not storm.plan:
-            click.echo(failure.splitlines()[-1])
-            storm, failure = run_one(seed, plan)
-    if always or failure:
-        click.echo("\n".join(storm.world.story))
-        click.echo(f"{storm.plan}")
-    click.echo(f"{failure or f'history {seed} passed'} (digest {storm.world.network.digest:08x})")
-    return 1 if failure else 0
-
-
-def run_one(seed: int, plan: Plan) -> tuple[Storm, str]:
-    """Run a history with its story; return it, and how it failed, empty if it passed."""
-    storm = Storm(seed, plan=plan, tells=True)
-    try:
-        storm.run()
-    except Exception as error:  # noqa: BLE001 - whatever it is belongs to the story
-        return storm, "".join(traceback.format_exception(error, chain=False)).rstrip()
-    return storm, ""
-
-
-def run_many(seeds: range) -> int:
-    """Run histories one after the other, and print `N histories, F failed`."""
-    failed, virtual_s, began = 0, 0.0, time.perf_counter()
-    for seed in seeds:
-        storm = Storm(seed)
-        start = storm.world.loop.now
-        try:
-            storm.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the history has failed
-            failed += 1
-            click.echo(f"history {seed}: {type(error).__name__}: {error}")
-        virtual_s += storm.world.loop.now - start
-    real_s = time.perf_counter() - began
-    click.echo(f"{virtual_s:.0f} virtual seconds in {real_s:.0f} s, {virtual_s / real_s:.0f} a second")
-    click.echo(f"{len(seeds)} histories, {failed} failed")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

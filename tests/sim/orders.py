@@ -113,8 +113,8 @@ class Operator:
             self.run.world.tell(f"{op} is not done: {answer}")
             await asyncio.sleep(1)
 
-    def find_left(self, source: Sequence[Found], listed: Mapping[str, Any] | None) -> list[str]:
-        """Return what is not yet as it must be. `source`: the stream's records; `listed`: the answer to consumer.list."""
+    def find_left(self, present: Sequence[Found], listed: Mapping[str, Any] | None) -> list[str]:
+        """Return what is not yet as it must be. `present`: what the stream has now; `listed`: the answer to consumer.list."""
         if listed is None or "error" in listed:
             return [f"no list of consumers: {listed}"]
         names = {each["name"] for each in listed["consumers"]}
@@ -122,17 +122,18 @@ class Operator:
         expected = files | {life.name for life in self.lives.values() if life.is_there}
         left = [f"consumers {sorted(names)} instead of {sorted(expected)}"] if names != expected else []
         for life in self.lives.values():
-            wanted = self._find_values(source, life.always, life)
+            wanted = self._find_values(present, life.always, life)
             if life.is_there and (missing := wanted - {*self._find_since(life)}):
                 left.append(f"{life.name}: {len(missing)} records not delivered since it was created")
         return left
 
-    def judge(self, source: Sequence[Found]) -> None:
-        """Raise AssertionError if a consumer delivered what it must not. `source`: the stream's records."""
+    def judge(self, present: Sequence[Found], source: Sequence[Found]) -> None:
+        """Raise AssertionError if a consumer delivered what it must not. `present`, `source`: what the stream has, and had."""
         for life in self.lives.values():
             found = self._find_since(life)
             if life.is_there:
-                wanted, allowed = (self._find_values(source, keys, life) for keys in (life.always, life.ever))
+                wanted = self._find_values(present, life.always, life)
+                allowed = self._find_values(source, life.ever, life)
                 assert len(found) == len({*found}), f"{life.name} delivered {len(found) - len({*found})} records twice"
                 assert wanted <= {*found}, (
                     f"{life.name} did not deliver {len(wanted - {*found})} of {len(wanted)} records"

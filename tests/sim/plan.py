@@ -36,6 +36,13 @@ class Kind(Enum):
     DENY = "refuse records for a topic"
     BEHEAD = "take the leader away from a partition"
     TIGHTEN = "let an output take small batches only"
+    GROW = "add partitions to a topic"
+    EXPIRE = "delete the oldest records of the source"
+    FORGET = "delete the oldest acks"
+    COMPACT = "compact the service's own topics"
+    RECREATE = "delete a topic, and perhaps create it again"
+    CUT = "lose the end of the source"
+    RENEW = "delete the source and create it again"
     EDIT = "change a consumer's file"
     REMOVE = "remove a consumer's file for a while"
     ADD = "add a consumer's file"
@@ -176,6 +183,11 @@ class Plan:
         return any(each.kind is Kind.JUMP for each in self.mishaps)
 
     @property
+    def loses_acks(self) -> bool:
+        """Whether acks may go before the service has read them."""
+        return any(each.kind in (Kind.FORGET, Kind.RECREATE) for each in self.mishaps)
+
+    @property
     def has_requests(self) -> bool:
         return bool(self.orders) or any(each.kind is Kind.PAUSE for each in self.mishaps)
 
@@ -205,6 +217,7 @@ class Plan:
             Kind.STALL: rate(2) if has_readers else 0.0,
         }
         change_rates = _draw_change_rates(changes)
+        is_reset = change_rates[Kind.CUT] > 0 or change_rates[Kind.RENEW] > 0
         if change_rates[Kind.TIGHTEN]:
             consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
         return cls(
@@ -226,7 +239,8 @@ class Plan:
             consumers=consumers,
             mishaps=_merge(_draw_mishaps(chance, rates), _draw_mishaps(changes, change_rates)),
             traps=rate(0.05),
-            orders=_draw_orders(chance),
+            # the judge of what operators create does not know of resets
+            orders=_draw_orders(chance)[: 0 if is_reset else None],
             limits=draw_limits(chance),
             index=draw_index(chance),
             settings=Settings(
@@ -265,6 +279,13 @@ def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
         Kind.DENY: rate(0.2, 3),
         Kind.BEHEAD: rate(0.15, 2),
         Kind.TIGHTEN: rate(0.2, 3),
+        Kind.GROW: rate(0.2, 3),
+        Kind.EXPIRE: rate(0.15, 8),
+        Kind.FORGET: rate(0.1, 4),
+        Kind.COMPACT: rate(0.25, 6),
+        Kind.RECREATE: rate(0.15, 3),
+        Kind.CUT: rate(0.12, 2),
+        Kind.RENEW: rate(0.06, 2),
         Kind.EDIT: rate(0.2, 4),
         Kind.REMOVE: rate(0.2, 3),
         Kind.ADD: rate(0.1, 3),

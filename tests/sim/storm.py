@@ -17,6 +17,7 @@ from .files import Files
 from .host import Worker, warm_up
 from .judge import Judge
 from .limits import read_limits
+from .log_losses import LogLosses
 from .mishaps import Mishaps
 from .operator_changes import OperatorChanges
 from .orders import Operator
@@ -67,7 +68,11 @@ class Storm:
             reader.start()
         world.start("app", produce(run, is_transactional=False))
         world.start("bank", produce(run, is_transactional=True))
-        changes = {**TopicChanges(run).acts, **OperatorChanges(run, workers, self._operator).acts}
+        changes = {
+            **TopicChanges(run).acts,
+            **LogLosses(run).acts,
+            **OperatorChanges(run, workers, self._operator).acts,
+        }
         mishaps = Mishaps(run, workers, readers, changes)
         await asyncio.sleep(plan.begins_s)
         _take_over(world.faults, plan.faults)
@@ -93,7 +98,7 @@ class Storm:
             worker.check_end()
         judge = Judge(run)
         judge.judge()
-        self._operator.judge(judge.list_source())
+        self._operator.judge(judge.list_present(), judge.list_source())
         faults = [fault for fault in world.loop.faults if not _is_of_reader(fault)]
         assert not faults, faults
 
@@ -130,8 +135,8 @@ class Storm:
             return [f"{name}: {count} records not delivered" for name, count in missing.items() if count]
         if self._operator.lives:
             listed = await inquire(self._run, "consumer.list", stream=STREAM)
-            if left := self._operator.find_left(judge.list_source(), listed):
-                return left
+            if wrong := self._operator.find_left(judge.list_present(), listed):
+                return wrong
         return [left for consumer in consumers if (left := await self._find_pending(consumer))]
 
     async def _find_pending(self, consumer: Consumer) -> str:

@@ -104,7 +104,7 @@ async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, 
     """
     if cut := await _find_cuts(client, admin, opening, roster):
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(cut))
-        return f"the ledger of stream {opening.stream} is from before {names} was cut. The worker that keeps it restarts it there"
+        return f"the ledger of stream {opening.stream} is from before {names} was cut; the worker that keeps it restarts it"
     return ""
 
 
