@@ -21,6 +21,7 @@ def main() -> int:
         "--shrink", type=int, default=40, metavar="N", help="runs to find a shorter story with (default: 40)"
     )
     parser.add_argument("--story", action="store_true", help="print the story of a history that passes as well")
+    parser.add_argument("--requests", action="store_true", help="with a line for each request in the story")
     parser.add_argument("--mutant", choices=MUTANTS, metavar="NAME", help="with this fault in the product")
     asked = parser.parse_args()
     fix_hashes()
@@ -33,7 +34,7 @@ def main() -> int:
 
     set_up_logs(level=50)
     if asked.seed is not None:
-        return tell(asked.seed, always=asked.story, shrinks=asked.shrink)
+        return tell(asked.seed, always=asked.story, shrinks=asked.shrink, requests=asked.requests)
     return run_many(range(asked.first, asked.first + asked.seeds))
 
 

@@ -74,7 +74,8 @@ class Run:
 async def started(run: Run, client: Any) -> AsyncIterator[Any]:
     """Start a client of aiokafka, and stop it at the end of the block, which may fail."""
     try:
-        await client.start()
+        async with asyncio.timeout(HANG_S):
+            await client.start()
         yield client
     finally:
         try:

@@ -189,7 +189,8 @@ class Plan:
 
     @property
     def has_requests(self) -> bool:
-        return bool(self.orders) or any(each.kind is Kind.PAUSE for each in self.mishaps)
+        """Whether requests are sent to the service, by operators or by the judge."""
+        return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT) for each in self.mishaps)
 
     @classmethod
     def draw(cls, seed: int) -> Plan:

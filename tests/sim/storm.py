@@ -34,11 +34,20 @@ STAMPED = {"message.timestamp.type": "LogAppendTime"}
 class Storm:
     """One history. `run` raises AssertionError or TimeoutError if a promise was broken."""
 
-    def __init__(self, seed: int, *, plan: Plan | None = None, tells: bool = False) -> None:
-        """`plan`: other than what the seed stands for."""
+    def __init__(
+        self, seed: int, *, plan: Plan | None = None, tells: bool = False, tells_requests: bool = False
+    ) -> None:
+        """`plan`: other than what the seed stands for. The rest is as World has it."""
         self.plan = plan if plan is not None else Plan.draw(seed)
         limits = read_limits(self.plan.limits)
-        self.world = World(seed, brokers=self.plan.brokers, settings=self.plan.settings, limits=limits, tells=tells)
+        self.world = World(
+            seed,
+            brokers=self.plan.brokers,
+            settings=self.plan.settings,
+            limits=limits,
+            tells=tells,
+            tells_requests=tells_requests,
+        )
         self.world.tell(f"{self.plan}")
         files = Files({consumer.name: [consumer] for consumer in self.plan.consumers})
         self._run = Run(self.world, self.plan, files)

@@ -1,0 +1,57 @@
+"""Running histories one after the other, and what is printed of those that fail."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+import click
+
+from .plan import Plan
+from .shrink import shrink
+from .storm import Storm
+
+
+def tell(seed: int, *, always: bool, shrinks: int, requests: bool) -> int:
+    """Run one history. If it fails, look for a smaller plan that fails in as many runs as `shrinks`, and print its story.
+
+    `requests`: whether the story has a line for each request.
+    """
+    storm, failure = run_one(seed, Plan.draw(seed), requests=requests)
+    if failure and shrinks:
+        plan = shrink(storm.plan, lambda smaller: bool(run_one(seed, smaller)[1]), shrinks)
+        if plan is not storm.plan:
+            click.echo(failure.splitlines()[-1])
+            storm, failure = run_one(seed, plan, requests=requests)
+    if always or failure:
+        click.echo("\n".join(storm.world.story))
+    click.echo(f"{failure or f'history {seed} passed'} (digest {storm.world.network.digest:08x})")
+    return 1 if failure else 0
+
+
+def run_one(seed: int, plan: Plan, *, requests: bool = False) -> tuple[Storm, str]:
+    """Run a history with its story; return it, and how it failed, empty if it passed."""
+    storm = Storm(seed, plan=plan, tells=True, tells_requests=requests)
+    try:
+        storm.run()
+    except Exception as error:  # noqa: BLE001 - whatever it is belongs to the story
+        return storm, "".join(traceback.format_exception(error, chain=False)).rstrip()
+    return storm, ""
+
+
+def run_many(seeds: range) -> int:
+    """Run histories one after the other, and print `N histories, F failed`."""
+    failed, virtual_s, began = 0, 0.0, time.perf_counter()
+    for seed in seeds:
+        storm = Storm(seed)
+        start = storm.world.loop.now
+        try:
+            storm.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the history has failed
+            failed += 1
+            click.echo(f"history {seed}: {type(error).__name__}: {error}")
+        virtual_s += storm.world.loop.now - start
+    real_s = time.perf_counter() - began
+    click.echo(f"{virtual_s:.0f} virtual seconds in {real_s:.0f} s, {virtual_s / real_s:.0f} a second")
+    click.echo(f"{len(seeds)} histories, {failed} failed")
+    return 1 if failed else 0
