@@ -33,8 +33,8 @@ class Kind(Enum):
     JUMP = "set a worker's clock"
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
-    DENY = "refuse records for a topic"
-    BEHEAD = "take the leader away from a partition"
+    REFUSE = "refuse records for a topic"
+    NO_LEADER = "take the leader away from a partition"
     TIGHTEN = "let an output take small batches only"
     GROW = "add partitions to a topic"
     EXPIRE = "delete the oldest records of the source"
@@ -271,14 +271,14 @@ def _merge(*timetables: tuple[Mishap, ...]) -> tuple[Mishap, ...]:
 
 
 def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
-    """Return how often a minute topics change. A history has few kinds of change."""
+    """Return how often a minute topics and config change. A history has few kinds of change."""
 
     def rate(share: float, most: float) -> float:
         return chance.random() * most if chance.random() < share else 0.0
 
     return {
-        Kind.DENY: rate(0.2, 3),
-        Kind.BEHEAD: rate(0.15, 2),
+        Kind.REFUSE: rate(0.2, 3),
+        Kind.NO_LEADER: rate(0.15, 2),
         Kind.TIGHTEN: rate(0.2, 3),
         Kind.GROW: rate(0.2, 3),
         Kind.EXPIRE: rate(0.15, 8),

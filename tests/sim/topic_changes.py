@@ -33,8 +33,8 @@ class TopicChanges:
         self._rounds: list[tuple[list[int], int]] = []
         """Ends of the source's partitions, and where the index ended then: below that it numbers records below those."""
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
-            Kind.DENY: self._deny,
-            Kind.BEHEAD: self._behead,
+            Kind.REFUSE: self._refuse,
+            Kind.NO_LEADER: self._remove_leader,
             Kind.TIGHTEN: self._tighten,
             Kind.GROW: self._grow,
             Kind.EXPIRE: self._expire,
@@ -51,7 +51,7 @@ class TopicChanges:
             names += [consumer.letters for consumer in consumers]
         return [name for name in names if name in self._world.cluster.topics]
 
-    async def _deny(self, chance: random.Random) -> None:
+    async def _refuse(self, chance: random.Random) -> None:
         """Let a topic take no records, for want of rights or of a disk."""
         names = self._list_outputs(with_letters=True)
         if not names:
@@ -64,7 +64,7 @@ class TopicChanges:
             if name in cluster.topics:
                 cluster.refuse_produce(name, Code.NONE)
 
-    async def _behead(self, chance: random.Random) -> None:
+    async def _remove_leader(self, chance: random.Random) -> None:
         """Take the leader away from a partition."""
         names = self._list_outputs(with_letters=True)
         if not names:
@@ -97,7 +97,9 @@ class TopicChanges:
         names = [*self._list_outputs(with_letters=False), ACKS]
         if self._run.plan.partitions > 1:
             names.append(SOURCE)
-        name = chance.choice([name for name in names if name in self._world.cluster.topics])
+        name = chance.choice(names)
+        if name not in self._world.cluster.topics:
+            return
         count = len(self._world.cluster.topics[name].partitions) + 1
         if count <= MOST_PARTITIONS:
             with self._world.at_cluster(f"{name} has {count} partitions") as cluster:
