@@ -265,7 +265,7 @@ class Machine:
             rows, ended = self.window.peek_again(self._left)
             self._exhaust(ended)
             self._left -= len(ended)
-            if len(ended) and not rows.size:
+            if len(ended) and not (rows.size and self._left):
                 continue
             if rows.size:
                 is_sent = self._send(None, int(self.window.pending.view("size")[rows[0]]), rows, now)

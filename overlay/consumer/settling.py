@@ -7,7 +7,8 @@ acks. A policy that takes no acks by name hears none of them, and sends no answe
 An incarnation that is known has ended with deliveries that it did not commit. An ack of one of these still says something of
 what was committed:
 
-- With `all` it stands for the last delivery that the incarnation committed, which it covers.
+- With `all` it stands for the last delivery that the incarnation committed, which it covers. Its sender is answered only if
+  the message that it names is settled already.
 - With `explicit` and `delivery: at_least_once` an ack or a term counts by its stream sequence, if that was delivered since: the
   application has had this very message. Not so with `exactly_once`: there the transaction of the delivery was aborted, and the
   sequence may have gone to another message since.
@@ -37,13 +38,15 @@ _FINAL = (Verb.ACK, Verb.TERM)
 
 def ack(machine: Machine, event: events.Acked, now: int) -> None:
     """Acks by token."""
-    sequences, consumer_seq = event.sequences, event.consumer_seq
+    sequences, consumer_seq, reply = event.sequences, event.consumer_seq, event.reply
     if event.incarnation is not None:
         meant = find_meant(machine, Verb.ACK, event.incarnation, sequences, np.full(sequences.size, consumer_seq))
         sequences, consumer_seq = meant.sequences, int(meant.consumer_seqs[-1])
+        if sequences[-1] != event.sequences[-1] and not _is_settled(machine, event.sequences):
+            reply = ""  # it covers what lies below, and the message itself comes again
     if sequences.size and int(sequences.max()) > machine.window.delivered.stream:
         machine.effects.append(Refuse(Flaw.FUTURE))
-    elif _is_given(machine, event, sequences, Verb.ACK) and _hears(machine, event.reply, now):
+    elif _is_given(machine, event, sequences, Verb.ACK) and _hears(machine, reply, now):
         _settle(machine, machine.window.ack(sequences, consumer_seq), now)
 
 
@@ -127,6 +130,12 @@ def find_meant(machine: Machine, verb: Verb, incarnation: str, sequences: Ints, 
         return Meant(sequences, consumer_seqs, given | lost)
     is_same = policy is AckPolicy.EXPLICIT and machine.config.delivery is Delivery.AT_LEAST_ONCE
     return Meant(sequences, consumer_seqs, given | lost if is_same and verb in _FINAL else given)
+
+
+def _is_settled(machine: Machine, sequences: Ints) -> bool:
+    """Return whether these messages were delivered, and none of them is pending."""
+    window = machine.window
+    return int(sequences.max()) <= window.delivered.stream and not window.pending.find(sequences).size
 
 
 def _is_known(machine: Machine, stream_seq: int) -> bool:

@@ -35,7 +35,7 @@ from overlay.desk.seat import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.waits import is_set_within
+from overlay.waits import is_set_within, unless
 
 from . import decide as rules
 from .book import Book
@@ -89,6 +89,8 @@ class Registrar:
     _tail: Tail = field(init=False)
     _outbox: Answering = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the worker is to end."""
     _hold: int = 0
     """How far the book has to have read before anything more is decided."""
     _beginnings: int = 0
@@ -137,7 +139,7 @@ class Registrar:
 
     async def run(self, host: Host, stop: asyncio.Event) -> None:
         """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
-        self.host = host
+        self.host, self._stop = host, stop
         failures = 0
         self._taken_up = 0
         try:
@@ -463,7 +465,8 @@ class Registrar:
         if shard in self._journals:
             return
         journal = Journal(self.kafka, self.prefix, shard)
-        await journal.start()
+        if not await unless(self._stop, journal.start()):
+            raise SourceUnavailable("the worker is about to end")
         self._journals[shard] = journal
         self._hold = max(self._hold, await self._tail.find_end())
 

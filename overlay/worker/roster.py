@@ -42,6 +42,8 @@ class Roster:
     machines: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
     """Those of them that have a machine."""
     stopped: dict[str, str] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)
+    """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     starts: dict[Source, int] = field(default_factory=dict)
     """The log start of every partition."""

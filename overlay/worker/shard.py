@@ -51,6 +51,8 @@ LONG_BACKOFF_S = (1.0, 60.0)
 """After any other error, which an operator has to mend."""
 STEADY_S = 30.0
 """A session that has served for so long counts as one that went well: the next pause is the shortest again."""
+AWAIT_S = 5.0
+"""How long a stream is left out that waits for what the worker of another shard does, before it is tried again."""
 STALL_S = 60.0
 """How long a consumer that cannot be served is left out before it is tried again."""
 
@@ -248,6 +250,8 @@ class Shard:
     def _find_retry(self, roster: Roster) -> float:
         """When those that are left out are tried again, in monotonic seconds: as soon as one of them may be."""
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
+        if roster.waiting:
+            noted.append(monotonic() + AWAIT_S)
         # what the roster itself found, such as a topic that may not be created, is noted nowhere else
         found = roster.stalled.keys() - self._stalled.keys() or roster.unindexed.keys() - self._unindexed.keys()
         return min([*noted, monotonic() + STALL_S] if found else noted, default=float("inf"))

@@ -431,3 +431,18 @@ def test_what_is_wanted() -> None:
     driver.do(Pulled(PullRequest(7), "r"))
     assert driver.machine.wanted(100) == 7
     assert driver.machine.wanted(5) == 5
+
+
+def test_a_message_that_ends_counts_for_what_may_go_out() -> None:
+    """Nothing is left for the message behind it then, which waits for the next turn."""
+    driver = Driver(configure(max_deliver=2, dead_letter="dead"))
+    driver.offer(2)
+    driver.do(Nakked(1, 1, 1))
+    machine = driver.machine
+    machine.handle(Nakked(1, 3, 2), driver.now, 0)
+    machine.handle(Nakked(2, 2, 1), driver.now, 0)
+    ended = machine.deliver(driver.now, 1)
+    assert [effect.stream_seq for effect in ended if isinstance(effect, DeadLetter)] == [1]
+    assert not any(isinstance(effect, Deliver) for effect in ended)
+    (delivery,) = (effect for effect in machine.deliver(driver.now, 1) if isinstance(effect, Deliver))
+    assert delivery.sequences.tolist() == [2]

@@ -16,42 +16,34 @@ from .shrink import shrink
 from .storm import Storm
 
 
-def main() -> int:
-    """Run what the command line says, and print a line for each history that failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run simulated histories.")
-    parser.add_argument("seed", type=int, nargs="?", help="run this history, and print its story if it fails")
-    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="run N histories")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="with --seeds: the first one")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="with --seeds: how many run at once")
-    parser.add_argument(
-        "--shrink", type=int, default=40, metavar="N", help="runs to find a shorter story with (default: 40)"
-    )
-    parser.add_argument("--story", action="store_true", help="print the story of a history that passes as well")
-    asked = parser.parse_args()
+def run(asked: argparse.Namespace) -> int:
+    """Run what the command line asks for, and print a line for each history that failed."""
     set_up_logs(level=50)
     if asked.seed is not None:
-        return tell(asked.seed, always=asked.story, shrinks=asked.shrink)
+        return tell(asked.seed, always=asked.story, shrinks=asked.shrink, requests=asked.requests)
     return judge_many(range(asked.first, asked.first + asked.seeds), asked.processes)
 
 
-def tell(seed: int, *, always: bool, shrinks: int) -> int:
-    """Run one history. If it fails, look for a smaller plan that fails in as many runs as `shrinks`, and print its story."""
-    storm, failure = run_one(seed, Plan.draw(seed))
+def tell(seed: int, *, always: bool, shrinks: int, requests: bool) -> int:
+    """Run one history. If it fails, look for a smaller plan that fails in as many runs as `shrinks`, and print its story.
+
+    `requests`: whether the story has a line for each request.
+    """
+    storm, failure = run_one(seed, Plan.draw(seed), requests=requests)
     if failure and shrinks:
         plan = shrink(storm.plan, lambda smaller: bool(run_one(seed, smaller)[1]), shrinks)
         if plan is not storm.plan:
             click.echo(failure.splitlines()[-1])
-            storm, failure = run_one(seed, plan)
+            storm, failure = run_one(seed, plan, requests=requests)
     if always or failure:
         click.echo("\n".join(storm.world.story))
-        click.echo(f"{storm.plan}")
     click.echo(f"{failure or f'history {seed} passed'} (digest {storm.world.network.digest:08x})")
     return 1 if failure else 0
 
 
-def run_one(seed: int, plan: Plan) -> tuple[Storm, str]:
+def run_one(seed: int, plan: Plan, *, requests: bool = False) -> tuple[Storm, str]:
     """Run a history with its story; return it, and how it failed, empty if it passed."""
-    storm = Storm(seed, plan=plan, tells=True)
+    storm = Storm(seed, plan=plan, tells=True, tells_requests=requests)
     try:
         storm.run()
     except Exception as error:  # noqa: BLE001 - whatever it is belongs to the story

@@ -3,14 +3,20 @@
 The promises, for each consumer:
 
 - nothing is lost or invented: its output has the committed records that it wants, and no others;
+- what Kafka deleted from the source may be missing, and so may what an output held, when it was deleted, of transactions that
+  had not ended; what it held of others counts as delivered;
+- where the stream is reset to its start, all is delivered again; then sequences, counts, and acks are not compared;
+- where its filter changes, its output has what every version wants, nothing that no version wants, and of the records that are
+  written last those that the latest version wants;
+- where an output was too small for a record, the record has a dead letter instead, if the consumer asks for that;
 - without acks every record is there once, and the records of a source partition keep their order;
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
-- what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to a
-  pull request that was made before the answer it may come: it was on its way);
-- what was acked before its ack_wait was over does not come again (where clocks do not jump and ack_wait begins when the reader
-  group has committed past the delivery);
+- what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to
+  a pull request that was made before the answer it may come: it was on its way);
+- what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
+  begins when the reader group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason.
 
 Deliveries to those who pull may be lost or sent twice on their way, so they have no order and no holes are looked for.
@@ -22,8 +28,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -34,10 +40,12 @@ from tests.oracle.push import Token, parse_token
 
 from .applications import CONTROL, Run
 from .plan import ACKS, REPLIES, SOURCE, Consumer
-from .reading import Found, read_partition, read_topic
+from .reading import Found, read_topic
 
 SHOWN = 5
 FINAL = (b"+ACK", b"+TERM")
+DEAD_REASON = "Overlay-Dead-Reason"
+UNDELIVERABLE = b"undeliverable"
 
 
 class Delivery(NamedTuple):
@@ -81,11 +89,13 @@ class Judge:
         self._run, self._cluster = run, run.world.cluster
         self._names: dict[int, bytes] = {}
         """The value of the record of each sequence, over all outputs."""
-        self.source = [read_partition(partition) for partition in self._cluster.topics[SOURCE].partitions]
-        self._places = {
-            record.value or b"": (record.partition, at) for records in self.source for at, record in enumerate(records)
-        }
-        self._acks = read_topic(self._cluster, ACKS)
+        self._archive = run.archive
+        self._source = self._archive.read(SOURCE)
+        present = {record.value for record in read_topic(self._cluster, SOURCE)}
+        self._gone = {record.value or b"" for record in self._source if record.value not in present}
+        """What the source has lost. Where it was not delivered before, it may be missing."""
+        self._places = {record.value or b"": (record.partition, record.offset) for record in self._source}
+        self._acks = self._archive.read(ACKS)
         self._answers = {
             record.header(CORRELATION): record.timestamp for record in reversed(read_topic(self._cluster, REPLIES))
         }
@@ -95,28 +105,71 @@ class Judge:
             if record.value is not None
         }
 
-    def find_all(self) -> list[bytes]:
-        """Return the values of all records of the source."""
-        return [record.value or b"" for records in self.source for record in records]
+    def list_source(self) -> list[Found]:
+        """Return all records that the source has had."""
+        return self._source
 
-    def find_wanted(self, consumer: Consumer) -> list[bytes]:
-        """Return the values of the records that a consumer wants."""
-        return [record.value or b"" for records in self.source for record in records if record.key in consumer.keys]
+    def list_present(self) -> list[Found]:
+        """Return the records that the source has now."""
+        return [record for record in self._source if record.value not in self._gone]
+
+    def find_wanted(self, consumer: Consumer) -> set[bytes]:
+        """Return the values of the records that a consumer wants, by every version of its file, and that are still there."""
+        return self._find_values(consumer, self._run.files.find_always(consumer.name)) - self._gone
+
+    def _find_values(self, consumer: Consumer, keys: Container[bytes]) -> set[bytes]:
+        """Return the values of the records with these keys; of the last ones, those that the consumer wants now."""
+        last = self._run.last
+        return {
+            record.value or b""
+            for record in self._source
+            if record.key in (consumer.keys if record.value in last else keys)
+        }
 
     def find_missing(self, consumer: Consumer) -> set[bytes]:
-        """Return the values that have not been delivered."""
-        return {*self.find_wanted(consumer)} - {
-            record.value or b"" for record in read_topic(self._cluster, consumer.output)
-        }
+        """Return the values that have not been delivered, nor given up since the output could not take them."""
+        since = self._run.resets[-1] if self._run.resets else 0.0
+        delivered = {one.value or b"" for one in self._archive.read(consumer.output) if one.timestamp >= since}
+        return self.find_wanted(consumer) - delivered - self._find_given_up(consumer) - self._find_undecided(consumer)
+
+    def _judge_begun_anew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        """Judge the deliveries of a stream that was reset to the start of its topics: each reset has all delivered again."""
+        self._blame(consumer, "not delivered since the stream was reset", self.find_missing(consumer))
+        if self._run.plan.partitions > 1:  # else sequences are offsets, and name other records of another log
+            self._check_names(consumer, deliveries)
+        if consumer.is_exact and not consumer.is_pulled:
+            self._check_consumer_sequences(consumer, deliveries)
+        if consumer.is_exact and not consumer.acks:
+            copies = Counter(each.value for each in deliveries)
+            most = 1 + len(self._run.resets)
+            self._blame(consumer, "delivered too often", {value for value, count in copies.items() if count > most})
+
+    def _find_undecided(self, consumer: Consumer) -> set[bytes]:
+        """Return the values of deliveries that an output lost, when it was deleted, before their transaction had ended."""
+        return {record.value or b"" for record in self._archive.undecided[consumer.output]}
+
+    def _find_given_up(self, consumer: Consumer) -> set[bytes]:
+        """Return the values of the dead letters that say that the output can never take them."""
+        if not consumer.buries or consumer.output not in self._run.tightened:
+            return set()
+        letters = read_topic(self._cluster, consumer.letters)
+        return {letter.value or b"" for letter in letters if letter.header(DEAD_REASON) == UNDELIVERABLE}
 
     def judge(self) -> None:
         """Raise Broken if a promise to any consumer was broken."""
-        for consumer in self._run.plan.consumers:
+        for consumer in self._run.files.consumers:
             deliveries = self._read_deliveries(consumer)
-            wanted = {*self.find_wanted(consumer)}
+            wanted = self.find_wanted(consumer)
+            allowed = self._find_values(consumer, self._run.files.find_ever(consumer.name))
             found = {each.value for each in deliveries}
-            self._blame(consumer, "not delivered", wanted - found)
-            self._blame(consumer, "not wanted", found - wanted)
+            given_up = self._find_given_up(consumer)
+            self._blame(consumer, "not delivered", wanted - found - given_up - self._find_undecided(consumer))
+            self._blame(consumer, "not wanted", (found | given_up) - allowed)
+            if self._run.resets:
+                self._judge_begun_anew(consumer, deliveries)
+                continue
+            if not consumer.acks:
+                self._blame(consumer, "delivered and given up", found & given_up)
             self._check_sequences(consumer, deliveries)
             if consumer.is_pulled:
                 self._check_pulled(consumer, deliveries)
@@ -128,11 +181,10 @@ class Judge:
                 self._check_acks(consumer, deliveries)
 
     def _read_deliveries(self, consumer: Consumer) -> list[Delivery]:
-        return [
-            Delivery(record, parse_token(token))
-            for record in read_topic(self._cluster, consumer.output)
-            if (token := record.header("Nats-Reply-To")) is not None
-        ]
+        return _find_deliveries(self._archive.read(consumer.output))
+
+    def _read_undecided(self, consumer: Consumer) -> list[Delivery]:
+        return _find_deliveries(self._archive.undecided[consumer.output])
 
     def _blame(self, consumer: Consumer, what: str, which: Collection[object]) -> None:
         if which:
@@ -141,25 +193,29 @@ class Judge:
                 f"{consumer.name} ({consumer.policy}, {consumer.config['delivery']}): {what}: {len(which)}, such as {shown}"
             )
 
-    def _check_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+    def _check_names(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         odd = {
             each.token.sequence
             for each in deliveries
             if self._names.setdefault(each.token.sequence, each.value) != each.value
         }
         self._blame(consumer, "sequences that name two records", odd)
+
+    def _check_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        self._check_names(consumer, deliveries)
         self._blame(consumer, "records with two sequences", _find_doubled(self._names))
 
     def _check_order(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        seen: set[bytes] = set()
+        first: dict[bytes, Delivery] = {}
+        for each in sorted(deliveries, key=lambda each: (each.token.deliveries, each.record.timestamp)):
+            first.setdefault(each.value, each)
         highest: dict[int, int] = defaultdict(int)
         latest: dict[tuple[int, int], int] = {}
         late: set[bytes] = set()
         for each in deliveries:
             partition, sequence = each.record.partition, each.token.sequence
-            if each.value in seen:
+            if first[each.value] is not each:
                 continue
-            seen.add(each.value)
             source, at = self._places[each.value]
             if sequence < highest[partition] or at < latest.get((partition, source), -1):
                 late.add(each.value)
@@ -167,16 +223,21 @@ class Judge:
             latest[partition, source] = at
         self._blame(consumer, "out of order", late)
 
-    def _check_counts(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+    def _check_consumer_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         own = sorted(each.token.consumer_sequence for each in deliveries)
-        if own != list(range(1, len(own) + 1)):
-            odd = set(range(1, len(own) + 1)) ^ set(own)
-            odd |= {number for number, following in pairwise(own) if number == following}
-            self._blame(consumer, f"consumer sequences are not 1 to {len(own)}", odd)
+        undecided = self._read_undecided(consumer)
+        known = {*own, *(each.token.consumer_sequence for each in undecided)}
+        odd = set(range(1, max(known, default=0) + 1)) ^ known
+        odd |= {number for number, following in pairwise(own) if number == following}
+        self._blame(consumer, f"consumer sequences are not 1 to {len(known)}", odd)
+
+    def _check_counts(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        self._check_consumer_sequences(consumer, deliveries)
         counts: dict[int, list[int]] = defaultdict(list)
         for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
             counts[each.token.sequence].append(each.token.deliveries)
         odd = {sequence for sequence, found in counts.items() if found != list(range(1, len(found) + 1))}
+        odd -= {each.token.sequence for each in self._read_undecided(consumer)}
         self._blame(consumer, "sequences whose deliveries are not counted 1, 2, 3", odd)
         most = int(consumer.config.get("max_deliver", -1)) if consumer.acks else 1
         over = {sequence for sequence, found in counts.items() if 0 < most < len(found)}
@@ -199,12 +260,15 @@ class Judge:
         letters: dict[int, list[Found]] = defaultdict(list)
         for letter in read_topic(self._cluster, consumer.letters):
             letters[parse_token(letter.header("Nats-Reply-To") or b"").sequence].append(letter)
-        self._blame(consumer, "settled without an ack", set(self._find_unsettled(consumer, deliveries, said, letters)))
+        gone = {each.token.sequence for each in deliveries if each.value in self._gone}
+        unsettled = set(self._find_unsettled(consumer, deliveries, said, letters)) - gone
+        self._blame(consumer, "settled without an ack", unsettled)
         again = set(self._find_answered(deliveries, said, letters, self._asked))
         self._blame(consumer, "came again after the answer to its ack", again)
         self._check_letters(consumer, deliveries, said, letters)
         if consumer.is_exact and consumer.policy == "explicit" and consumer.config.get("interest") == "group":
-            early = set() if self._run.plan.has_jumps else set(self._find_prompt(consumer, deliveries, said, letters))
+            is_timely = not self._run.plan.has_jumps and not self._run.plan.loses_acks
+            early = set(self._find_prompt(consumer, deliveries, said, letters)) if is_timely else set()
             self._blame(consumer, "came again though acked in time", early)
 
     def _collect(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> dict[int, Said]:
@@ -270,19 +334,24 @@ class Judge:
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
     ) -> None:
         counts: dict[int, int] = defaultdict(int)
-        for each in deliveries:
+        undecided = self._read_undecided(consumer)
+        for each in [*deliveries, *undecided]:
             counts[each.token.sequence] += 1
+        unsure = {each.token.sequence for each in undecided}
         most = int(consumer.config["max_deliver"])
         groundless: set[int] = set()
+        may_bury = consumer.buries and consumer.output in self._run.tightened
         for sequence, found in letters.items():
-            reasons = {letter.header("Overlay-Dead-Reason") for letter in found}
-            if not reasons <= {b"term", b"max_deliver"}:
+            reasons = {letter.header(DEAD_REASON) for letter in found}
+            if not reasons <= ({b"term", b"max_deliver", UNDELIVERABLE} if may_bury else {b"term", b"max_deliver"}):
                 groundless.add(sequence)
             if b"term" in reasons and not said[sequence].termed:
                 groundless.add(sequence)
             if b"max_deliver" in reasons and not 0 < most <= counts[sequence]:
                 groundless.add(sequence)
-            if (found[0].value or b"") != self._names.get(sequence):
+            value = found[0].value or b""
+            known = self._names.setdefault(sequence, value) if UNDELIVERABLE in reasons else self._names.get(sequence)
+            if value != known and sequence not in unsure:
                 groundless.add(sequence)
         self._blame(consumer, "dead letters without a reason", groundless)
         if consumer.is_exact:
@@ -297,7 +366,8 @@ class Judge:
 
         The deadline of a delivery is no earlier than ack_wait after the first commit of the reader group past it.
         """
-        wait_ms = parse_duration(str(consumer.config["ack_wait"])) / 1e6
+        waits = [str(version.config["ack_wait"]) for version in self._run.files.versions[consumer.name]]
+        wait_ms = min(map(parse_duration, waits)) / 1e6
         began_ms = self._run.world.settings.wall_ms0
         commits = self._run.read[consumer.name]
         last: dict[int, Delivery] = {}
@@ -328,6 +398,14 @@ def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:
         ends[token.incarnation, token.consumer_sequence] = again.get(token.sequence, math.inf)
         again[token.sequence] = each.record.timestamp
     return ends
+
+
+def _find_deliveries(records: Iterable[Found]) -> list[Delivery]:
+    return [
+        Delivery(record, parse_token(token))
+        for record in records
+        if (token := record.header("Nats-Reply-To")) is not None
+    ]
 
 
 def _find_doubled(names: dict[int, bytes]) -> set[bytes]:

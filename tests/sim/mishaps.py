@@ -34,7 +34,14 @@ JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
 class Mishaps:
     """What goes wrong with these workers and readers."""
 
-    def __init__(self, run: Run, workers: Sequence[Worker], readers: Sequence[Reader]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        workers: Sequence[Worker],
+        readers: Sequence[Reader],
+        changes: Mapping[Kind, Callable[[random.Random], Awaitable[None]]],
+    ) -> None:
+        """`changes`: how mishaps of further kinds are carried out."""
         self._run, self._world = run, run.world
         self._workers, self._readers = workers, readers
         self._trapped: set[asyncio.Task[None]] = set()
@@ -48,7 +55,8 @@ class Mishaps:
             Kind.JUMP: self._jump,
             Kind.LEAVE: self._leave,
             Kind.STALL: self._stall,
-            Kind.REFUSE: self._refuse,
+            Kind.WITHHOLD: self._withhold,
+            **changes,
         }
 
     async def run(self) -> None:
@@ -165,7 +173,7 @@ class Mishaps:
         self._world.tell(f"the network is whole again for {sorted(chosen)}")
         self._world.faults.parted -= chosen
 
-    async def _refuse(self, chance: random.Random) -> None:
+    async def _withhold(self, chance: random.Random) -> None:
         """Have the leaders of an output take no batches, as if another broker were about to lead it: for a moment, or for so
         long that its consumer is left out."""
         topic = chance.choice(self._run.plan.consumers).output
@@ -180,7 +188,7 @@ class Mishaps:
     async def _jump(self, chance: random.Random) -> None:
         """Set a worker's wall clock."""
         worker = chance.choice(self._workers)
-        most = BOUND_JUMP_S if self._readers or self._run.plan.orders else JUMP_S
+        most = BOUND_JUMP_S if self._readers or self._run.plan.has_requests else JUMP_S
         offset_s = min(most, chance.choice((1.0, 60.0, 3_600.0))) * (2 * chance.random() - 1)
         worker.offset_s = worker.process.offset_s = offset_s
         self._world.tell(f"the clock of {worker.name} is {worker.offset_s:.3f} s ahead")

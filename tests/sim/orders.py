@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .applications import TROUBLES, Run
 from .asking import inquire
-from .plan import STREAM, Order
-from .reading import read_topic
+from .plan import KEYS, STREAM, Order
+from .reading import Found, read_topic
 
 NOT_FOUND = 10014
+ENDED_BY_ABSENCE = ("consumer.delete", "consumer.pause", "consumer.resume")
 
 
 @dataclass(slots=True)
@@ -24,10 +25,27 @@ class Life:
     is_there: bool = False
     since: float = 0.0
     """When the last request was sent that created it, or answered that deleted it."""
+    filters: list[Sequence[int]] = field(default_factory=lambda: [range(KEYS)])
+    """The numbers of the keys that it has wanted since then, the latest last."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a request about it is carried out."""
+
+    @property
+    def always(self) -> set[bytes]:
+        """The keys that it has wanted all the time."""
+        return {b"k%d" % number for number in set(range(KEYS)).intersection(*self.filters)}
+
+    @property
+    def ever(self) -> set[bytes]:
+        """The keys that it has wanted at any time."""
+        return {b"k%d" % number for numbers in self.filters for number in numbers}
 
     @property
     def config(self) -> dict[str, Any]:
+        numbers = self.filters[-1]
+        subjects = {} if len(numbers) == KEYS else {"filter_subjects": [f"s.k{number}" for number in sorted(numbers)]}
         return {
+            **subjects,
             "durable_name": self.name,
             "deliver_subject": f"out-{self.name}",
             "ack_policy": "none",
@@ -54,21 +72,33 @@ class Operator:
     async def _follow(self, life: Life, orders: Sequence[Order], began: float) -> None:
         for order in orders:
             await asyncio.sleep(max(0.0, began + order.at - self.run.world.loop.now))
-            if order.creates == life.is_there:
-                continue
-            sent = self._now_ms()
-            if order.creates:
-                await self._insist("consumer.create", config=life.config)
-            else:
-                await self._insist("consumer.delete", consumer=life.name)
-            life.is_there, life.since = order.creates, sent if order.creates else self._now_ms()
-            self.run.world.tell(f"{life.name} is {'created' if order.creates else 'deleted'}")
+            async with life.lock:
+                if order.creates == life.is_there:
+                    continue
+                sent = self.now_ms
+                life.filters = life.filters[-1:]
+                if order.creates:
+                    await self.insist("consumer.create", config=life.config)
+                else:
+                    await self.insist("consumer.delete", consumer=life.name)
+                life.is_there, life.since = order.creates, sent if order.creates else self.now_ms
+                self.run.world.tell(f"{life.name} is {'created' if order.creates else 'deleted'}")
 
-    def _now_ms(self) -> float:
+    async def update(self, life: Life, numbers: Sequence[int]) -> None:
+        """Have a consumer want the keys of these numbers from now on, if it is there."""
+        async with life.lock:
+            if life.is_there:
+                life.filters.append(numbers)
+                await self.insist("consumer.update", config=life.config)
+                self.run.world.tell(f"{life.name} is updated: {life.config}")
+
+    @property
+    def now_ms(self) -> float:
+        """The cluster's time, ms since 1970."""
         return self.run.world.settings.wall_ms0 + self.run.world.loop.now * 1000
 
-    async def _insist(self, op: str, **fields: Any) -> None:
-        """Ask until the answer says that it is done."""
+    async def insist(self, op: str, **fields: Any) -> bool:
+        """Ask until the answer says that it is done; False if the consumer is not there, which ends a deletion and a pause."""
         while True:
             try:
                 answer = await inquire(self.run, op, stream=STREAM, **fields)
@@ -76,33 +106,49 @@ class Operator:
                 self.run.world.tell(f"{op} fails: {error!r}")
                 answer = None
             refusal = (answer or {}).get("error", {})
-            if answer is not None and (not refusal or (op, refusal["err_code"]) == ("consumer.delete", NOT_FOUND)):
-                return
+            if answer is not None and not refusal:
+                return True
+            if op in ENDED_BY_ABSENCE and refusal.get("err_code") == NOT_FOUND:
+                return False
             self.run.world.tell(f"{op} is not done: {answer}")
             await asyncio.sleep(1)
 
-    def find_left(self, wanted: Sequence[bytes], listed: Mapping[str, Any] | None) -> list[str]:
-        """Return what is not yet as it must be. `listed`: the answer to consumer.list."""
+    def find_left(self, present: Sequence[Found], listed: Mapping[str, Any] | None) -> list[str]:
+        """Return what is not yet as it must be. `present`: what the stream has now; `listed`: the answer to consumer.list."""
         if listed is None or "error" in listed:
             return [f"no list of consumers: {listed}"]
         names = {each["name"] for each in listed["consumers"]}
-        files = {consumer.name for consumer in self.run.plan.consumers}
+        files = {consumer.name for consumer in self.run.files.consumers}
         expected = files | {life.name for life in self.lives.values() if life.is_there}
         left = [f"consumers {sorted(names)} instead of {sorted(expected)}"] if names != expected else []
         for life in self.lives.values():
-            found = self._find_since(life)
-            if life.is_there and (missing := {*wanted} - {*found}):
+            wanted = self._find_values(present, life.always, life)
+            if life.is_there and (missing := wanted - {*self._find_since(life)}):
                 left.append(f"{life.name}: {len(missing)} records not delivered since it was created")
         return left
 
-    def judge(self, wanted: Sequence[bytes]) -> None:
-        """Raise AssertionError if a consumer delivered what it must not."""
+    def judge(self, present: Sequence[Found], source: Sequence[Found]) -> None:
+        """Raise AssertionError if a consumer delivered what it must not. `present`, `source`: what the stream has, and had."""
         for life in self.lives.values():
             found = self._find_since(life)
             if life.is_there:
-                assert sorted(found) == sorted(wanted), f"{life.name} delivered {len(found)} of {len(wanted)} records"
+                wanted = self._find_values(present, life.always, life)
+                allowed = self._find_values(source, life.ever, life)
+                assert len(found) == len({*found}), f"{life.name} delivered {len(found) - len({*found})} records twice"
+                assert wanted <= {*found}, (
+                    f"{life.name} did not deliver {len(wanted - {*found})} of {len(wanted)} records"
+                )
+                assert {*found} <= allowed, (
+                    f"{life.name} delivered {len({*found} - allowed)} records that it did not want"
+                )
             else:
                 assert not found, f"{life.name} delivered {len(found)} records after it was deleted"
+
+    def _find_values(self, source: Sequence[Found], keys: Container[bytes], life: Life) -> set[bytes]:
+        """Return the values of the records with these keys; of the last ones, those that the consumer wants now."""
+        latest = {b"k%d" % number for number in life.filters[-1]}
+        last = self.run.last
+        return {one.value or b"" for one in source if one.key in (latest if one.value in last else keys)}
 
     def _find_since(self, life: Life) -> list[bytes]:
         records = read_topic(self.run.world.cluster, f"out-{life.name}")

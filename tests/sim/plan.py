@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -33,7 +33,22 @@ class Kind(Enum):
     JUMP = "set a worker's clock"
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
-    REFUSE = "have an output take nothing for now"
+    WITHHOLD = "have an output take nothing for now"
+    REFUSE = "refuse records for a topic"
+    NO_LEADER = "take the leader away from a partition"
+    TIGHTEN = "let an output take small batches only"
+    GROW = "add partitions to a topic"
+    EXPIRE = "delete the oldest records of the source"
+    FORGET = "delete the oldest acks"
+    COMPACT = "compact the service's own topics"
+    RECREATE = "delete a topic, and perhaps create it again"
+    CUT = "lose the end of the source"
+    RENEW = "delete the source and create it again"
+    EDIT = "change a consumer's file"
+    REMOVE = "remove a consumer's file for a while"
+    ADD = "add a consumer's file"
+    PAUSE = "pause a consumer"
+    UPDATE = "update a consumer by request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,11 @@ class Consumer:
         return str(self.config.get("dead_letter", ""))
 
     @property
+    def buries(self) -> bool:
+        """Whether what its output can never take gets a dead letter."""
+        return "on_undeliverable" in self.config
+
+    @property
     def acks(self) -> bool:
         return self.readers > 0
 
@@ -120,6 +140,14 @@ class Consumer:
     @property
     def policy(self) -> str:
         return str(self.config["ack_policy"])
+
+
+def select(consumer: Consumer, numbers: Sequence[int]) -> Consumer:
+    """Return a consumer that wants the keys of these numbers instead of its own."""
+    config = {name: value for name, value in consumer.config.items() if name != "filter_subjects"}
+    if len(numbers) < KEYS:
+        config["filter_subjects"] = [f"s.k{number}" for number in sorted(numbers)]
+    return replace(consumer, config=config, keys=frozenset(b"k%d" % number for number in numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +187,23 @@ class Plan:
     def has_jumps(self) -> bool:
         return any(each.kind is Kind.JUMP for each in self.mishaps)
 
+    @property
+    def loses_acks(self) -> bool:
+        """Whether acks may go before the service has read them."""
+        return any(each.kind in (Kind.FORGET, Kind.RECREATE) for each in self.mishaps)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether requests are sent to the service, by operators or by the judge."""
+        return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT) for each in self.mishaps)
+
     @classmethod
     def draw(cls, seed: int) -> Plan:
-        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault."""
+        """Return the plan of a seed. About a quarter of all histories leaves out each kind of fault, and most histories each
+        kind of change."""
         chance = random.Random(seed)
         extra = random.Random(f"{seed} extra")  # apart, so that histories without extras stay as they are
+        changes = random.Random(f"changes of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -184,7 +224,11 @@ class Plan:
             Kind.STALL: rate(2) if has_readers else 0.0,
         }
         lost = extra.choice((0.0, 0.0, 0.0, 0.0, LOST_ANSWERS))
-        refusals = _draw_mishaps(extra, {Kind.REFUSE: extra.choice((0.0, 0.0, 0.0, 2.0))})
+        withheld = _draw_mishaps(extra, {Kind.WITHHOLD: extra.choice((0.0, 0.0, 0.0, 2.0))})
+        change_rates = _draw_change_rates(changes)
+        is_reset = change_rates[Kind.CUT] > 0 or change_rates[Kind.RENEW] > 0
+        if change_rates[Kind.TIGHTEN]:
+            consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -202,9 +246,10 @@ class Plan:
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_sort((*_draw_mishaps(chance, rates), *refusals)),
+            mishaps=_merge(_draw_mishaps(chance, rates), withheld, _draw_mishaps(changes, change_rates)),
             traps=rate(0.05),
-            orders=_draw_orders(chance),
+            # the judge of what operators create does not know of resets
+            orders=_draw_orders(chance)[: 0 if is_reset else None],
             limits=draw_limits(chance),
             index=draw_index(chance),
             settings=Settings(
@@ -218,10 +263,6 @@ class Plan:
         )
 
 
-def _sort(mishaps: Iterable[Mishap]) -> tuple[Mishap, ...]:
-    return tuple(sorted(mishaps, key=lambda mishap: mishap.at))
-
-
 def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> list[Mishap]:
     """Return when these mishaps happen, of which there are so many a minute."""
     found: list[Mishap] = []
@@ -231,6 +272,43 @@ def _draw_mishaps(chance: random.Random, rates: Mapping[Kind, float]) -> list[Mi
             found.append(Mishap(at, kind, chance.getrandbits(32)))
             at += chance.expovariate(a_minute / 60)
     return found
+
+
+def _merge(*timetables: Iterable[Mishap]) -> tuple[Mishap, ...]:
+    return tuple(sorted((mishap for each in timetables for mishap in each), key=lambda mishap: mishap.at))
+
+
+def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
+    """Return how often a minute topics and config change. A history has few kinds of change."""
+
+    def rate(share: float, most: float) -> float:
+        return chance.random() * most if chance.random() < share else 0.0
+
+    return {
+        Kind.REFUSE: rate(0.2, 3),
+        Kind.NO_LEADER: rate(0.15, 2),
+        Kind.TIGHTEN: rate(0.2, 3),
+        Kind.GROW: rate(0.2, 3),
+        Kind.EXPIRE: rate(0.15, 8),
+        Kind.FORGET: rate(0.1, 4),
+        Kind.COMPACT: rate(0.25, 6),
+        Kind.RECREATE: rate(0.15, 3),
+        Kind.CUT: rate(0.12, 2),
+        Kind.RENEW: rate(0.06, 2),
+        Kind.EDIT: rate(0.2, 4),
+        Kind.REMOVE: rate(0.2, 3),
+        Kind.ADD: rate(0.1, 3),
+        Kind.PAUSE: rate(0.2, 4),
+        Kind.UPDATE: rate(0.3, 4),
+    }
+
+
+def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:
+    """Have half of the consumers that are pushed to write dead letters of what their output can never take."""
+    if consumer.is_pulled or chance.random() < 0.5:
+        return consumer
+    letters = consumer.letters or f"dead-{consumer.name}"
+    return replace(consumer, config={**consumer.config, "dead_letter": letters, "on_undeliverable": "dead_letter"})
 
 
 def _draw_orders(chance: random.Random) -> tuple[Order, ...]:
@@ -252,12 +330,11 @@ def _draw_consumer(chance: random.Random, extra: random.Random, number: int) -> 
         "ack_policy": "none",
         "delivery": "exactly_once",
     }
-    numbers = sorted(chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS))))
-    if len(numbers) < KEYS:
-        config["filter_subjects"] = [f"s.k{each}" for each in numbers]
-    keys = frozenset(b"k%d" % each for each in numbers)
+    numbers = chance.sample(range(KEYS), chance.choice((1, 2, KEYS, KEYS, KEYS)))
+    plain = select(Consumer(name, config, frozenset()), numbers)
     if chance.random() < 0.4:
-        return Consumer(name, config, keys)
+        return plain
+    config, keys = {**plain.config}, plain.keys
     is_pulled = chance.random() < 0.25
     policy = "explicit" if is_pulled else chance.choice(("explicit", "explicit", "explicit", "all"))
     config |= {

@@ -34,15 +34,16 @@ def read_topic(cluster: Cluster, topic: str) -> list[Found]:
     return [record for partition in found.partitions for record in read_partition(partition)]
 
 
-def read_partition(partition: Partition) -> list[Found]:
+def read_partition(partition: Partition, *, committed: bool = True) -> list[Found]:
     """Return the committed records of a partition, in the order of their offsets, up to the last stable offset.
 
-    What is committed is found out from the markers alone, not from what the cluster remembers of transactions.
+    What is committed is found out from the markers alone, not from what the cluster remembers of transactions. With
+    `committed=False`: all that are not aborted, up to the end of the log.
     """
     log = partition.log
     found: list[Found] = []
     open_: dict[int, list[Found]] = {}
-    end = log.last_stable
+    end = log.last_stable if committed else log.end
     for segment in log.segments:
         for batch in segment.batches:
             if batch.is_control:
@@ -52,6 +53,8 @@ def read_partition(partition: Partition) -> list[Found]:
                 continue
             records = [one for one in _decode(partition.index, batch.data) if log.start <= one.offset < end]
             (open_.setdefault(batch.producer, []) if batch.is_transactional else found).extend(records)
+    if not committed:
+        found += [record for records in open_.values() for record in records]
     found.sort(key=lambda record: record.offset)
     return found
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from overlay.config import Loaded
-
 from .applications import Reader, Run, produce
 from .asking import inquire
 from .faults import Faults
-from .host import Worker, read_config, warm_up
+from .files import Files
+from .host import Worker, warm_up
 from .judge import Judge
 from .limits import read_limits
+from .log_losses import LogLosses
 from .mishaps import Mishaps
+from .operator_changes import OperatorChanges
 from .orders import Operator
-from .plan import ACKS, REPLIES, SOURCE, STORM_S, STREAM, Consumer, Plan
+from .plan import ACKS, KEYS, REPLIES, SOURCE, STORM_S, STREAM, Consumer, Plan
 from .process import State
+from .topic_changes import TopicChanges
 from .world import World
+from .writing import New, send
 
 CALM_S = 180.0
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
@@ -31,13 +34,23 @@ STAMPED = {"message.timestamp.type": "LogAppendTime"}
 class Storm:
     """One history. `run` raises AssertionError or TimeoutError if a promise was broken."""
 
-    def __init__(self, seed: int, *, plan: Plan | None = None, tells: bool = False) -> None:
-        """`plan`: other than what the seed stands for."""
+    def __init__(
+        self, seed: int, *, plan: Plan | None = None, tells: bool = False, tells_requests: bool = False
+    ) -> None:
+        """`plan`: other than what the seed stands for. The rest is as World has it."""
         self.plan = plan if plan is not None else Plan.draw(seed)
         limits = read_limits(self.plan.limits)
-        self.world = World(seed, brokers=self.plan.brokers, settings=self.plan.settings, limits=limits, tells=tells)
+        self.world = World(
+            seed,
+            brokers=self.plan.brokers,
+            settings=self.plan.settings,
+            limits=limits,
+            tells=tells,
+            tells_requests=tells_requests,
+        )
         self.world.tell(f"{self.plan}")
-        self._run = Run(self.world, self.plan)
+        files = Files({consumer.name: [consumer] for consumer in self.plan.consumers})
+        self._run = Run(self.world, self.plan, files)
         self._operator = Operator(self._run)
         self._workers: list[Worker] = []
 
@@ -55,7 +68,7 @@ class Storm:
         for consumer in plan.consumers:
             if consumer.is_pulled:
                 world.cluster.create_topic(consumer.output, 1, STAMPED)
-        loaded = self._configure()
+        loaded = run.files.read(world, plan)
         workers = self._workers = [Worker(world, f"w{number}", loaded) for number in range(plan.workers)]
         readers = [Reader(run, consumer, number) for consumer in plan.consumers for number in range(consumer.readers)]
         for worker in workers:
@@ -64,7 +77,12 @@ class Storm:
             reader.start()
         world.start("app", produce(run, is_transactional=False))
         world.start("bank", produce(run, is_transactional=True))
-        mishaps = Mishaps(run, workers, readers)
+        changes = {
+            **TopicChanges(run).acts,
+            **LogLosses(run).acts,
+            **OperatorChanges(run, workers, self._operator).acts,
+        }
+        mishaps = Mishaps(run, workers, readers, changes)
         await asyncio.sleep(plan.begins_s)
         _take_over(world.faults, plan.faults)
         world.network.watch = mishaps.trap
@@ -82,25 +100,25 @@ class Storm:
             if worker.process.state is State.DEAD:
                 worker.start()
         await self._await_calm(working)
+        await self._write_last()
+        await self._await_calm(working)
         for worker in workers:
             await worker.stop()
             worker.check_end()
         judge = Judge(run)
         judge.judge()
-        self._operator.judge(judge.find_all())
+        self._operator.judge(judge.list_present(), judge.list_source())
         faults = [fault for fault in world.loop.faults if not _is_of_reader(fault)]
         assert not faults, faults
 
-    def _configure(self) -> Loaded:
-        return read_config(
-            {
-                "kafka": {"bootstrap.servers": self.world.bootstrap},
-                "shards": self.plan.shards,
-                "topics": {"replication": self.plan.brokers},
-            },
-            [{"name": STREAM, "topics": [SOURCE], "subject": {"template": "s.{key}"}, "index": dict(self.plan.index)}],
-            [consumer.config for consumer in self.plan.consumers],
-        )
+    async def _write_last(self) -> None:
+        """Write a record for each key to each partition: the service goes on, and by what was said last."""
+        partitions = len(self.world.cluster.topics[SOURCE].partitions)
+        records = [
+            New(index, b"k%d" % key, b"last-%d-%d" % (index, key)) for index in range(partitions) for key in range(KEYS)
+        ]
+        self._run.last |= {record.value for record in records}
+        await send(self.world, SOURCE, records)
 
     async def _await_calm(self, working: asyncio.Task[None]) -> None:
         """Wait until everything is delivered and settled. Raises AssertionError if that takes longer than CALM_S."""
@@ -120,19 +138,27 @@ class Storm:
         if self._run.writing:
             return [f"{self._run.writing} producers have not ended"]
         judge = Judge(self._run)
-        missing = {consumer.name: len(judge.find_missing(consumer)) for consumer in self.plan.consumers}
+        consumers = self._run.files.consumers
+        missing = {consumer.name: len(judge.find_missing(consumer)) for consumer in consumers}
         if any(missing.values()):
             return [f"{name}: {count} records not delivered" for name, count in missing.items() if count]
-        return [
-            left for consumer in self.plan.consumers if consumer.acks and (left := await self._find_pending(consumer))
-        ]
+        if self._operator.lives:
+            listed = await inquire(self._run, "consumer.list", stream=STREAM)
+            if wrong := self._operator.find_left(judge.list_present(), listed):
+                return wrong
+        return [left for consumer in consumers if (left := await self._find_pending(consumer))]
 
     async def _find_pending(self, consumer: Consumer) -> str:
+        """Return what a consumer still has to do: to take up the latest version of its file, or to wait for acks."""
+        if not consumer.acks and len(self._run.files.versions[consumer.name]) == 1:
+            return ""
         answer = await inquire(self._run, "consumer.info", stream=STREAM, consumer=consumer.name)
         if answer is None or "error" in answer:
             return f"{consumer.name}: no information: {answer}"
         if (state := answer["overlay"]["state"]) != "running":
             return f"{consumer.name}: {state}"
+        if sorted(answer["config"].get("filter_subjects", ())) != sorted(consumer.config.get("filter_subjects", ())):
+            return f"{consumer.name}: another filter"
         pending, later = answer["num_ack_pending"], answer["overlay"].get("num_delayed", 0)
         return f"{consumer.name}: {pending} pending, {later} delayed" if pending or later else ""
 

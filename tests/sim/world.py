@@ -60,10 +60,11 @@ class World:
         settings: Settings | None = None,
         limits: Mapping[str, Any] | None = None,
         tells: bool = False,
+        tells_requests: bool = False,
         longest_s: float = LONGEST_S,
     ) -> None:
         """`limits`: constants of modules that differ in this history, by full name; they add to LIMITS. `tells`: write a
-        story; without one no line is ever made."""
+        story; without one no line is ever made. `tells_requests`: with a line for each request as well."""
         self.limits = {**LIMITS, **(limits or {})}
         self.longest_s = longest_s
         self.seed = seed
@@ -75,7 +76,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.story: list[str] = []
         self.tells = tells
-        if tells:
+        if tells_requests:
             self.network.log = self.story.append
 
     @property

@@ -72,6 +72,10 @@ async def open_indexes(
             if why := ledgers.find_trouble(opening, state, roster) or roster.unindexed.get(name, ""):
                 roster.stop(name, why)
                 continue
+            if not is_kept and (why := await ledgers.find_outdated(client, admin, opening, roster)):
+                roster.stop(name, why)
+                roster.waiting.add(name)
+                continue
             await ledgers.open_ledger(client, admin, opening, roster, delta)
         roster.indexes[name] = index
         if is_kept:

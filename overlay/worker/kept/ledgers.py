@@ -96,6 +96,18 @@ def _has_delivered(stream: str, state: ShardState, roster: Roster) -> bool:
     return any(mark.position > roster.starts.get(source, 0) for source, mark in (*own, *shared))
 
 
+async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> str:
+    """Return why the ledger of another shard cannot be followed yet; empty if it can be. Raises SourceUnavailable.
+
+    If a log was cut, or its topic was created again, the ledger still numbers the records that are gone. Only the shard that
+    keeps it may restart the partition, and until then the records in their place would be taken for them.
+    """
+    if cut := await _find_cuts(client, admin, opening, roster):
+        names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(cut))
+        return f"the ledger of stream {opening.stream} is from before {names} was cut; the worker that keeps it restarts it"
+    return ""
+
+
 async def open_ledger(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster, delta: Delta) -> None:
     """Have the roster know a ledger and, where it is kept here, where it goes on. Raises SourceUnavailable."""
     stream, ledger = opening.stream, opening.index.ledger
@@ -188,7 +200,9 @@ async def _find_cuts(client: AIOKafkaClient, admin: Admin, opening: Opening, ros
         except SourceChanged as error:
             chunks = index.of(source)  # those that are left hold
             cut[source] = chunks.mark(len(chunks) - 1) if len(chunks) else Mark(bounds[source][0])
-            log.error("partition restarts in the ledger", partition=source, at=cut[source].position, reason=str(error))
+            if opening.is_kept:
+                at = cut[source].position
+                log.error("partition restarts in the ledger", partition=source, at=at, reason=str(error))
     return cut
 
 

@@ -274,6 +274,21 @@ class Cluster:
         self.announce()
         leadership.move(self, partition, broker, is_unclean=unclean, lose=lose)
 
+    def remove_leader(self, topic: str, index: int) -> None:
+        """Let no broker lead a partition, until `restore_leader` or the start of a broker that was in sync."""
+        partition = self.topics[topic].partitions[index]
+        if partition.leader != NO_LEADER:
+            self.announce()
+            leadership.move(self, partition, NO_LEADER)
+
+    def restore_leader(self, topic: str, index: int) -> None:
+        """Let the first broker in sync that runs lead a partition that has no leader."""
+        partition = self.topics[topic].partitions[index]
+        heirs = [node for node in partition.isr if node in self.up and node in self.alive]
+        if partition.leader == NO_LEADER and heirs:
+            self.announce()
+            leadership.move(self, partition, heirs[0])
+
     def stale(self, broker: int) -> None:
         """Let a broker hear of no change until `refresh`: not of leaders, topics, or other brokers."""
         leadership.make_stale(self, broker)

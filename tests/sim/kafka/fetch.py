@@ -47,7 +47,9 @@ class Fetching:
             return
         for topic, partitions in self._wanted:
             for index, _, offset, max_bytes in partitions:
-                partition = self._cluster.topics[topic].partitions[index]
+                partition = self._cluster.find(topic, index)
+                if partition is None:
+                    continue  # it was deleted, which this broker has not heard of: nothing more will come
                 partition.waiters[self] = None
                 self._epochs[partition] = partition.epoch
                 self._held.append((partition, offset, max_bytes))

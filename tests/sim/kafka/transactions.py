@@ -134,16 +134,17 @@ class Transactions:
             self._expect_timeout(known)
 
     def add_partitions(self, answer: Answer) -> None:
-        """AddPartitionsToTxn: all of the partitions, or none if one of them is not there."""
+        """AddPartitionsToTxn: all of the partitions, or none if one of them is not there or may not be written to."""
         wanted = [(topic, list(partitions)) for topic, partitions in answer.request.topics]
-        missing = {
-            (topic, index)
-            for topic, partitions in wanted
-            for index in partitions
-            if self._cluster.find(topic, index) is None
-        }
-        if missing:
-            codes = dict.fromkeys(missing, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        codes: dict[tuple[str, int], Code] = {}
+        for topic, partitions in wanted:
+            for index in partitions:
+                partition = self._cluster.find(topic, index)
+                if partition is None:
+                    codes[topic, index] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif partition.refusal == Code.TOPIC_AUTHORIZATION_FAILED:
+                    codes[topic, index] = Code.TOPIC_AUTHORIZATION_FAILED
+        if codes:
             answer.give(0, _spread(wanted, codes, Code.OPERATION_NOT_ATTEMPTED))
             return
         known = self._begin(answer)

@@ -1,0 +1,105 @@
+"""What operators change in a history: files of consumers, pauses, and consumers that were created by request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from .applications import Run
+from .host import Worker
+from .orders import Operator
+from .plan import KEYS, STREAM, Consumer, Kind, select
+
+PATIENCE_S = 240.0
+"""Longest time until a request is carried out: the storm and the calm after it."""
+AWAY_S = (1.0, 10.0, 40.0)
+"""Longest times for which a file is away."""
+PAUSE_S = (1.0, 10.0, 40.0)
+RELOAD_S = 3.0
+"""Longest time until a worker has noticed that files have changed."""
+
+
+class OperatorChanges:
+    """What is changed in files and by request. `acts` says how each kind of mishap is carried out."""
+
+    def __init__(self, run: Run, workers: Sequence[Worker], operator: Operator) -> None:
+        self._run, self._workers, self._operator = run, workers, operator
+        self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
+            Kind.EDIT: self._edit,
+            Kind.REMOVE: self._remove,
+            Kind.ADD: self._add,
+            Kind.PAUSE: self._pause,
+            Kind.UPDATE: self._update,
+        }
+
+    async def _edit(self, chance: random.Random) -> None:
+        """Give a consumer another filter, or other limits."""
+        files = self._run.files
+        consumer = chance.choice(files.consumers)
+        if consumer.acks and chance.random() < 0.5:
+            limits = {"ack_wait": chance.choice(("2s", "5s", "10s")), "max_ack_pending": chance.choice((5, 50, 1000))}
+            changed = replace(consumer, config={**consumer.config, **limits})
+        else:
+            changed = select(consumer, chance.sample(range(KEYS), chance.choice((1, 2, KEYS))))
+        files.versions[consumer.name].append(changed)
+        await self._reload(f"the file of {consumer.name} is changed: {changed}", chance)
+
+    async def _remove(self, chance: random.Random) -> None:
+        """Take a consumer's file away for a while. It goes on where it was when the file is there again."""
+        files = self._run.files
+        present = [each.name for each in files.consumers if each.name not in files.absent]
+        if not present:
+            return
+        name = chance.choice(present)
+        files.absent.add(name)
+        await self._reload(f"the file of {name} is removed", chance)
+        await asyncio.sleep(chance.choice(AWAY_S) * chance.random())
+        files.absent.discard(name)
+        await self._reload(f"the file of {name} is there again", chance)
+
+    async def _add(self, chance: random.Random) -> None:
+        """Add a file with a consumer that takes everything from the beginning of the log."""
+        name = f"f{len(self._run.files.versions)}"
+        config = {
+            "stream": STREAM,
+            "durable_name": name,
+            "deliver_subject": f"out-{name}",
+            "ack_policy": "none",
+            "delivery": "exactly_once",
+        }
+        consumer = Consumer(name, config, frozenset(b"k%d" % number for number in range(KEYS)))
+        self._run.files.versions[name] = [consumer]
+        await self._reload(f"a file is added: {consumer}", chance)
+
+    async def _reload(self, what: str, chance: random.Random) -> None:
+        """Let each worker notice after a while what the files say now."""
+        loaded = self._run.files.read(self._run.world, self._run.plan)
+        self._run.world.tell(what)
+
+        async def notice(worker: Worker, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            worker.reload(loaded)
+
+        await asyncio.gather(*(notice(worker, RELOAD_S * chance.random()) for worker in self._workers))
+
+    async def _pause(self, chance: random.Random) -> None:
+        """Have a consumer deliver nothing for a while, perhaps until somebody has it go on earlier."""
+        name, seconds = chance.choice(self._run.files.consumers).name, chance.choice(PAUSE_S) * chance.random()
+        until = datetime.fromtimestamp(self._operator.now_ms / 1000 + seconds, UTC).isoformat()
+        async with asyncio.timeout(PATIENCE_S):
+            if await self._operator.insist("consumer.pause", consumer=name, pause_until=until):
+                self._run.world.tell(f"{name} is paused until {until}")
+            if chance.random() < 0.5:
+                await asyncio.sleep(seconds * chance.random())
+                await self._operator.insist("consumer.resume", consumer=name)
+                self._run.world.tell(f"{name} goes on")
+
+    async def _update(self, chance: random.Random) -> None:
+        """Give a consumer that was created by request another filter."""
+        if self._operator.lives:
+            life = self._operator.lives[chance.choice(sorted(self._operator.lives))]
+            async with asyncio.timeout(PATIENCE_S):
+                await self._operator.update(life, chance.sample(range(KEYS), chance.choice((1, 2, KEYS))))
