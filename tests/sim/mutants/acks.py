@@ -38,13 +38,11 @@ ACKS = (
     ),
     Mutant(
         "few-incarnations-kept",
-        """Forget all but the last few incarnations. Acks in time of deliveries that an earlier one committed are
-        refused, and the messages are delivered again.""",
+        """Keep only the newest of the former incarnations, where the cap that was taken away was 256: more than a history
+        has. Acks in time of deliveries that an earlier one committed are refused, and the messages are delivered again.""",
         (
-            Change("overlay.consumer.lineage", "        kept[-RECENT:] = True\n", "        kept[:] = False\n"),
-            Change(
-                "overlay.consumer.lineage", "np.flatnonzero(kept)[-MOST:].tolist()", "np.flatnonzero(kept).tolist()"
-            ),
+            Change("overlay.consumer.lineage", "        kept[-RECENT:] = True\n", "        kept[:] = True\n"),
+            Change("overlay.consumer.lineage", "np.flatnonzero(kept)[-MOST:]", "np.flatnonzero(kept)[-1:]"),
         ),
         mend="1569ac3",
     ),
@@ -168,7 +166,7 @@ ACKS = (
             Change(
                 "overlay.worker.acks.hearers",
                 "        elif consumer[0] == stream and consumer in state.machines:\n"
-                "            heard = {**shared, **heard}\n",
+                "            heard = {**offsets, **heard}\n",
                 "",
             ),
         ),
@@ -187,8 +185,8 @@ ACKS = (
             ),
             Change(
                 "overlay.worker.acks.hearers",
-                "state.acks.get((stream, source), 0)",
-                "state.acks.get((stream, source), ends[source])",
+                "state.acks.get((stream, source), Mark(0))",
+                "state.acks.get((stream, source), Mark(ends[source]))",
             ),
         ),
         mend="5950f96",
