@@ -75,13 +75,12 @@ class OperatorChanges:
         await self._reload(f"a file is added: {consumer}", chance)
 
     async def _reload(self, what: str, chance: random.Random) -> None:
-        """Let each worker notice after a while what the files say now."""
-        loaded = self._run.files.read(self._run.world, self._run.plan)
+        """Let each worker notice after a while, and read what the files say then."""
         self._run.world.tell(what)
 
         async def notice(worker: Worker, after_s: float) -> None:
             await asyncio.sleep(after_s)
-            worker.reload(loaded)
+            worker.reload(self._run.files.read(self._run.world, self._run.plan))
 
         await asyncio.gather(*(notice(worker, RELOAD_S * chance.random()) for worker in self._workers))
 
