@@ -17,12 +17,12 @@ from bench.indexed import read_values
 from bench.meters import STREAMS, Meters, list_questions
 from overlay.clock import now_ms
 from overlay.config import Loaded
-from overlay.index.chunks import Chunks
-from overlay.index.derive import derive
-from overlay.index.encode import parse
-from overlay.index.plan import plan
-from overlay.index.prune import evaluate
-from overlay.index.scope import find_scope
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.derive import derive
+from overlay.index.skip.encode import parse
+from overlay.index.skip.plan import plan
+from overlay.index.skip.prune import evaluate
 from overlay.subject import Pattern
 
 MILLION = 1_000_000

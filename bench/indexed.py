@@ -12,9 +12,9 @@ from bench.errors import PeerUnavailable
 from bench.meters import STREAMS, Meters
 from bench.peers.confluent_scan import open_consumer
 from bench.service import run_service, write_files
-from overlay.admin import connect
 from overlay.config import Loaded, load
-from overlay.source.index import Index, index_topic
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import connect
 from overlay.waits import comes_true
 
 DEADLINE_S = 300.0

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Tally, Work
-from overlay.connection import open_client
 from overlay.errors import CorruptBatch, OverlayError, SourceChanged
+from overlay.kafka.connection import open_client
+from overlay.kafka.fetcher import Feed, Fetched, Lane
 from overlay.match import Addressing, Audience
 from overlay.scan import Decoder, Malformed, make_plan
-from overlay.source.feed import Feed, Fetched, Lane
 from overlay.subject import Pattern, SubjectRule
 
 Count = Callable[[Fetched], tuple[int, int]]

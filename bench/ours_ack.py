@@ -19,13 +19,13 @@ from bench.peers.confluent_scan import open_consumer
 from bench.service import run_service, write_files
 from bench.sides import Tally
 from overlay.client import Client
-from overlay.client.message import read_metadata
+from overlay.client.subscribe.message import read_metadata
 from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, fill_defaults, load
 from overlay.consumer.events import Offered
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
-from overlay.deliver.assemble import TOKEN
+from overlay.output.assemble import TOKEN
 from overlay.waits import comes_true
 
 STREAM, CONSUMER = "MESSAGES", "bench"

@@ -11,9 +11,9 @@ from bench.sides import STREAM_SUBJECTS, TEMPLATE, Tally
 from overlay.clock import now_ms
 from overlay.config.stream import Property
 from overlay.filter import compile_sql
+from overlay.kafka.fetcher import Fetched
 from overlay.match import Addressing, Audience, Masks
 from overlay.scan import Malformed
-from overlay.source.feed import Fetched
 from overlay.subject import SubjectRule
 
 

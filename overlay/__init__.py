@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overlay.client import open_client as open
+    from .client import open_client as open
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open"]
@@ -18,7 +18,7 @@ __all__ = ["__version__", "open"]
 def __getattr__(name: str) -> Any:
     # imported when it is asked for: the command imports this package before it knows what it will do
     if name == "open":
-        from overlay.client import open_client
+        from .client import open_client
 
         return open_client
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m overlay` is the `overlay` command."""
 
-from overlay.cli import main
+from .cli import main
 
 main()

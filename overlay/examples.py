@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlay.errors import OverlayError
+from .errors import OverlayError
 
 _PACKAGE = Path(__file__).resolve().parent
 PLACES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")

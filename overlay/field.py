@@ -10,7 +10,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from overlay.errors import SubjectError
+from .errors import SubjectError
 
 
 class FieldKind(enum.Enum):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from overlay.clock import monotonic
+from .clock import monotonic
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")

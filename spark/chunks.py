@@ -1,6 +1,6 @@
 """Cutting a partition into chunks before it is sealed, so that many tasks can seal it.
 
-Where a chunk ends depends on all that came before it (overlay/index/seal.py): it is full with the first record batch with
+Where a chunk ends depends on all that came before it (overlay/index/skip/seal.py): it is full with the first record batch with
 which it holds so many records or bytes. That is known from the headers of the batches alone. So tasks first read parts of
 the partition wherever they happen to begin, and note for each batch how many committed records it has; the rule is then
 played through at the driver, in numbers. After that each task is given whole chunks, and what it seals is what one sealer
@@ -21,17 +21,17 @@ import numpy as np
 from aiokafka.client import AIOKafkaClient
 
 from overlay.config.stream import IndexConfig, StreamConfig
-from overlay.connection import open_client
-from overlay.index.contents import Contents
-from overlay.index.encode import encode
-from overlay.index.seal import Sealer
+from overlay.index.skip.contents import Contents
+from overlay.index.skip.encode import encode
+from overlay.index.skip.seal import Sealer
+from overlay.kafka.connection import open_client
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Source
+from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
 from overlay.scan import crc
 from overlay.scan.columns import Ints
 from overlay.scan.commit import Sight, judge
-from overlay.source.feed import Fetched
-from overlay.source.mark import Source
-from overlay.source.span import read_span
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kafka settings for Java's clients, which Spark uses: the third dialect beside those of overlay/connection.py.
+"""Kafka settings for Java's clients, which Spark uses: the third dialect beside those of overlay/kafka/connection.py.
 
 Certificates are read here and travel in the settings: executors have no such files. Java has no switch for trusting
 any certificate, so a config that asks for that is refused rather than read half.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlay.connection import Properties
 from overlay.errors import OverlayError
+from overlay.kafka.connection import Properties
 
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

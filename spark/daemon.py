@@ -14,15 +14,15 @@ from __future__ import annotations
 import numpy as np
 from pyspark.daemon import manager
 
-from overlay.client.sieve import Sieve
-from overlay.client.stretch import Stretch
-from overlay.deliver.assemble import Body
-from overlay.deliver.batch import EncodedBatch
+from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.row_filter import Sieve
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Mark
+from overlay.output.assemble import Body
+from overlay.output.encoded_batch import EncodedBatch
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
-from overlay.source.feed import Fetched
-from overlay.source.mark import Mark
 
 from . import datasource as datasource
 from .form import SparkForm, make_schema

@@ -2,7 +2,7 @@
 
 A delivery keeps key, value and headers of the source and gains `Nats-Subject` and the ack token (interfaces.md, Delivery), with
 `headers: full` the parts of the token as well. Headers of the source that have one of these names go. num_pending is 0, for not
-known. Where the output has several partitions the record goes where the service would put it (overlay/deliver/partition.py).
+known. Where the output has several partitions the record goes where the service would put it (overlay/output/partition.py).
 
 All records of an output partition go through one task, so each expression is one that Spark compiles: lambdas over a list are
 interpreted, at several times the price. The one that takes headers out runs for records that have such a header.
@@ -21,8 +21,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from overlay.config.consumer import ConsumerConfig, HeaderStyle, PartitionBy
-from overlay.deliver.assemble import FULL, SUBJECT, TOKEN
-from overlay.deliver.partition import murmur2
+from overlay.output.assemble import FULL, SUBJECT, TOKEN
+from overlay.output.partition import murmur2
 from overlay.scan.columns import NO_TIMESTAMP
 
 _NS_PER_MS = 1_000_000

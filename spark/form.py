@@ -1,6 +1,6 @@
 """The rows of `format("overlay")`: which columns there are, of which types, and how batches of them are made.
 
-They are the envelope's columns (overlay/client/columns.py) and the sections that filters name: `header`, `properties` and
+They are the envelope's columns (overlay/client/read/columns.py) and the sections that filters name: `header`, `properties` and
 `application_properties`, structs of typed fields. Spark takes Arrow's batches only in its own spelling of a type: times are
 microseconds in UTC, everything may be null, the entries of a list are called `element`.
 
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from overlay.client import SCHEMA, BadQuestion
-from overlay.client.columns import build_batch
+from overlay.client.read.columns import build_batch
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig, place_property
 from overlay.field import Field

@@ -27,24 +27,24 @@ import click
 from aiokafka.client import AIOKafkaClient
 from pyspark.sql import SparkSession
 
-from overlay.admin import Admin, new_topic
-from overlay.client.bounds import DEADLINE_S
+from overlay.client.read.bounds import DEADLINE_S
 from overlay.clock import now_ms
 from overlay.config import IndexConfig, Loaded, load
-from overlay.connection import open_client, reach
-from overlay.deliver.entry import Entry, press_entries
-from overlay.deliver.record import Record
-from overlay.deliver.state import Delta, ShardState, encode
-from overlay.deliver.transaction import Transactions
 from overlay.errors import OverlayError
-from overlay.source.check import void
-from overlay.source.index import Index, index_topic
-from overlay.source.mark import Source
-from overlay.worker.build import refuse_company
-from overlay.worker.holding import shard_of
+from overlay.index.log_check import void
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import Admin, new_topic
+from overlay.kafka.connection import open_client, reach
+from overlay.kafka.log_position import Source
+from overlay.output.entry import Entry, press_entries
+from overlay.output.record import Record
+from overlay.output.transaction import Transactions
+from overlay.state.partitions import list_sources
+from overlay.state.shard_state import Delta, ShardState, encode
+from overlay.state.takeover import ensure_state_topic, take_over
+from overlay.worker.index_build import refuse_company
 from overlay.worker.kept.retention import index_config
-from overlay.worker.sources import list_sources
-from overlay.worker.takeover import ensure_state_topic, take_over
+from overlay.worker.shard_manager import shard_of
 
 from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_batches, seal
 

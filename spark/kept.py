@@ -2,7 +2,7 @@
 
 Spark uses its workers again and again, at the driver for planning and in executors for tasks. A connection takes longer to open
 than many a task to run, and an index longer to read than to ask. What is kept belongs to a stream as it is described in one
-ask: subjects that were met hold for that description alone. Nothing of it is believed unseen (overlay/client/bounds.py).
+ask: subjects that were met hold for that description alone. Nothing of it is believed unseen (overlay/client/read/bounds.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 
-from overlay.client.indexes import Indexes
-from overlay.client.line import Lines
+from overlay.client.connection import Lines
+from overlay.client.read.indexes import Indexes
 
 from .options import Ask
 

@@ -7,7 +7,7 @@ of a driver that was killed lapses by itself after the session's time, for which
 
 The service keeps what it knows of a consumer in its state topic from the moment that it first serves it until
 `overlay consumer rm`. A consumer that is found there is the service's, whether or not the service runs, and a pipeline
-refuses it. The service in turn does not begin with a consumer whose group has members (overlay/worker/leases.py). Where both
+refuses it. The service in turn does not begin with a consumer whose group has members (overlay/state/leases.py). Where both
 begin in the same moment both may get through; so a pipeline looks again from batch to batch, and gives way.
 """
 
@@ -26,12 +26,12 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from overlay.admin import Admin, connect
-from overlay.connection import for_confluent
 from overlay.errors import OverlayError, SourceUnavailable
-from overlay.groups import Group
-from overlay.worker.amend import read_states
-from overlay.worker.leases import name_lease
+from overlay.kafka.admin import Admin, connect
+from overlay.kafka.connection import for_confluent
+from overlay.kafka.groups import Group
+from overlay.state.amend import read_states
+from overlay.state.leases import name_lease
 
 from .output import Output
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from overlay.client import SCHEMA, BadQuestion, Client, Question, open_client
-from overlay.client.question import Request, make_request
-from overlay.client.topic import describe_topic
+from overlay.client.read.question import Request, make_request
+from overlay.client.read.topic import describe_topic
 from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, load
 from overlay.config.document import parse_document
 from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
 from overlay.errors import ConfigError
-from overlay.source.mark import Source
+from overlay.kafka.log_position import Source
 
 from .form import make_schema
 from .output import UnknownConsumer

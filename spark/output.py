@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlay.client.door import check_settings
+from overlay.client.client import check_settings
 from overlay.config import AckPolicy, ConsumerConfig, Delivery, Loaded, StreamConfig, load
 from overlay.config.relations import suggest
 from overlay.errors import OverlayError

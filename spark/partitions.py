@@ -1,9 +1,10 @@
 """What each task reads: the stretches of a plan cut into parts of about the same weight.
 
-A part is a stretch like any other (overlay/client/stretch.py): source, first offset, end, and the way through it that the
-chunk index gave, whose spans carry what their records have to be tested for. A leg weighs what the index says it has in bytes;
-without an index, as many offsets as bytes of a small record. Legs are cut wherever the weight is reached, since an offset
-within a batch is as good a bound as another; legs that are neighbours in the plan share a task, over partitions too.
+A part is a stretch like any other (overlay/client/read/offset_ranges.py): source, first offset, end, and the way
+through it that the chunk index gave, whose spans carry what their records have to be tested for. A leg weighs what
+the index says it has in bytes; without an index, as many offsets as bytes of a small record. Legs are cut wherever
+the weight is reached, since an offset within a batch is as good a bound as another; legs that are neighbours in the
+plan share a task, over partitions too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-from overlay.client.stretch import Leg, Stretch
-from overlay.index.ledger import Ledger
+from overlay.client.read.offset_ranges import Leg, Stretch
+from overlay.index.ledger.ledger import Ledger
 
 RECORD_BYTES = 128
 """What an offset weighs where nobody knows better."""

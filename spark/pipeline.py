@@ -26,11 +26,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from overlay.admin import Admin
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, load
 from overlay.config.consumer import AckPolicy, Delivery, Interest, ReplayPolicy, Timestamps
-from overlay.deliver.outlets import ensure_topics
 from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin
+from overlay.output.topics import ensure_topics
 from overlay.units import format_time
 
 from .connection import for_sink

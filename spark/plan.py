@@ -1,6 +1,6 @@
 """From what is asked to what is read, at the driver: bounds of partitions from Kafka, and the chunk index's word on them.
 
-The same steps as those of a reading in process (overlay/client/reader.py): ask Kafka for the log's ends, hold the index
+The same steps as those of a reading in process (overlay/client/read/reader.py): ask Kafka for the log's ends, hold the index
 against the log, leave out the chunks that are NO. Between the first and the second stands what Spark adds: offsets to
 begin and end at, and what Spark's predicates say of positions. What is asked for and not there any more ends the query here,
 before a task has begun.
@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from overlay.client.bounds import Bounds, NoSequence
-from overlay.client.line import Line
-from overlay.client.reader import lay_course
+from overlay.client.connection import Line
+from overlay.client.read.bounds import Bounds, NoSequence
+from overlay.client.read.reader import lay_course
 from overlay.errors import OverlayError
+from overlay.index.start_positions import find_offsets_since
+from overlay.index.topic import Index
+from overlay.kafka.log_position import Source
+from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
-from overlay.source.index import Index
-from overlay.source.mark import Source
-from overlay.source.span import read_span
-from overlay.source.start import find_offsets_since
 
 from .kept import keep
 from .options import EARLIEST, LATEST, Ask, Bound

@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from overlay.client.question import Request
+from overlay.client.read.question import Request
 from overlay.filter import Filter as OverlayFilter
 from overlay.filter import nodes
 from overlay.filter.describe import describe

@@ -13,14 +13,14 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from overlay.client.bounds import Bounds
-from overlay.client.indexes import Course
-from overlay.client.line import Line
-from overlay.client.reader import Batches, Progress, Scan
-from overlay.client.reading import Reading
-from overlay.client.sieve import Sieve
-from overlay.client.stretch import Stretch
-from overlay.worker.sources import Sources
+from overlay.client.connection import Line
+from overlay.client.read.bounds import Bounds
+from overlay.client.read.indexes import Course
+from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.reader import Batches, Progress, Scan
+from overlay.client.read.reading import Reading
+from overlay.client.read.row_filter import Sieve
+from overlay.state.partitions import Sources
 
 from .form import SparkForm
 from .kept import keep, settle

@@ -39,8 +39,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
-from overlay.client.bounds import Bounds
-from overlay.source.mark import Source
+from overlay.client.read.bounds import Bounds
+from overlay.kafka.log_position import Source
 
 from .options import EARLIEST, IDS, LATEST, Ask, Bound
 from .partitions import Part

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from overlay.admin import Admin
+from overlay.kafka.admin import Admin
 from overlay.local import Broker, start
 from tests.support.kafka import NewTopicFixture, name_topics
 

@@ -14,12 +14,19 @@ import overlay
 
 ROOT = Path(overlay.__file__).parent
 
-PURE_PACKAGES = ("scan", "subject", "filter", "index", "match", "consumer", "desk", "worker/round")
+PURE_PACKAGES = (
+    *("scan", "subject", "filter", "match", "consumer"),
+    *(f"index/{room}" for room in ("ledger", "pending", "skip")),
+    *(f"worker/{room}" for room in ("cursors", "round")),
+)
+IN_DISPATCH = {"reply_sender.py", "reply_topics.py"}
+"""What is not pure in dispatch/."""
 PURE_FILES = (
+    "arrays.py",
     "field.py",
-    *(f"deliver/{name}.py" for name in ("assemble", "batch", "outbox", "partition", "record", "state")),
-    *(f"deliver/{name}.py" for name in ("answers", "deadletter", "entry", "notices", "replies")),
-    "source/mark.py",
+    "kafka/log_position.py",
+    *(f"output/{name}.py" for name in ("assemble", "batch_builder", "encoded_batch", "entry", "partition", "record")),
+    "state/shard_state.py",
 )
 FORBIDDEN = {
     "asyncio",
@@ -33,7 +40,7 @@ FORBIDDEN = {
     "socket",
     "threading",
 }
-CLOCKED = {"overlay.clock", "overlay.admin", "overlay.connection"}
+CLOCKED = {"overlay.clock", "overlay.kafka.admin", "overlay.kafka.connection"}
 EXEMPT = {
     # what users hold: UTC() needs the time when the caller of a filter gives none; all other modules take `now`
     "filter/compiled.py": {"overlay.clock", "overlay.clock.now_ms"},
@@ -46,9 +53,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("scan", "subject"),
     ("filter",),
     ("config",),
-    ("match", "index", "consumer", "source"),
-    ("deliver",),
-    ("desk",),
+    ("kafka",),
+    ("match",),
+    ("index", "consumer"),
+    ("output",),
+    ("state",),
+    ("dispatch",),
     ("control",),
     ("worker",),
     ("client", "inspect"),
@@ -60,14 +70,18 @@ STRICT = {
     "subject": {"scan"},
     "filter": {"subject"},
     "config": {"scan"},
-    "match": {"source"},
-    "consumer": {"match", "source"},
+    "kafka": {"config", "filter", "subject"},
+    "match": {"kafka"},
+    "index": {"consumer"},
+    "consumer": {"kafka", "index", "match"},
 }
 """Packages that are kept apart although their floors would allow it."""
 ROOMS: dict[str, set[str]] = {
-    "round": set(),
-    "kept": {"round", "roster"},
-    "acks": {"round", "roster", "commits"},
+    "cursors": {"assignment", "round"},
+    "round": {"cursors"},
+    "commit": {"cursors", "round"},
+    "kept": {"assignment", "cursors", "round"},
+    "acks": {"assignment", "commit", "cursors", "round"},
 }
 """Rooms of the worker: what each may import of the others."""
 ABOVE = {
@@ -92,7 +106,9 @@ def list_files(package: str) -> list[Path]:
 
 
 def find_pure_files() -> list[Path]:
-    return [path for name in PURE_PACKAGES for path in list_files(name)] + [ROOT / name for name in PURE_FILES]
+    rooms = [path for name in PURE_PACKAGES for path in list_files(name)]
+    dispatch = [path for path in list_files("dispatch") if path.name not in IN_DISPATCH]
+    return rooms + dispatch + [ROOT / name for name in PURE_FILES]
 
 
 def find_imports(path: Path) -> set[str]:
@@ -140,8 +156,11 @@ def test_rooms_of_the_worker(room: str) -> None:
 
 
 RISKY = {"describe_consumer_groups", "list_consumer_group_offsets"}
-"""Requests under which librdkafka may end the process when a connection breaks (overlay/admin.py)."""
-SERVICE = ("worker", "control", "deliver", "source", "desk", "match", "index", "consumer", "config", "filter", "scan")
+"""Requests under which librdkafka may end the process when a connection breaks (overlay/kafka/admin.py)."""
+SERVICE = (
+    *("worker", "control", "dispatch", "state", "output", "consumer", "index"),
+    *("match", "kafka", "config", "filter", "scan"),
+)
 
 
 def test_groups_are_never_asked_for_through_librdkafka() -> None:
@@ -162,8 +181,8 @@ def test_the_service_has_one_way_to_kafka() -> None:
     assert asked.stdout == "False\n"
     files = [*(path for package in SERVICE for path in list_files(package)), *ROOT.glob("*.py"), ROOT / "cli/run.py"]
     users = {shorten(path) for path in files if any(name.startswith("confluent_kafka") for name in find_imports(path))}
-    assert users == {"confluent.py"}
-    callers = {shorten(path) for path in files if "overlay.confluent" in find_imports(path)}
+    assert users == {"kafka/confluent.py"}
+    callers = {shorten(path) for path in files if "overlay.kafka.confluent" in find_imports(path)}
     assert callers == set()
 
 
@@ -188,10 +207,10 @@ SEAMS = {
     # a wait of threads; the service runs none of them
     ("waits.py", "time"),
     # a lock of the client library's ledgers
-    ("source/index.py", "threading"),
+    ("index/topic.py", "threading"),
     # not part of the service
-    ("confluent.py", "time"),
-    ("confluent.py", "concurrent.futures"),
+    ("kafka/confluent.py", "time"),
+    ("kafka/confluent.py", "concurrent.futures"),
 }
 
 
@@ -207,7 +226,7 @@ def _list_modules(path: Path) -> set[str]:
 
 
 def test_the_desk_alone_touches_machines() -> None:
-    """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/standings.py)."""
+    """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/machine_facts.py)."""
     allowed = {"worker/warmup.py"}  # a desk that serves nobody
     touching = {
         shorten(path)
@@ -224,12 +243,12 @@ def test_no_data_waits_for_the_default_threads() -> None:
     or at whether Kafka is there. Work on records has a thread of its own."""
     using = {
         shorten(path)
-        for package in ("worker", "control", "source", "deliver")
+        for package in ("worker", "control", "dispatch", "state", "output", "kafka")
         for path in list_files(package)
         for name in ("to_thread", "finish_in_thread", "run_in_executor")
         if name in path.read_text(encoding="utf-8")
     }
-    assert using <= {"worker/build.py", "worker/folder.py", "worker/service.py"}
+    assert using <= {"kafka/brokers.py", "worker/index_build.py", "worker/config_folder.py", "worker/service.py"}
 
 
 def test_no_coroutine_joins_a_thread() -> None:
@@ -252,4 +271,4 @@ def test_the_scan_sees_imports() -> None:
     """The test's own eye: relative, nested and plain imports are all found."""
     assert "overlay.scan.decode" in find_imports(ROOT / "scan" / "__init__.py")
     assert "overlay.match.Addressed" in find_imports(ROOT / "worker" / "round" / "pipeline.py")
-    assert {"asyncio", "aiokafka.AIOKafkaProducer"} <= find_imports(ROOT / "deliver" / "transaction.py")
+    assert {"asyncio", "aiokafka.AIOKafkaProducer"} <= find_imports(ROOT / "output" / "transaction.py")

@@ -15,7 +15,7 @@ import sys
 import pytest
 import structlog
 import overlay
-from tests.source.answers import refuse_fetches
+from tests.kafka.answers import refuse_fetches
 
 client = overlay.open(bootstrap=sys.argv[1])
 for how in ("as it is", "set up"):

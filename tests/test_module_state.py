@@ -30,7 +30,7 @@ from numba.core.extending import _Intrinsic
 
 import overlay
 import spark
-from overlay.deliver.outbox import Press
+from overlay.output.batch_builder import Press
 from overlay.scan import Decoder, make_plan
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
@@ -42,9 +42,9 @@ SHARED = {
     "overlay.filter.arrow._compile_once": "lru_cache has a lock of its own; programs are frozen",
     "overlay.filter.arrow.programs._programs": "two threads that compile one node get equal programs, both valid",
     "overlay.filter.like.compile": "lru_cache has a lock of its own; patterns are frozen, and what they cache is constant",
-    "overlay.client.headers._call": "a method's name; calling it changes nothing",
+    "overlay.client.subscribe.headers._call": "a method's name; calling it changes nothing",
     "overlay.filter.parse._load": "a parser that is made twice is the same; each parse has a state of its own",
-    "overlay.index.ledger._NO_LOCK": "contextlib.nullcontext has no state",
+    "overlay.index.ledger.ledger._NO_LOCK": "contextlib.nullcontext has no state",
     "overlay.kernels._stamp_file": "returns a string",
     "overlay.local.broker._children": "each use is one operation of a dict; the thread that removes a process waits for it",
     "overlay.logs._open_nothing": "a file that takes whatever is written",

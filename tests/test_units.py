@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.units import (
-    INT64_MAX,
-    format_duration,
-    format_size,
-    format_time,
-    parse_duration,
-    parse_size,
-    parse_time,
-)
+from overlay.units import INT64_MAX, format_duration, format_size, format_time, parse_duration, parse_size, parse_time
 
 
 @given(st.integers(-INT64_MAX, INT64_MAX))

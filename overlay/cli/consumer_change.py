@@ -13,7 +13,7 @@ from overlay.errors import OverlayError
 from .folder import config_option, json_option, look_options, open_control, print_json
 
 if TYPE_CHECKING:
-    from overlay.client.control import ConsumerInfo
+    from overlay.client.control.control import ConsumerInfo
 
 
 def fields_options(command: Any) -> Any:

@@ -21,7 +21,7 @@ from .folder import (
 )
 
 if TYPE_CHECKING:
-    from overlay.client.control import Control, Pulled
+    from overlay.client.control.control import Control, Pulled
     from overlay.config import Loaded
 
 _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
@@ -105,9 +105,9 @@ def replay(
     """
     import asyncio
 
-    from overlay.admin import Admin
-    from overlay.client.replay import Replay, choose_target
+    from overlay.client.subscribe.replay import Replay, choose_target
     from overlay.control.tail import read_book
+    from overlay.kafka.admin import Admin
 
     files = open_folder(folder)
 
@@ -159,7 +159,7 @@ def _print_pulled(message: Pulled) -> None:
 
 
 def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Control, str], None]) -> None:
-    from overlay.client.control import find_token
+    from overlay.client.control.control import find_token
 
     for token in tokens:
         find_token(token)

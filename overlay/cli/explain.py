@@ -84,8 +84,8 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
     from overlay.config.filters import compile_filter
+    from overlay.index.start_positions import patterns
     from overlay.match import choose_values
-    from overlay.source.start import patterns
     from overlay.view.explanation import Wanted
 
     stream = loaded.streams[config.stream]
@@ -106,7 +106,7 @@ def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: 
 
 
 def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfiltered: bool) -> Values | None:
-    from overlay.client.question import BadQuestion, read_values
+    from overlay.client.read.question import BadQuestion, read_values
 
     try:
         return read_values(stream, values, match_unfiltered)
@@ -118,7 +118,7 @@ def _read_moment(option: str, text: str | None) -> int | None:
     """Ms since 1970."""
     if text is None:
         return None
-    from overlay.client.moment import parse_moment
+    from overlay.client.read.moment import parse_moment
     from overlay.clock import now_ms
 
     try:

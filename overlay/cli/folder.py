@@ -13,7 +13,7 @@ import click
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
-    from overlay.client.control import Control
+    from overlay.client.control.control import Control
     from overlay.config import Loaded
     from overlay.view.facts import Facts
 
@@ -66,7 +66,7 @@ def open_folder(folder: Path) -> Loaded:
 @contextlib.contextmanager
 def open_control(folder: Path) -> Iterator[Control]:
     """The running service of the folder, to be asked; in audits the asker is called `overlay`."""
-    from overlay.client import control as client
+    from overlay.client.control import control as client
 
     service = open_folder(folder).service
     control = client.Control(service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay")

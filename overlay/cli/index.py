@@ -13,19 +13,12 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import (
-    config_option,
-    look_around,
-    look_options,
-    open_folder,
-    print_facts,
-    refuse_unknown,
-)
+from .folder import config_option, look_around, look_options, open_folder, print_facts, refuse_unknown
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
     from overlay.view.facts import IndexFacts, StreamFacts
-    from overlay.worker.build import Build
+    from overlay.worker.index_build import Build
 
 
 @click.group()
@@ -69,9 +62,10 @@ def build(stream: str, folder: Path) -> None:
     A running service does this by itself, so the command refuses to run beside one. It can be stopped at any time, and goes
     on where it was.
     """
-    from overlay.cli.read import INTERRUPTED
     from overlay.view.table import make_console, print_index
-    from overlay.worker.build import Build
+    from overlay.worker.index_build import Build
+
+    from .read import INTERRUPTED
 
     loaded = open_folder(folder)
     name = _check_stream(loaded, stream, folder)
@@ -103,9 +97,9 @@ def _check_stream(loaded: Loaded, name: str, folder: Path) -> str:
 
 def refuse_service(loaded: Loaded) -> None:
     """Raises OverlayError when the service of this config answers."""
+    from overlay.config.identity import identify
     from overlay.view.look import explain_stranger
     from overlay.view.running import NoService, ask_service
-    from overlay.worker.identity import identify
 
     try:
         found = asyncio.run(ask_service(loaded.service.http)).service
@@ -120,8 +114,9 @@ def refuse_service(loaded: Loaded) -> None:
 
 def _run(work: Build) -> bool:
     """Whether it came to the end, with a bar where somebody looks."""
-    from overlay.cli.run import list_errors
     from overlay.view.gauge import Gauge
+
+    from .run import list_errors
 
     async def run() -> bool:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

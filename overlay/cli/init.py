@@ -71,7 +71,7 @@ def init(
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
     """The Kafka settings by librdkafka's names. Raises click's UsageError or ConfigError for what no client takes."""
-    from overlay.client.door import check_settings
+    from overlay.client.client import check_settings
 
     given = {"bootstrap.servers": bootstrap}
     for setting in settings:

@@ -12,7 +12,7 @@ import click
 from overlay.config import Loaded, load
 from overlay.errors import ConfigError, OverlayError, Place
 from overlay.logs import get_logger, set_up_logs
-from overlay.worker.folder import watch_folder
+from overlay.worker.config_folder import watch_folder
 from overlay.worker.service import Service
 
 from .folder import config_option

@@ -74,10 +74,10 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     """
     import asyncio
 
-    from overlay.admin import Admin
+    from overlay.kafka.admin import Admin
+    from overlay.state.amend import amend
     from overlay.view.rewind import Where, plan_rewind
     from overlay.view.stored import read_memory
-    from overlay.worker.amend import amend
 
     loaded = open_folder(folder)
     if name not in loaded.streams:

@@ -29,7 +29,7 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
         click.echo(summarise(loaded, problems))
     missing = False
     if ask_kafka and loaded is not None:
-        from overlay.cli.kafka_check import report_kafka
+        from .kafka_check import report_kafka
 
         answer["kafka"], missing = report_kafka(loaded, as_json)
     if as_json:

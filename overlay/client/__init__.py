@@ -4,24 +4,24 @@ Records of streams and topics as Arrow batches, without a service (docs/reading.
 one, and consumers made and changed by request (docs/client.md).
 """
 
-from .answers import AckTimeout
 from .arguments import UnknownArgument
-from .columns import SCHEMA
-from .control import ConsumerInfo, Control, FiltersDiffer
-from .door import Client, UnknownStream, open_client
-from .inbox import NoAnswer
-from .intake import OnSilence
-from .membership import HeartbeatsMissed
-from .message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
-from .order import BadOrder, OrderState
-from .ordered import OrderedConsumer
-from .question import BadQuestion, Question
-from .reader import Progress
-from .reading import AsyncReading, Reading
-from .refusals import Refused
-from .sender import Closed
-from .subscribe import Subscription
-from .target import UnknownConsumer
+from .client import Client, UnknownStream, open_client
+from .control.control import ConsumerInfo, Control, FiltersDiffer
+from .control.inbox import NoAnswer
+from .control.refusals import Refused
+from .read.columns import SCHEMA
+from .read.question import BadQuestion, Question
+from .read.reader import Progress
+from .read.reading import AsyncReading, Reading
+from .subscribe.ack_answers import AckTimeout
+from .subscribe.ack_sender import Closed
+from .subscribe.intake import OnSilence
+from .subscribe.membership import HeartbeatsMissed
+from .subscribe.message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
+from .subscribe.order import BadOrder, OrderState
+from .subscribe.ordered import OrderedConsumer
+from .subscribe.subscription import Subscription
+from .subscribe.target import UnknownConsumer
 from .turns import ConcurrentIteration
 
 __all__ = [

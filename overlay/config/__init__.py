@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlay.config.checks import Profile, Violation, check_consumer
-from overlay.config.codes import ERRORS, ApiError
-from overlay.config.consumer import (
+from .checks import Profile, Violation, check_consumer
+from .codes import ERRORS, ApiError
+from .consumer import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
@@ -15,14 +15,14 @@ from overlay.config.consumer import (
     PartitionBy,
     Timestamps,
 )
-from overlay.config.cycle import find_cycles
-from overlay.config.defaults import fill_defaults
-from overlay.config.ends import LogEnds
-from overlay.config.load import Loaded, load, load_service
-from overlay.config.service import HttpConfig, ServiceConfig, TopicsConfig
-from overlay.config.stream import IndexConfig, OnCorrupt, Property, PropertyType, StreamConfig, TopicSource
-from overlay.config.update import check_update
-from overlay.config.wire import from_wire, to_wire
+from .cycle import find_cycles
+from .defaults import fill_defaults
+from .ends import LogEnds
+from .load import Loaded, load, load_service
+from .service import HttpConfig, ServiceConfig, TopicsConfig
+from .stream import IndexConfig, OnCorrupt, Property, PropertyType, StreamConfig, TopicSource
+from .update import check_update
+from .wire import from_wire, to_wire
 
 __all__ = [
     "ERRORS",

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from overlay.config.codes import ERRORS, ApiError
-from overlay.config.consumer import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy
-from overlay.config.document import Path, show_path
-from overlay.config.model import check_topic
 from overlay.errors import SubjectError
 from overlay.subject import Pattern, intersects, is_subset, overlapping
 from overlay.units import INT64_MAX
+
+from .codes import ERRORS, ApiError
+from .consumer import AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy
+from .document import Path, show_path
+from .model import check_topic
 
 MAX_NAME = 255
 MAX_DIGITS = 100

@@ -12,8 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from overlay.config.model import Model, Scalar, TopicName
 from overlay.units import Duration, Time
+
+from .model import Model, Scalar, TopicName
 
 
 class DeliverPolicy(StrEnum):

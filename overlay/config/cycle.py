@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from overlay.config.consumer import ConsumerConfig
-from overlay.config.stream import StreamConfig
+from .consumer import ConsumerConfig
+from .stream import StreamConfig
 
 ConsumerId = tuple[str, str]
 

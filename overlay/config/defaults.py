@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.config.consumer import AckPolicy, ConsumerConfig, PriorityPolicy
+from .consumer import AckPolicy, ConsumerConfig, PriorityPolicy
 
 ACK_WAIT = 30_000_000_000
 EPHEMERAL_THRESHOLD = 5_000_000_000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from overlay.config.document import Document, Path, show_path
 from overlay.errors import ConfigError
+
+from .document import Document, Path, show_path
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}]*)\}?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

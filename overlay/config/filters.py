@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from overlay.config.consumer import FilterConfig
-from overlay.config.document import Path
-from overlay.config.stream import StreamConfig
 from overlay.errors import FilterSyntaxError, SubjectError
 from overlay.subject import Pattern, SubjectRule, is_subject
+
+from .consumer import FilterConfig
+from .document import Path
+from .stream import StreamConfig
 
 if TYPE_CHECKING:
     from overlay.filter import Filter

@@ -13,20 +13,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
-from overlay.config.checks import Profile, Violation, check_consumer
-from overlay.config.codes import ERRORS
-from overlay.config.consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig
-from overlay.config.cycle import find_cycles
-from overlay.config.defaults import fill_defaults
-from overlay.config.document import Document, Path, read_document, show_path
-from overlay.config.ends import LogEnds
-from overlay.config.environment import fill_variables
-from overlay.config.filters import check_filter
-from overlay.config.problems import validate
-from overlay.config.relations import check_stream, suggest
-from overlay.config.service import ServiceConfig
-from overlay.config.stream import StreamConfig
 from overlay.errors import ConfigError, Place
+
+from .checks import Profile, Violation, check_consumer
+from .codes import ERRORS
+from .consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig
+from .cycle import find_cycles
+from .defaults import fill_defaults
+from .document import Document, Path, read_document, show_path
+from .ends import LogEnds
+from .environment import fill_variables
+from .filters import check_filter
+from .problems import validate
+from .relations import check_stream, suggest
+from .service import ServiceConfig
+from .stream import StreamConfig
 
 SERVICE_FILE = "overlay.yaml"
 ConsumerId = tuple[str, str]

@@ -9,12 +9,13 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from overlay.config.codes import ERRORS
-from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
-from overlay.config.document import Document, Path, show_path
-from overlay.config.relations import suggest
-from overlay.config.service import KafkaProperties
 from overlay.errors import ConfigError
+
+from .codes import ERRORS
+from .consumer import JETSTREAM_FIELDS, ConsumerConfig
+from .document import Document, Path, show_path
+from .relations import suggest
+from .service import KafkaProperties
 
 _SECRETS = ("sasl.password", "ssl.key.password")
 _KINDS = {

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from overlay.config.document import Path
-from overlay.config.stream import PropertyType, StreamConfig, place_property
 from overlay.filter.fields import FIELDS
 from overlay.filter.nodes import Section
 from overlay.subject import intersects
+
+from .document import Path
+from .stream import PropertyType, StreamConfig, place_property
 
 _RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, PropertyType.TIMESTAMP)
 

@@ -7,10 +7,10 @@ import json
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from overlay.config.consumer import ConsumerConfig
-from overlay.config.model import Model
-from overlay.config.service import ServiceConfig
-from overlay.config.stream import StreamConfig
+from .consumer import ConsumerConfig
+from .model import Model
+from .service import ServiceConfig
+from .stream import StreamConfig
 
 MODELS: dict[str, type[Model]] = {"service": ServiceConfig, "stream": StreamConfig, "consumer": ConsumerConfig}
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from overlay.config.model import Model, check_topic
+from .model import Model, check_topic
 
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
 _PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)

@@ -8,13 +8,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from overlay.config.model import Model, TopicName
 from overlay.field import Field as RecordField
 from overlay.field import FieldKind, parse_field
 from overlay.filter.fields import FIELDS, SECTIONS
 from overlay.filter.nodes import Section
 from overlay.subject import Pattern, SubjectRule, check_stream_subject
 from overlay.units import Duration, Size, parse_size
+
+from .model import Model, TopicName
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)
 _BLOOM_MIN, _BLOOM_MAX = 16, 64 * 1024

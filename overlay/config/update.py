@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlay.config.checks import Violation, violate
-from overlay.config.consumer import ConsumerConfig
+from .checks import Violation, violate
+from .consumer import ConsumerConfig
 
 _FIXED = (
     ("deliver_policy", "deliver policy"),

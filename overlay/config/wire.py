@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from overlay.config.consumer import JETSTREAM_FIELDS, ConsumerConfig
 from overlay.units import WIRE, format_time
+
+from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 
 _TIMES = ("opt_start_time", "pause_until")
 _ALWAYS = ("deliver_policy", "ack_policy", "replay_policy", "num_replicas")

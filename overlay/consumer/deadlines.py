@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 from overlay.kernels import kernel
 
 NEVER = (1 << 63) - 1

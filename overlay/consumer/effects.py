@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 
 from .acks import Flaw
 from .events import Reply

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.config.consumer import ConsumerConfig
-from overlay.index.ragged import Ints
 
 from .acks import Ack, RangeAck, Verb
 from .pulls import PullRequest, StatusText, parse_pull

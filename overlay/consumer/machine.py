@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.config.consumer import ConsumerConfig, Interest
-from overlay.index.ragged import Ints
 
 from . import events, settling
 from .acks import Flaw

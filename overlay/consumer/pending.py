@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 from overlay.kernels import kernel
 
 _FEW = 1024

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 
 from .pending import Pending, Row
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 
 MAX_RANGES = 10_000
-"""Ranges in one ack. The client library writes up to 4,000 (client/acking.py)."""
+"""Ranges in one ack. The client library writes up to 4,000 (client/subscribe/acking.py)."""
 
 Range = tuple[int, int]
 

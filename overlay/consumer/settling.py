@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy, Delivery
-from overlay.index.ragged import Ints
 
 from . import events
 from .acks import Flaw, Verb

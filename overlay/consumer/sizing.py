@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlay.index.ragged import Ints
+from overlay.arrays import Ints
 
 from .acks import write_head
 

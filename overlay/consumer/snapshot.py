@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError
-from overlay.index.ragged import Ints
 
 from .events import Paused
 from .lineage import Run, join_runs

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
-from overlay.index.ragged import Ints
 
 from .deadlines import NEVER, Deadlines
 from .pending import Pending, Row, distinct

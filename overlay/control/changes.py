@@ -12,8 +12,8 @@ from overlay.config.consumer import ConsumerConfig
 from overlay.errors import ConfigError
 from overlay.units import parse_time
 
-from .book import Book, find_fault
 from .records import Definition, Origin, Pause, read_config
+from .registry import Book, find_fault
 from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
 
 ACTIONS = ("", "create", "update")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlay.admin import Admin, OffsetSpec
 from overlay.config import LogEnds, StreamConfig
 from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.logs import get_logger
 
 log = get_logger(__name__)

@@ -14,11 +14,11 @@ from overlay.config import LogEnds
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
-from overlay.deliver.record import Record
+from overlay.output.record import Record
 
-from .book import Book
 from .changes import find_missing, judge_create, judge_delete, judge_pause
 from .records import ConsumerId, Definition, Origin, write_definition, write_pause
+from .registry import Book
 from .requests import Op, Refusal, Request, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
 

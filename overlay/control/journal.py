@@ -14,10 +14,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from overlay.clock import now_ms
-from overlay.connection import Properties, for_aiokafka
-from overlay.deliver.entry import Entry, press_entries
-from overlay.deliver.transaction import Transactions
 from overlay.errors import SourceUnavailable
+from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.output.entry import Entry, press_entries
+from overlay.output.transaction import Transactions
 
 from .records import ConsumerId, Subject, control_topic, make_key
 

@@ -27,8 +27,8 @@ from overlay.config.document import Document, Path
 from overlay.config.ends import LogEnds
 from overlay.config.problems import validate
 from overlay.config.wire import to_wire
-from overlay.deliver.record import Record
 from overlay.errors import ConfigError, Place
+from overlay.output.record import Record
 from overlay.units import format_time, parse_time
 
 VERSION = 1

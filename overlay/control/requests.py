@@ -16,7 +16,7 @@ import mmh3
 
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
-from overlay.deliver.replies import Address, ReplyRule, read_address, reply_topic
+from overlay.dispatch.reply_address import Address, ReplyRule, read_address, reply_topic
 from overlay.units import parse_duration
 
 from .records import ConsumerId, Unreadable, read_json

@@ -20,30 +20,30 @@ from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
-from overlay.admin import Admin
 from overlay.clock import monotonic, now_ns
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
-from overlay.connection import Properties
 from overlay.consumer.effects import Advise, Advisory
-from overlay.deliver.addressees import Addressees
-from overlay.deliver.answering import Answering
-from overlay.deliver.answers import answer
-from overlay.deliver.entry import Entry
-from overlay.deliver.notices import encode_audit, encode_notices, events_topic
-from overlay.deliver.record import Record
-from overlay.desk.seat import needs_machine
+from overlay.dispatch.answers import answer
+from overlay.dispatch.event_topic import encode_audit, encode_notices, events_topic
+from overlay.dispatch.reply_sender import Answering
+from overlay.dispatch.reply_topics import Addressees
+from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+from overlay.output.entry import Entry
+from overlay.output.record import Record
 from overlay.waits import is_set_within, unless
 
 from . import decide as rules
-from .book import Book
 from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .registry import Book
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
 from .topics import list_topics

@@ -20,21 +20,21 @@ from dataclasses import dataclass, field
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from overlay.admin import Admin
 from overlay.clock import monotonic, now_ms
 from overlay.config import Loaded
-from overlay.connection import Properties, open_client
-from overlay.deliver.replies import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
+from overlay.dispatch.reply_address import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
+from overlay.kafka.records import Row, RowReader
 from overlay.logs import get_logger
 from overlay.scan import Malformed
-from overlay.source.feed import Changed, Denied, Feed, Fetched, Lane, Lost
-from overlay.source.rows import Row, RowReader
 from overlay.waits import is_set_within
 
-from .book import Book
 from .brokertime import BrokerTime
 from .records import ConsumerId, Definition, Origin, Subject, control_topic
+from .registry import Book
 from .requests import CLIENT
 from .topics import HOUR_MS
 

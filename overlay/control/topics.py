@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlay.admin import Admin, new_topic
-from overlay.deliver.notices import events_topic
-from overlay.deliver.replies import reply_topic
+from overlay.dispatch.event_topic import events_topic
+from overlay.dispatch.reply_address import reply_topic
+from overlay.kafka.admin import Admin, new_topic
 
 from .records import control_topic
 

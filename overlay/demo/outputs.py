@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from overlay.demo.home import DemoError
-from overlay.demo.verdict import Content
+from .home import DemoError
+from .verdict import Content
 
 _SILENCE_S = 30.0
 _BATCH = 10_000

@@ -16,15 +16,16 @@ from types import FrameType
 
 import pyarrow as pa
 
-from overlay.demo.home import DemoError, open_home, write_config
-from overlay.demo.outputs import read_output
-from overlay.demo.report import Checked, Pace, report
-from overlay.demo.screen import Screen
-from overlay.demo.selection import select
-from overlay.demo.service import Look, ServiceProcess, start_service
-from overlay.demo.verdict import compare, expect
 from overlay.local import Broker, start
 from overlay.local.flights import count_records, publish, read_flights, subjects
+
+from .home import DemoError, open_home, write_config
+from .outputs import read_output
+from .report import Checked, Pace, report
+from .screen import Screen
+from .selection import select
+from .service import Look, ServiceProcess, start_service
+from .verdict import compare, expect
 
 TOPIC = "flights"
 _PAUSE_S = 0.04

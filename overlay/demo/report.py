@@ -11,11 +11,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from overlay.demo.home import DemoHome
-from overlay.demo.screen import Screen
-from overlay.demo.service import Delivered, ServiceProcess
-from overlay.demo.verdict import Content
 from overlay.local import Broker
+
+from .home import DemoHome
+from .screen import Screen
+from .service import Delivered, ServiceProcess
+from .verdict import Content
 
 _SHORTEST_S = 0.2
 _LOOK = (

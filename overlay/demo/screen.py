@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from overlay.demo.service import Look
+from .service import Look
 
 STARTING = "starting the service"
 LOADING = (

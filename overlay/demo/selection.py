@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from overlay.demo.home import DemoError
+from .home import DemoError
 
 Flags = npt.NDArray[np.bool_]
 Frame = Any  # pandas carries no types

@@ -12,9 +12,10 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from overlay.demo.home import DemoError, DemoHome
 from overlay.local.launch import read_tail
 from overlay.local.locks import take_lock
+
+from .home import DemoError, DemoHome
 
 STOP_S = 30.0
 _ANSWER_S = 10.0

@@ -6,7 +6,7 @@
 
 The way of a filter: text -> tokens.py, parse.py (or a mapping -> properties.py) -> a tree, nodes.py -> bind.py gives
 fields their types -> rewrite.py -> arrow/ answers for columns. rows.py answers for one message, from the tree as it was
-read. describe.py makes text of a tree, syntax.py and slips.py make errors that people can act on.
+read. describe.py makes text of a tree, syntax.py and error_hints.py make errors that people can act on.
 """
 
 from overlay.errors import FilterSyntaxError

@@ -7,7 +7,7 @@ of length does that; lark's own lexers know nothing of length across terminals, 
 wherever the grammar has no use for them as words.
 
 What is almost a token (`==`, `.5`, `5E2`, a string without its end) is found here as well, because the parser would
-see only its pieces. slips.py words the errors.
+see only its pieces. error_hints.py words the errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from . import slips
+from . import error_hints
 from .fields import FIELDS, OPERATORS, RESERVED, SECTIONS
 from .limits import Limits
 from .nodes import Span
@@ -68,7 +68,7 @@ def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise slips.explain_character(text, at)
+            raise error_hints.explain_character(text, at)
         at = found.end()
         kind = found.lastgroup or ""
         if kind == "BLANK":
@@ -83,12 +83,12 @@ def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
 def _classify(kind: str, text: str, at: Span) -> Token:
     piece = text[slice(*at)]
     if kind == "SLIP":
-        raise slips.explain_symbol(piece, at)
+        raise error_hints.explain_symbol(piece, at)
     if kind in _NUMBERS:
-        slips.check_number(text, at)
+        error_hints.check_number(text, at)
     elif kind == "WORD":
         if piece not in OPERATORS and piece.lower() in RESERVED:
-            raise slips.explain_word(piece, at)
+            raise error_hints.explain_word(piece, at)
         kind = piece if piece in OPERATORS else "NAME"
     elif kind == "SECTIONED":
         _check_name(text, at)
@@ -104,9 +104,9 @@ def _check_name(text: str, at: Span) -> None:
     prefix, _, field = text[slice(*at)].partition(".")
     section = SECTIONS.get(prefix)
     if section is None:
-        raise slips.explain_section(text, at)
+        raise error_hints.explain_section(text, at)
     if section in FIELDS and field not in FIELDS[section]:
-        raise slips.explain_field(text, at, section)
+        raise error_hints.explain_field(text, at, section)
 
 
 def _check_characters(text: str, limits: Limits) -> None:

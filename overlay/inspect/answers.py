@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from overlay.admin import Replicas
+    from overlay.kafka.admin import Replicas
 
 Operations = frozenset[str] | None
 """What this user may do, in Kafka's words; None when Kafka does not say."""

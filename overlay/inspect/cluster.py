@@ -19,12 +19,13 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from overlay.admin import DEADLINE_S, Admin, Replicas, Unled
-from overlay.confluent import check_reachable, get_answer
-from overlay.connection import Properties, for_confluent
 from overlay.errors import SourceUnavailable
-from overlay.inspect.answers import Answers, Operations, TopicAnswer
-from overlay.inspect.needs import NewTopicPlan
+from overlay.kafka.admin import DEADLINE_S, Admin, Replicas, Unled
+from overlay.kafka.confluent import check_reachable, get_answer
+from overlay.kafka.connection import Properties, for_confluent
+
+from .answers import Answers, Operations, TopicAnswer
+from .needs import NewTopicPlan
 
 REACH_S = 10.0
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -139,7 +140,7 @@ class _Asking:
 
 async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
     """Return what this user may do with each group, None where that cannot be known. Not through librdkafka, which may end the
-    process with such a question (overlay/admin.py)."""
+    process with such a question (overlay/kafka/admin.py)."""
     denied: dict[str, str] = {}
     async with Admin(kafka) as admin:
         try:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType
 from overlay.field import Field, FieldKind
-from overlay.inspect.formats import parse_json
-from overlay.inspect.sample import Record
+
+from .formats import parse_json
+from .sample import Record
 
 MAX_DEPTH = 6
 MAX_COLUMNS = 1000

@@ -14,9 +14,10 @@ from overlay.config.stream import PropertyType, place_property
 from overlay.field import Field, FieldKind, parse_template
 from overlay.filter.describe import describe
 from overlay.filter.nodes import IsNull, Name
-from overlay.inspect.column import Column
-from overlay.inspect.proposal import Proposal
 from overlay.subject import SubjectRule, escape_token
+
+from .column import Column
+from .proposal import Proposal
 
 SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
 """Properties that are not written down, and the environment variables that stand for them."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from overlay.config import load
 from overlay.errors import OverlayError
-from overlay.inspect.draft import SECRETS
+
+from .draft import SECRETS
 
 ENVIRONMENT = dict.fromkeys(SECRETS.values(), "given at run time")
 

@@ -83,7 +83,7 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
     """
     replication = service.topics.replication
     if need.kind is Kind.STATE:
-        from overlay.worker.takeover import STATE_CONFIG
+        from overlay.state.takeover import STATE_CONFIG
 
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
     if need.kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS):
@@ -96,7 +96,7 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
         # with the retention of its sources, which nobody has asked for yet
         return NewTopicPlan(1, replication, index_config(()))
     if need.kind is Kind.OUTPUT:
-        from overlay.deliver.outlets import topic_config
+        from overlay.output.topics import topic_config
 
         consumer = need.consumers[-1]
         return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
@@ -133,7 +133,7 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 def _need_sides(loaded: Loaded) -> Iterator[Need]:
     """Topics for acks and dead letters, by the service's own rules: imported here as plan_topic does."""
     from overlay.consumer.acks import acks_topic
-    from overlay.worker.topics import find_letters, list_topics
+    from overlay.worker.consumer_topics import find_letters, list_topics
 
     users: dict[tuple[Kind, str], list[str]] = {}
     for config in loaded.consumers.values():
@@ -160,7 +160,7 @@ def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:
-    # spelled as overlay/source/index.py does, which brings a Kafka client with it; a test compares the two
+    # spelled as overlay/index/topic.py does, which brings a Kafka client with it; a test compares the two
     # its retention is raised with that of the sources
     operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
     for name in loaded.streams:

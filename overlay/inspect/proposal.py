@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType
 from overlay.field import FieldKind
-from overlay.inspect.column import Column, count_unnamed, find_columns
-from overlay.inspect.formats import ValueFormat, count_formats
-from overlay.inspect.sample import Sample
 from overlay.subject import SubjectRule, Unaddressed, is_subject
+
+from .column import Column, count_unnamed, find_columns
+from .formats import ValueFormat, count_formats
+from .sample import Sample
 
 MAX_TOKENS = 3
 MAX_VALUES = 500

@@ -10,12 +10,13 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.headers import read_headers
+from overlay.client.subscribe.headers import read_headers
 from overlay.config.relations import suggest
-from overlay.confluent import check_reachable
-from overlay.connection import Properties, for_confluent
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
-from overlay.inspect.sample import Record, Sample
+from overlay.kafka.confluent import check_reachable
+from overlay.kafka.connection import Properties, for_confluent
+
+from .sample import Record, Sample
 
 DEADLINE_S = 30.0
 REACH_S = 10.0

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from overlay.config import ServiceConfig
 from overlay.config.relations import suggest
-from overlay.inspect.answers import Answers, Operations, TopicAnswer
-from overlay.inspect.needs import Kind, Need
+
+from .answers import Answers, Operations, TopicAnswer
+from .needs import Kind, Need
 
 if TYPE_CHECKING:
-    from overlay.admin import TopicFacts
+    from overlay.kafka.admin import TopicFacts
 
 ALTER_CONFIGS = "AlterConfigs"
 NO_INDEX = "without it the service runs, and the stream is read in full by whoever filters it"
@@ -148,7 +149,7 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
 
 def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
     """What would hold up every transaction that this topic takes part in."""
-    from overlay.deliver.outlets import find_fault
+    from overlay.output.topics import find_fault
 
     fault = find_fault(_state_facts(need, topic))
     return [fault] if fault else []
@@ -182,7 +183,7 @@ def _remark_index(topic: TopicAnswer, missing: Sequence[str], state: State) -> l
 
 
 def _state_facts(need: Need, topic: TopicAnswer) -> TopicFacts:
-    from overlay.admin import TopicFacts
+    from overlay.kafka.admin import TopicFacts
 
     return TopicFacts(need.name, topic.identity, topic.partitions, topic.config or {}, topic.replicas)
 
@@ -200,7 +201,7 @@ def _remark_source(topic: TopicAnswer) -> list[str]:
 
 
 def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
-    from overlay.deliver.outlets import find_differences
+    from overlay.output.topics import find_differences
 
     if topic.config is None:
         return []

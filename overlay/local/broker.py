@@ -32,15 +32,16 @@ from types import TracebackType
 from typing import Self
 
 from overlay.errors import BrokerError
-from overlay.local import launch, ports, settings
-from overlay.local.folders import find_home, make_folder
-from overlay.local.guard import Guard
-from overlay.local.jars import fetch_jars
-from overlay.local.java import Java, find_java
-from overlay.local.locks import hold_lock, is_locked, take_lock
-from overlay.local.node import ALONE, HOST, Node, generate_cluster_id
-from overlay.local.state import Condition, Home, State, Status, read_state, write_state
 from overlay.waits import comes_true
+
+from . import launch, ports, settings
+from .folders import find_home, make_folder
+from .guard import Guard
+from .jars import fetch_jars
+from .java import Java, find_java
+from .locks import hold_lock, is_locked, take_lock
+from .node import ALONE, HOST, Node, generate_cluster_id
+from .state import Condition, Home, State, Status, read_state, write_state
 
 STOP_S = 60.0
 _PAUSE_S = 0.02

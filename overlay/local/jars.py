@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from overlay.errors import BrokerError
-from overlay.local.folders import find_cache, make_folder
-from overlay.local.java import Java, find_java
-from overlay.local.locks import hold_lock
-from overlay.local.progress import show_progress
-from overlay.local.trust import build_java_options
+
+from .folders import find_cache, make_folder
+from .java import Java, find_java
+from .locks import hold_lock
+from .progress import show_progress
+from .trust import build_java_options
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 CONFS = ("broker", "tools", "spark")

@@ -8,11 +8,12 @@ from collections import deque
 from pathlib import Path
 
 from overlay.errors import BrokerError
-from overlay.local.java import Java
-from overlay.local.locks import is_locked
-from overlay.local.ports import is_answering
-from overlay.local.state import Home
 from overlay.waits import comes_true
+
+from .java import Java
+from .locks import is_locked
+from .ports import is_answering
+from .state import Home
 
 START_S = 90.0
 _FORMAT_S = 60.0

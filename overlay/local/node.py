@@ -6,7 +6,7 @@ import base64
 import uuid
 from dataclasses import dataclass
 
-from overlay.local import ports
+from . import ports
 
 HOST = "127.0.0.1"
 HEAP_MIB = 1024

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from overlay.errors import BrokerError
-from overlay.local.node import ALONE, HOST, Node
+
+from .node import ALONE, HOST, Node
 
 MAIN_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from overlay.errors import BrokerError
-from overlay.local.node import ALONE, Node
+
+from .node import ALONE, Node
 
 
 class Condition(enum.Enum):

@@ -1,7 +1,7 @@
 """Filter values: the one value that stands for a record, compared with those that a consumer wants.
 
 They are stage 1 of RabbitMQ's streams (facts, section 8). There a chunk passes as a whole, and clients filter again. Here the
-same values leave out chunks (overlay/index/derive.py), and each record is compared as well, so that results never depend
+same values leave out chunks (overlay/index/skip/derive.py), and each record is compared as well, so that results never depend
 on where chunks end. What a record's value is, the stream's `filter_value` says:
 
 - subject: a value is then a subject without wildcards, so the values narrow down a consumer's patterns (`narrow`), and

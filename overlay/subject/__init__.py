@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from overlay.subject.escape import escape_token, unescape_token
-from overlay.subject.matcher import Matcher
-from overlay.subject.pattern import Pattern, check_subject, intersects, is_subject, is_subset, overlapping
-from overlay.subject.reserved import check_stream_subject, is_reserved
-from overlay.subject.rule import SubjectRule
-from overlay.subject.values import Unaddressed
+from .escape import escape_token, unescape_token
+from .matcher import Matcher
+from .pattern import Pattern, check_subject, intersects, is_subject, is_subset, overlapping
+from .reserved import check_stream_subject, is_reserved
+from .rule import SubjectRule
+from .values import Unaddressed
 
 __all__ = [
     "Matcher",

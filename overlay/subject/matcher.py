@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overlay.subject.pattern import ONE, REST, Pattern
+from .pattern import ONE, REST, Pattern
 
 __all__ = ["Matcher"]
 

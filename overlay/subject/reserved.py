@@ -10,7 +10,8 @@ reserved subject (SubjectRule.build says OUTSIDE), so those stay out of every st
 from __future__ import annotations
 
 from overlay.errors import SubjectError
-from overlay.subject.pattern import ONE, REST, Pattern, intersects, is_subset
+
+from .pattern import ONE, REST, Pattern, intersects, is_subset
 
 __all__ = ["check_stream_subject", "is_reserved", "may_be_reserved"]
 

@@ -25,10 +25,11 @@ from typing import Final
 
 from overlay.errors import SubjectError
 from overlay.field import Field, FieldKind, Template, parse_template
-from overlay.subject.escape import PLAIN, escape_token
-from overlay.subject.pattern import ONE, REST, Pattern, check_subject, is_subject
-from overlay.subject.reserved import check_stream_subject, is_reserved, may_be_reserved
-from overlay.subject.values import READERS, Reader, Unaddressed
+
+from .escape import PLAIN, escape_token
+from .pattern import ONE, REST, Pattern, check_subject, is_subject
+from .reserved import check_stream_subject, is_reserved, may_be_reserved
+from .values import READERS, Reader, Unaddressed
 
 __all__ = ["SubjectRule", "Unaddressed"]
 

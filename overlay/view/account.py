@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from overlay.index.probes import Answer
+from overlay.index.skip.probes import Answer
 from overlay.match import Values
 
 from .analysis import Observed

@@ -17,10 +17,10 @@ from typing import TypeGuard
 from overlay.config.stream import Property, StreamConfig, place_property
 from overlay.filter import Filter
 from overlay.filter.nodes import Affix, Column, Compare, Comparison, In, IsNull, Like, Node, Not, Section, walk
-from overlay.index.catalog import find_known
-from overlay.index.derive import derive_filter
-from overlay.index.probes import Alike, All, Any, Everything, Has, NullIn, Probe, Unsure, ValueIn, Within, leaves
-from overlay.index.zones import TYPES
+from overlay.index.skip.catalog import find_known
+from overlay.index.skip.derive import derive_filter
+from overlay.index.skip.probes import Alike, All, Any, Everything, Has, NullIn, Probe, Unsure, ValueIn, Within, leaves
+from overlay.index.skip.zones import TYPES
 
 _PREFIXES = {Section.HEADER: "h.", Section.PROPERTIES: "p.", Section.APPLICATION: ""}
 

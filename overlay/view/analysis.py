@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from overlay.index.probes import Answer
-from overlay.source.mark import Source
+from overlay.index.skip.probes import Answer
+from overlay.kafka.log_position import Source
 
 from .explanation import Ints, PartPlan
 from .strip import MATCHED, Canvas

@@ -3,7 +3,8 @@
 The planner itself is asked (overlay/index: derive, prune, plan), so what is shown is what a reader does. Added to it are the
 sums over partitions, what part of the log no header covers, and two predictions:
 
-- time, by the cost model of index/plan.py: compressed bytes at READ_BYTES_S, and FETCH_S for each request that a gap costs.
+- time, by the cost model of index/skip/plan.py: compressed bytes at READ_BYTES_S, and FETCH_S for each request that a
+  gap costs.
   What has no header is taken to be as large per offset as what has one
 - false positives of Bloom filters. A filter that lets a share p of absent terms through has let n terms pass by chance when it
   refused n * (1 - p) / p, so n is told by the refusals: refused * p / (1 - p). For wildcards this counts one term, which
@@ -20,13 +21,13 @@ import numpy.typing as npt
 
 from overlay.config.stream import StreamConfig
 from overlay.filter import Filter
-from overlay.index.chunks import Chunks
-from overlay.index.derive import derive
-from overlay.index.plan import FETCH_S, READ_BYTES_S, Route, plan
-from overlay.index.probes import Answer, Conditions, Has, Probe, SubjectIs, leaves
-from overlay.index.prune import Answers, Tally, evaluate
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.derive import derive
+from overlay.index.skip.plan import FETCH_S, READ_BYTES_S, Route, plan
+from overlay.index.skip.probes import Answer, Conditions, Has, Probe, SubjectIs, leaves
+from overlay.index.skip.prune import Answers, Tally, evaluate
+from overlay.kafka.log_position import Source
 from overlay.match import Values
-from overlay.source.mark import Source
 from overlay.subject import Pattern
 
 from .advice import NOTHING, Missing, can_refuse, find_missing

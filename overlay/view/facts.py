@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlay.deliver.state import ConsumerId
+from overlay.state.shard_state import ConsumerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """The worker that answered, and which config it runs (worker/identity.py)."""
+    """The worker that answered, and which config it runs (config/identity.py)."""
 
     url: str
     version: str = ""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin, connect
 from overlay.config import Loaded, StreamConfig
-from overlay.connection import reach
-from overlay.index.chunks import Chunks
-from overlay.index.ledger import Ledger
-from overlay.source.check import void
-from overlay.source.index import Index, index_topic
-from overlay.source.mark import Source
+from overlay.index.ledger.ledger import Ledger
+from overlay.index.log_check import void
+from overlay.index.skip.chunks import Chunks
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import Admin, connect
+from overlay.kafka.connection import reach
+from overlay.kafka.log_position import Source
 
 from .facts import IndexFacts, IndexPartFacts, LedgerFacts
 from .stored import DEADLINE_S, find_partitions, name_source

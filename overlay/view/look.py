@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from overlay.config import Loaded
+from overlay.config.identity import Identity, identify
 from overlay.errors import SourceUnavailable
-from overlay.worker.identity import Identity, identify
 
 from .facts import ConsumerFacts, Facts, ServiceFacts, StreamFacts
 from .running import NoService, ask_service

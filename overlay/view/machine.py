@@ -13,7 +13,7 @@ from .figures import UNKNOWN, show_count
 from .table import make_table
 
 if TYPE_CHECKING:
-    from overlay.client.control import ConsumerInfo
+    from overlay.client.control.control import ConsumerInfo
 
 
 def print_report(console: Console, found: Sequence[ConsumerInfo]) -> None:

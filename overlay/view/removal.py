@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from overlay.admin import Admin
 from overlay.config import Loaded
 from overlay.control.journal import strike
 from overlay.control.records import Origin
 from overlay.control.tail import read_book
-from overlay.deliver.state import ConsumerId
-from overlay.worker.amend import amend, forget_consumer
+from overlay.kafka.admin import Admin
+from overlay.state.amend import amend, forget_consumer
+from overlay.state.shard_state import ConsumerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from overlay.config import DeliverPolicy, Loaded
-from overlay.deliver.state import ConsumerId
 from overlay.errors import SourceChanged
-from overlay.source.mark import Source
-from overlay.worker.amend import Change, reset_stream
+from overlay.kafka.log_position import Source
+from overlay.state.amend import Change, reset_stream
+from overlay.state.shard_state import ConsumerId
 
 from .stored import Memory, find_change, find_partitions
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from overlay.admin import Admin, TopicFacts
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
-from overlay.connection import open_client, reach
 from overlay.control.tail import read_book
-from overlay.deliver.state import ConsumerId, ShardState
 from overlay.errors import SourceChanged
-from overlay.source.mark import Source
-from overlay.worker.amend import read_states
-from overlay.worker.holding import shard_of
-from overlay.worker.sources import list_sources
+from overlay.kafka.admin import Admin, TopicFacts
+from overlay.kafka.connection import open_client, reach
+from overlay.kafka.log_position import Source
+from overlay.state.amend import read_states
+from overlay.state.partitions import list_sources
+from overlay.state.shard_state import ConsumerId, ShardState
+from overlay.worker.shard_manager import shard_of
 
 from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
 

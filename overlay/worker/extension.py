@@ -2,7 +2,7 @@
 
 Until then a record's sequence is its offset + 1, and every shard with a consumer of the stream works that out by itself. From
 the cut on the ledger says what sequences are. So no shard may deliver a record from the cut on as if there were no ledger,
-and none of them may be asked to be in time. Three steps, each made as the owner of the shards (amend.py), which fences
+and none of them may be asked to be in time. Three steps, each made as the owner of the shards (state/amend.py), which fences
 whoever serves them:
 
 1. In every shard it is written down that the stream has a ledger, and in which topic. A session that reads this and finds
@@ -26,23 +26,23 @@ from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin, connect
 from overlay.clock import now_ms
 from overlay.config import Loaded, StreamConfig
-from overlay.deliver.state import Delta, ShardState, encode
-from overlay.deliver.transaction import Transactions
 from overlay.errors import OverlayError
-from overlay.index.rounds import extend
-from overlay.source.index import Index, index_topic
-from overlay.source.mark import Source
+from overlay.index.ledger.allocate import extend
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import Admin, connect
+from overlay.kafka.log_position import Source
+from overlay.output.transaction import Transactions
+from overlay.state.amend import amend, own_shard, read_states
+from overlay.state.partitions import list_sources
+from overlay.state.shard_state import Delta, ShardState, encode
 
-from .amend import amend, own_shard, read_states
-from .holding import shard_of
 from .kept.indexes import create_topics
 from .kept.ledgers import find_ends
 from .kept.retention import index_config
 from .round.sequencing import write_round
-from .sources import list_sources
+from .shard_manager import shard_of
 
 Told = Callable[[str], None]
 

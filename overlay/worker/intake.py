@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
+from overlay.kafka.fetcher import Fetched, Lane
+from overlay.kafka.log_position import Mark, Source
 from overlay.metrics import Metrics
-from overlay.source.feed import Fetched, Lane
-from overlay.source.mark import Mark, Source
 
-from .roster import Roster
-from .round.order import plan_steps
+from .assignment import Roster
+from .cursors.cursor import Track, plan_round
+from .cursors.order import plan_steps
+from .cursors.positions import Place, Positions
 from .round.pipeline import Progress, Task
-from .round.positions import Place, Positions
 from .round.sequencing import Linger
-from .round.tracks import Track, plan_round
-from .routes import Detours
+from .skip_routes import Detours
 
 ROUND_BYTES = 8 << 20
 

@@ -21,8 +21,8 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
-from overlay.connection import Properties, for_aiokafka
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.kafka.connection import Properties, for_aiokafka
 from overlay.logs import get_logger
 from overlay.waits import unless
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from overlay.clock import now_ms, now_ns
 from overlay.config import Loaded
 from overlay.control.responses import describe_acks
-from overlay.deliver.state import ConsumerId
 from overlay.metrics import Metrics
+from overlay.state.shard_state import ConsumerId
 
+from .cursors.cursor import find_tail
 from .round.pipeline import Outcome
-from .round.tracks import find_tail
 
 if TYPE_CHECKING:
     from .session import Session

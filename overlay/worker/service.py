@@ -2,7 +2,7 @@
 
 The process is one worker of a group. It serves the shards that the group gives it; a second process with the same config
 takes its part of them, or stands by when there is one shard only. What is served is what the folder's files and the control
-topic say together (control/book.py), and follows both while it runs.
+topic say together (control/registry.py), and follows both while it runs.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from overlay.admin import Admin
 from overlay.config import Loaded
-from overlay.connection import reach
-from overlay.control.book import Book
+from overlay.config.identity import Identity, identify
+from overlay.control.registry import Book
 from overlay.control.serve import Registrar
 from overlay.control.topics import ensure_own_topics
-from overlay.deliver.outlets import find_fault
-from overlay.deliver.state import ConsumerId
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import reach
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+from overlay.output.topics import find_fault
+from overlay.state.shard_state import ConsumerId
+from overlay.state.takeover import ensure_state_topic, state_topic
 from overlay.waits import is_set_within, unless
 
-from .holding import Holding
 from .http import make_app, start_http
-from .identity import Identity, identify
 from .membership import Membership
+from .metric_series import Series
 from .report import Rates, report_service
-from .series import Series
 from .session import Session
-from .takeover import ensure_state_topic, state_topic
+from .shard_manager import Holding
 from .warmup import load_kernels
 
 log = get_logger(__name__)

@@ -1,8 +1,8 @@
 """One ownership of a shard, from takeover to the first error: reading, the pipeline, and commits, side by side.
 
-Three things run at once. The feed fetches. The reading loop takes what has come, one round at a time, has the pipeline turn
-it into finished batches in a thread, and moves the tracks. The commit loop (commits.py) sends batches while the next round is
-being worked on.
+Three things run at once. The feed fetches. The reading loop takes what has come, one round at a time, has the
+pipeline turn it into finished batches in a thread, and moves the tracks. The commit loop (worker/commit/commits.py)
+sends batches while the next round is being worked on.
 
 Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
 thrown away and the next one begins from the state partition.
@@ -16,32 +16,32 @@ from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
 from overlay.clock import monotonic, now_ms
-from overlay.deliver.outbox import Outgoing, refuse_oversized
-from overlay.deliver.state import ConsumerId
-from overlay.deliver.transaction import PlainSender
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
 from overlay.jobs import Jobs
+from overlay.kafka.admin import Admin
+from overlay.kafka.fetcher import Changed, Denied, Feed, Lane, Lost
+from overlay.kafka.log_position import Mark
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.feed import Changed, Denied, Feed, Lane, Lost
-from overlay.source.mark import Mark
+from overlay.output.batch_builder import Outgoing, refuse_oversized
+from overlay.output.transaction import PlainSender
+from overlay.state.shard_state import ConsumerId
 
-from .acks.clerk import Clerk
-from .acks.parking import Parking
-from .commits import Commits, Round
-from .counting import Counting
+from .acks.backpressure import Parking
+from .acks.dispatch_loop import Clerk
+from .assignment import Roster
+from .commit.commits import Commits, Round
+from .commit.counting import Counting
+from .cursors.cursor import Track
+from .cursors.positions import Place, Positions
 from .intake import Intake
 from .kept.following import Following
-from .roster import Roster
+from .last_messages import Snapshots
 from .round.indexing import Reach
-from .round.outlook import Outlook
+from .round.pending_estimate import Outlook
 from .round.pipeline import Outcome, Pipeline
-from .round.positions import Place, Positions
-from .round.tracks import Track
-from .routes import Detours
-from .snapshots import Snapshots
+from .skip_routes import Detours
 
 log = get_logger(__name__)
 

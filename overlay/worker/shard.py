@@ -14,32 +14,32 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from overlay.admin import Admin
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
-from overlay.connection import open_client
-from overlay.deliver.addressees import Addressees
-from overlay.deliver.answering import Answering
-from overlay.deliver.state import ConsumerId, ShardState
-from overlay.deliver.transaction import PlainSender
+from overlay.dispatch.reply_sender import Answering
+from overlay.dispatch.reply_topics import Addressees
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
+from overlay.index.topic import index_topic
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import open_client
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.source.index import index_topic
+from overlay.output.transaction import PlainSender
+from overlay.state.shard_state import ConsumerId, ShardState
+from overlay.state.takeover import state_topic, take_over
 from overlay.waits import is_set_within, unless
 
-from .acks.seating import open_clerk
-from .commits import Commits
+from .acks.setup import open_clerk
+from .assignment import Roster, enlist, make_roster
+from .commit.commits import Commits
+from .consumer_topics import find_letters
+from .cursors.initial_positions import open_positions
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention
 from .membership import Membership
-from .places import open_positions
-from .roster import Roster, enlist, make_roster
 from .round.pipeline import Outcome
 from .session import Session
-from .takeover import state_topic, take_over
-from .topics import find_letters
 from .watch import watch_topics
 
 log = get_logger(__name__)

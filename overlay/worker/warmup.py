@@ -16,25 +16,25 @@ from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, StreamConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
-from overlay.deliver.assemble import Body, make_envelope
-from overlay.deliver.batch import EncodedBatch, encode_records
-from overlay.deliver.outbox import Outlet
-from overlay.deliver.record import Record
-from overlay.deliver.replies import ReplyRule
-from overlay.desk.desk import Desk, Offer
-from overlay.desk.hearing import Hearing
-from overlay.desk.printing import Printing
-from overlay.desk.seat import Beginning, seat
-from overlay.index.ledger import Ledger
-from overlay.index.rounds import restart
+from overlay.dispatch.ack_decoder import Hearing
+from overlay.dispatch.dispatcher import Desk, Offer
+from overlay.dispatch.effect_encoder import Printing
+from overlay.dispatch.reply_address import ReplyRule
+from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.index.ledger.allocate import restart
+from overlay.index.ledger.ledger import Ledger
+from overlay.index.start_positions import patterns
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Mark
 from overlay.logs import get_logger
+from overlay.output.assemble import Body, make_envelope
+from overlay.output.batch_builder import Outlet
+from overlay.output.encoded_batch import EncodedBatch, encode_records
+from overlay.output.record import Record
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
-from overlay.source.feed import Fetched
-from overlay.source.mark import Mark
-from overlay.source.start import patterns
 
 from .round.pipeline import Pipeline, Reader, Task
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from overlay.admin import Admin, TopicFacts
 from overlay.clock import monotonic
-from overlay.deliver.outlets import find_fault
 from overlay.errors import DeliveryFailed, SourceChanged, SourceUnavailable
+from overlay.kafka.admin import Admin, TopicFacts
 from overlay.logs import get_logger
+from overlay.output.topics import find_fault
 
-from .roster import Roster
+from .assignment import Roster
 
 log = get_logger(__name__)
 

@@ -14,15 +14,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.kafka import SureProducer, make_topic
-from tests.worker.scenes import (
-    CommittedReader,
-    Scene,
-    await_records,
-    check_output,
-    expect,
-    read_committed,
-    serve,
-)
+from tests.worker.scenes import CommittedReader, Scene, await_records, check_output, expect, read_committed, serve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

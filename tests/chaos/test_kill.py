@@ -26,15 +26,7 @@ from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.service import READY_S, RunningService, StartService
 from tests.support.waiting import wait_until
-from tests.worker.scenes import (
-    CommittedReader,
-    Headers,
-    Scene,
-    Seen,
-    check_output,
-    expect,
-    read_committed,
-)
+from tests.worker.scenes import CommittedReader, Headers, Scene, Seen, check_output, expect, read_committed
 
 KILLS = int(os.environ.get("OVERLAY_KILLS", "3"))
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -24,7 +24,7 @@ NOTHING = {"file": None, "output": None, "subjects": (), "sql": None, "deliver":
 
 @pytest.fixture
 def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    monkeypatch.setattr("overlay.client.control.TIMEOUT_S", float(DEADLINE_S))
+    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
     return Trips(tmp_path / "config", bootstrap, new_topic())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overlay.cli.consumer_message import describe_pulled
-from overlay.client.control import Pulled
+from overlay.client.control.control import Pulled
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 @pytest.fixture
 def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    monkeypatch.setattr("overlay.client.control.TIMEOUT_S", float(DEADLINE_S))
+    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
     return Trips(tmp_path / "config", bootstrap, new_topic())
 
 

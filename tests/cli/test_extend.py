@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from overlay.admin import Admin
 from overlay.cli import overlay
 from overlay.config import load
-from overlay.deliver.state import Delta, ShardState
+from overlay.kafka.admin import Admin
+from overlay.state.amend import amend
+from overlay.state.shard_state import Delta, ShardState
 from overlay.worker import extension
-from overlay.worker.amend import amend
 from tests.support.kafka import NewTopicFixture
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until

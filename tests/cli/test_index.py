@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from overlay.admin import Admin
 from overlay.config import load
 from overlay.errors import OverlayError
-from overlay.source.index import index_topic
-from overlay.worker.build import Build
+from overlay.index.topic import index_topic
+from overlay.kafka.admin import Admin
+from overlay.worker.index_build import Build
 from overlay.worker.session import Session
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until

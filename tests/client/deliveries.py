@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from overlay.client.acking import Head
-from overlay.client.answers import Answers
-from overlay.client.intake import OnSilence
-from overlay.client.message import Delivered, Message
-from overlay.client.subscribe import Subscription
-from overlay.client.target import Target
+from overlay.client.subscribe.ack_answers import Answers
+from overlay.client.subscribe.acking import Head
+from overlay.client.subscribe.intake import OnSilence
+from overlay.client.subscribe.message import Delivered, Message
+from overlay.client.subscribe.subscription import Subscription
+from overlay.client.subscribe.target import Target
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Ack, RangeAck, Token, Verb, parse_ack
 from overlay.consumer.effects import Status
 from overlay.consumer.pulls import StatusText
-from overlay.deliver.answers import encode_statuses
+from overlay.dispatch.answers import encode_statuses
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Seen

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from overlay.admin import connect
 from overlay.client import Client
 from overlay.config.stream import StreamConfig
-from overlay.index.chunk import Header
-from overlay.index.contents import Contents
-from overlay.index.encode import encode
-from overlay.index.seal import Sealer
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.contents import Contents
+from overlay.index.skip.encode import encode
+from overlay.index.skip.seal import Sealer
+from overlay.index.topic import index_topic
+from overlay.kafka.admin import connect
+from overlay.kafka.log_position import Source
+from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
-from overlay.source.index import index_topic
-from overlay.source.mark import Source
-from overlay.source.span import read_span
 from tests.support.kafka import make_topic, produce_values
 
 

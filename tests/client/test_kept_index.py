@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from overlay.client import Client
-from overlay.source.index import index_topic
+from overlay.index.topic import index_topic
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 from tests.support.waiting import wait_until
 
 from .indexing import add_headers, index_stream, seal, write_index
-from .test_indexes import PLACES, WHERE, open_streams, read
-from .test_indexes import gaps_cost_nothing as gaps_cost_nothing
+from .read.test_indexes import PLACES, WHERE, open_streams, read
+from .read.test_indexes import gaps_cost_nothing as gaps_cost_nothing
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def small(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Iterato
 
 def test_without_an_index(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """And with one that comes later."""
-    monkeypatch.setattr("overlay.client.indexes.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("overlay.client.read.indexes.LOOK_AGAIN_S", 0.0)
     assert small.count_unread() == 0
     index_stream(small.client, small.bootstrap, "S0", 1)
     assert small.count_unread() == 240

@@ -9,7 +9,7 @@ import pytest
 
 import overlay
 from overlay.client import Client, UnknownConsumer
-from overlay.client.message import Message
+from overlay.client.subscribe.message import Message
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, produce, serve

@@ -11,7 +11,7 @@ import pytest
 
 import overlay
 from overlay.client import ConcurrentIteration, Subscription
-from overlay.client.reading import ROOM
+from overlay.client.read.reading import ROOM
 from overlay.client.turns import AsyncIteration, Turn
 from overlay.errors import OverlayError
 from tests.client.deliveries import DEADLINE_S, Output, make_output, read_numbers

@@ -33,8 +33,8 @@ def client(
 ) -> Iterator[Client]:
     """Three streams of one topic, in which a region comes in runs; they differ by their filter value."""
     # the log is so small that reading it whole costs less than one fetch more
-    monkeypatch.setattr("overlay.index.plan.BRIDGE", 0)
-    monkeypatch.setattr("overlay.index.plan.FETCH_S", 0.0)
+    monkeypatch.setattr("overlay.index.skip.plan.BRIDGE", 0)
+    monkeypatch.setattr("overlay.index.skip.plan.FETCH_S", 0.0)
     topic = new_topic()
     for run in range(24):
         producer = SureProducer(bootstrap, {"linger.ms": 5})

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, fill_defaults
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, Deliver, Effect, Status
 from overlay.consumer.events import Acked, Event, Offered, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
-from overlay.index.ragged import Ints
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND

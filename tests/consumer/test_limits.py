@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.client.acking import MAX_RANGES as WRITTEN_RANGES
+from overlay.client.subscribe.acking import MAX_RANGES as WRITTEN_RANGES
 from overlay.config.consumer import ConsumerConfig
 from overlay.consumer.acks import MAX_REASON, Ack, Flaw, Garbage, RangeAck, Verb, parse_ack, write_ranges
 from overlay.consumer.pulls import StatusText, parse_pull

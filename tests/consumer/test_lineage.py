@@ -7,15 +7,15 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from overlay.client.acking import Head, write_acks
+from overlay.client.subscribe.acking import Head, write_acks
 from overlay.consumer.acks import Flaw, Token, Verb, write_ranges
 from overlay.consumer.effects import Answer, Refuse
 from overlay.consumer.events import Acked, FlowAnswered, RangeAcked, Ticked, Updated
 from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
 from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
 from overlay.consumer.window import Pair
-from overlay.desk.hearing import Said
-from overlay.desk.seat import Seat
+from overlay.dispatch.ack_decoder import Said
+from overlay.dispatch.served_consumer import Seat
 from tests.consumer.driver import SECOND, START, Driver, configure, some
 from tests.consumer.owners import AT_LEAST, EXACT, WAIT, list_pending, offer, restore, tell
 

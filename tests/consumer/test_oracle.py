@@ -26,16 +26,7 @@ from overlay.consumer.acks import Ack, Token, parse_ack
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Status
 from overlay.consumer.endings import DELETED_REASON
-from overlay.consumer.events import (
-    Bound,
-    Event,
-    Offered,
-    Pulled,
-    Removed,
-    Ticked,
-    Updated,
-    read_ack,
-)
+from overlay.consumer.events import Bound, Event, Offered, Pulled, Removed, Ticked, Updated, read_ack
 from overlay.consumer.machine import Machine
 from overlay.consumer.pulls import PullRequest, parse_pull
 from overlay.consumer.queues import Run

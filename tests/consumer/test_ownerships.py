@@ -11,8 +11,8 @@ from overlay.consumer.acks import RangeAck, Token, Verb, parse_ack, write_head, 
 from overlay.consumer.events import Acked, Event, RangeAcked, Termed, Ticked, read_ack
 from overlay.consumer.lineage import RECENT
 from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
-from overlay.desk.hearing import Said
-from overlay.desk.seat import Seat
+from overlay.dispatch.ack_decoder import Said
+from overlay.dispatch.served_consumer import Seat
 from tests.consumer.driver import SECOND, some
 from tests.consumer.owners import AT_LEAST, EXACT, WAIT, list_pending, offer, restore, tell
 from tests.oracle.lineage import History

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.arrays import Ints
 from overlay.consumer.deadlines import NEVER, Deadlines
 from overlay.consumer.pending import Pending, Row
 from overlay.consumer.snapshot import Log, decode, take_checkpoint
-from overlay.index.ragged import Ints
 from tests.consumer.driver import SECOND, Driver, configure, some
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, fill_defaults
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
-from overlay.control.book import Book
 from overlay.control.decide import Decision
+from overlay.control.registry import Book
 from overlay.control.requests import Request, parse_request
-from overlay.deliver.record import Record
-from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, ReplyRule
+from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, ReplyRule
 from overlay.errors import Place
+from overlay.output.record import Record
 
 NOW = 1_800_000_000 * 10**9
 PREFIX = "overlay"

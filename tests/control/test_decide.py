@@ -12,9 +12,9 @@ from overlay.consumer.info import ConsumerInfo, Gate
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import State
 from overlay.consumer.window import Pair
-from overlay.control.book import Book
 from overlay.control.decide import Decision, decide
 from overlay.control.records import Definition, Origin, read_definition, write_definition
+from overlay.control.registry import Book
 from tests.control.books import NOW, Worker, make_config, make_files, make_request, read_error, take
 
 CONFIG = {"durable_name": "c", "deliver_subject": "out-c", "ack_policy": "none"}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from overlay.client.control import Control
+from overlay.client.control.control import Control
 from overlay.control.tail import MOST_BYTES
 from tests.oracle.batches import Header, Record
 from tests.support.batches import build

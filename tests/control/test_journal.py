@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from overlay.control.journal import Journal
-from overlay.deliver.entry import Entry
-from overlay.deliver.record import Record
 from overlay.errors import DeliveryFailed, SourceUnavailable
+from overlay.output.entry import Entry
+from overlay.output.record import Record
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.proxy import lead_through, run_proxy
 from tests.worker.scenes import read_committed
@@ -61,7 +61,7 @@ async def test_a_kafka_that_falls_silent(
     open_journal: Open, bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither giving up the transaction nor closing waits for an answer that does not come."""
-    monkeypatch.setattr("overlay.deliver.transaction.DEADLINE_S", 0.5)
+    monkeypatch.setattr("overlay.output.transaction.DEADLINE_S", 0.5)
     settle = Entry(f"{prefix}.control", Record(b"request 1", None))
     async with run_proxy(bootstrap) as proxy:
         lead_through(proxy, monkeypatch)

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.control import Control, PullRefused
-from overlay.client.refusals import ConsumerNameInUse
+from overlay.client.control.control import Control, PullRefused
+from overlay.client.control.refusals import ConsumerNameInUse
 from tests.control.test_serve import control as control
 from tests.control.test_serve import read_events, read_output
 from tests.control.test_serve import served as served

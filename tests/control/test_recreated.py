@@ -6,7 +6,7 @@ import contextlib
 
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.control import Control
+from overlay.client.control.control import Control
 from overlay.control.topics import CONTROL_CONFIG
 from tests.support.kafka import DEADLINE_S, NewTopicFixture, make_topic
 from tests.support.waiting import wait_until

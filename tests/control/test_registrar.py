@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from overlay.admin import TopicFacts
 from overlay.clock import now_ns
 from overlay.config import Loaded, LogEnds
 from overlay.control import serve
-from overlay.control.book import Book
 from overlay.control.decide import Body, Decision, Host
+from overlay.control.registry import Book
 from overlay.control.requests import Request, respond
 from overlay.control.serve import Registrar
-from overlay.deliver.entry import Entry
-from overlay.deliver.record import Record
 from overlay.errors import DeliveryFailed, SourceUnavailable
+from overlay.kafka.admin import TopicFacts
+from overlay.output.entry import Entry
+from overlay.output.record import Record
 from tests.control.books import PREFIX, Worker, make_config, make_files
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"

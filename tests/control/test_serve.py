@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from overlay.client.control import ConsumerInfo, Control
-from overlay.client.inbox import NoAnswer
-from overlay.client.refusals import (
+from overlay.client.control.control import ConsumerInfo, Control
+from overlay.client.control.inbox import NoAnswer
+from overlay.client.control.refusals import (
     ConsumerAlreadyExists,
     ConsumerNotFound,
     ConsumerRefused,

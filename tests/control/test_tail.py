@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from overlay.control.tail import has_hole
+from overlay.kafka.fetcher import Fetched, mark_after
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
-from overlay.source.feed import Fetched, mark_after
 from tests.oracle.batches import Record
 from tests.support.batches import build
 

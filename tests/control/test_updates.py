@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overlay.client.control import Control
+from overlay.client.control.control import Control
 from tests.control.test_serve import control as control
 from tests.control.test_serve import served as served
 from tests.support.kafka import NewTopicFixture

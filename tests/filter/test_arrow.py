@@ -15,16 +15,7 @@ from overlay.filter import rows
 from overlay.filter.arrow import Evaluation, compile, evaluate, read_columns
 from overlay.filter.arrow.comparing import fit
 from overlay.filter.arrow.vectors import Kind
-from overlay.filter.nodes import (
-    Affix,
-    Compare,
-    Comparison,
-    Literal,
-    Name,
-    Node,
-    Not,
-    Present,
-)
+from overlay.filter.nodes import Affix, Compare, Comparison, Literal, Name, Node, Not, Present
 from overlay.filter.parse import parse
 from overlay.filter.rows import to_truth
 from tests.filter.batches import APPLICATION, COLUMNS, NOW, ROWS, TOP, ask, check, make_batch, take_row

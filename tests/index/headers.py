@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from overlay.index import bloom
-from overlay.index.bloom import Bloom
-from overlay.index.chunk import Header
-from overlay.index.zones import TYPES, Bounds
+from overlay.index.skip import bloom
+from overlay.index.skip.bloom import Bloom
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.zones import TYPES, Bounds
 
 uint32 = st.integers(0, (1 << 32) - 1)
 subjects = st.lists(st.sampled_from(["a", "b", "größe", "x.y"]), min_size=1, max_size=4).map(".".join)

@@ -12,13 +12,13 @@ import time
 
 import numpy as np
 
-from overlay.index import bloom
-from overlay.index.chunk import Header
-from overlay.index.chunks import Chunks
-from overlay.index.encode import Block, encode, parse
-from overlay.index.scope import Scope
-from overlay.index.terms import as_hashes, property_term, subject_terms
-from overlay.index.zones import Bounds
+from overlay.index.skip import bloom
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import Scope
+from overlay.index.skip.encode import Block, encode, parse
+from overlay.index.skip.terms import as_hashes, property_term, subject_terms
+from overlay.index.skip.zones import Bounds
 
 SCOPE = Scope(99, {"x": 1}, {"l": 12}, {"x": "long", "l": "long"})
 BLOCK = 4000

@@ -16,13 +16,13 @@ from overlay.filter import Filter, compile_sql
 from overlay.filter.message import to_value
 from overlay.filter.nodes import Section
 from overlay.filter.rows import evaluate, to_truth
-from overlay.index import bloom
-from overlay.index.chunk import NO_TIME, Header
-from overlay.index.chunks import Chunks
-from overlay.index.probes import Part
-from overlay.index.scope import find_scope
-from overlay.index.terms import UNFILTERED, Term, as_hashes, null_term, property_term, subject_terms, value_term
-from overlay.index.zones import Bounds, text_key
+from overlay.index.skip import bloom
+from overlay.index.skip.chunk_header import NO_TIME, Header
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.probes import Part
+from overlay.index.skip.terms import UNFILTERED, Term, as_hashes, null_term, property_term, subject_terms, value_term
+from overlay.index.skip.zones import Bounds, text_key
 from overlay.subject import Pattern
 
 Message = Mapping[str, Mapping[str, Any]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from overlay.config.consumer import FilterConfig
 from overlay.config.stream import StreamConfig
-from overlay.index.derive import derive, derive_values
-from overlay.index.expressions import MOST_TERMS
-from overlay.index.probes import Everything, Has, Nothing, Probe, SubjectIs, Unsure, leaves
-from overlay.index.prune import evaluate
-from overlay.index.terms import UNFILTERED, value_term
+from overlay.index.skip.derive import derive, derive_values
+from overlay.index.skip.expressions import MOST_TERMS
+from overlay.index.skip.probes import Everything, Has, Nothing, Probe, SubjectIs, Unsure, leaves
+from overlay.index.skip.prune import evaluate
+from overlay.index.skip.terms import UNFILTERED, value_term
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 from tests.index.partitions import Record, load, seal, stream

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from overlay.config.stream import StreamConfig
-from overlay.index.chunks import Chunks
-from overlay.index.derive import derive
-from overlay.index.encode import encode, parse_values
-from overlay.index.plan import plan
-from overlay.index.probes import Answer
-from overlay.index.prune import evaluate
-from overlay.index.scope import find_scope
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.derive import derive
+from overlay.index.skip.encode import encode, parse_values
+from overlay.index.skip.plan import plan
+from overlay.index.skip.probes import Answer
+from overlay.index.skip.prune import evaluate
 from overlay.subject import Pattern
 from tests.index.partitions import Record, say, seal, sql, stream
 

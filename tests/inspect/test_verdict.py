@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from overlay.admin import Replicas
 from overlay.control.journal import journal_id
 from overlay.control.records import control_topic
-from overlay.deliver.notices import events_topic
-from overlay.deliver.replies import reply_topic
+from overlay.dispatch.event_topic import events_topic
+from overlay.dispatch.reply_address import reply_topic
+from overlay.index.topic import index_topic
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
-from overlay.source.index import index_topic
-from overlay.worker.takeover import state_topic, transactional_id
+from overlay.kafka.admin import Replicas
+from overlay.state.takeover import state_topic, transactional_id
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
 
 ALL = frozenset({"Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create", "Delete", "Alter"})

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from overlay.config import load
-from overlay.worker.holding import RELEASE_S
+from overlay.worker.shard_manager import RELEASE_S
 
 from .tree import ROOT, find_in_tree, list_mounts, list_ports, read_compose, read_yaml
 

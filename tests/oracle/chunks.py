@@ -1,6 +1,6 @@
 """The slow, obvious twin of overlay/index: Bloom filters of Python sets, chunks cut and summed up record by record.
 
-Written from docs/index.md. Terms are taken from overlay/index/terms.py one by one; that they are the right ones is for
+Written from docs/index.md. Terms are taken from overlay/index/skip/terms.py one by one; that they are the right ones is for
 its own tests.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlay.index.terms import Term
+from overlay.index.skip.terms import Term
 from tests.oracle.batches import Batch, Record
 
 WORD = (1 << 64) - 1

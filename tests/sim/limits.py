@@ -7,34 +7,34 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from overlay.desk.larder import Larder
+from overlay.dispatch.record_cache import Larder
 
-LARDER = "overlay.desk.desk.Larder"
+LARDER = "overlay.dispatch.dispatcher.Larder"
 """Not a constant: what makes a record cache, which is given the number as its size in bytes."""
 SMALL: Mapping[str, tuple[int, ...]] = {
     LARDER: (1, 5_000),
-    "overlay.deliver.entry.BATCH_BYTES": (300, 5_000),
-    "overlay.deliver.parcels.BATCH_BYTES": (300, 5_000),
-    "overlay.deliver.produce.REQUEST_BYTES": (500, 5_000),
-    "overlay.deliver.produce.WINDOW": (1, 2),
-    "overlay.deliver.state.PART_BYTES": (100, 2_000),
-    "overlay.desk.desk.LEAST_LOG": (100, 5_000),
-    "overlay.desk.desk.ROUND_BYTES": (500, 5_000),
-    "overlay.desk.desk.STEP_BYTES": (300, 5_000),
-    "overlay.desk.desk.STEP_MESSAGES": (1, 10),
-    "overlay.desk.footprints.MOST_ENTRIES": (4, 32),
-    "overlay.source.span.LOOK_BACK": (1, 3),
-    "overlay.source.start.WINDOW": (10, 100),
-    "overlay.worker.acks.parking.FULL": (8, 100),
-    "overlay.worker.acks.recall.NEAR": (1, 10),
-    "overlay.worker.commits.CHECKPOINT_EVERY": (2, 20),
-    "overlay.worker.commits.PARTITIONS": (1, 2),
-    "overlay.worker.commits.QUEUE_BYTES": (500, 5_000),
-    "overlay.worker.commits.QUEUE_ROUNDS": (1,),
-    "overlay.worker.commits.TELL_ALL_EVERY": (3, 50),
+    "overlay.output.entry.BATCH_BYTES": (300, 5_000),
+    "overlay.dispatch.reply_batches.BATCH_BYTES": (300, 5_000),
+    "overlay.output.produce.REQUEST_BYTES": (500, 5_000),
+    "overlay.output.produce.WINDOW": (1, 2),
+    "overlay.state.shard_state.PART_BYTES": (100, 2_000),
+    "overlay.dispatch.dispatcher.LEAST_LOG": (100, 5_000),
+    "overlay.dispatch.dispatcher.ROUND_BYTES": (500, 5_000),
+    "overlay.dispatch.dispatcher.STEP_BYTES": (300, 5_000),
+    "overlay.dispatch.dispatcher.STEP_MESSAGES": (1, 10),
+    "overlay.dispatch.output_offsets.MOST_ENTRIES": (4, 32),
+    "overlay.kafka.range_reader.LOOK_BACK": (1, 3),
+    "overlay.index.start_positions.WINDOW": (10, 100),
+    "overlay.worker.acks.backpressure.FULL": (8, 100),
+    "overlay.worker.acks.refetch.NEAR": (1, 10),
+    "overlay.worker.commit.commits.CHECKPOINT_EVERY": (2, 20),
+    "overlay.worker.commit.commits.PARTITIONS": (1, 2),
+    "overlay.worker.commit.commits.QUEUE_BYTES": (500, 5_000),
+    "overlay.worker.commit.commits.QUEUE_ROUNDS": (1,),
+    "overlay.worker.commit.commits.TELL_ALL_EVERY": (3, 50),
     "overlay.worker.intake.ROUND_BYTES": (500, 5_000),
     "overlay.worker.round.indexing.BATCH_BYTES": (500, 5_000),
-    "overlay.worker.round.order.STEPS": (1, 4),
+    "overlay.worker.cursors.order.STEPS": (1, 4),
 }
 """Constants of the product by full name, and values to draw from."""
 

@@ -8,11 +8,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
-from overlay.admin import Admin
 from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin
+from overlay.state.amend import amend
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import read_memory
-from overlay.worker.amend import amend
 
 from .applications import Run
 from .kafka.topics import Partition

@@ -23,7 +23,7 @@ from aiokafka.conn import CloseReason
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import BrokerMetadata
 
-from overlay.source.wire import Frames
+from overlay.kafka.fetch_response import Frames
 from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.session import Answer
 
@@ -50,7 +50,7 @@ class _Entry:
 
 
 class _Transport:
-    """Lets overlay/source/wire.py believe that it has taken the receiving side over: there are no bytes to receive."""
+    """Lets overlay/kafka/fetch_response.py believe that it has taken the receiving side over: there are no bytes to receive."""
 
     def __init__(self) -> None:
         self.transport = self

@@ -91,7 +91,7 @@ def test_acks_for_a_consumer_that_is_away_count_when_it_is_back() -> None:
 def test_acks_for_a_consumer_whose_file_was_gone_count_over_kills(seed: int) -> None:
     """The worker is killed now and then, also while the consumer hears what it has missed."""
     warm_up()
-    world = World(seed, brokers=1, limits={"overlay.source.feed.PARTITION_BYTES": 2_000})
+    world = World(seed, brokers=1, limits={"overlay.kafka.fetcher.PARTITION_BYTES": 2_000})
 
     async def history(world: World) -> list[Found]:
         both = configure(world, "a", "b")

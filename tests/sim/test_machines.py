@@ -51,7 +51,7 @@ def test_dead_letters_of_one_step_are_committed_together(commits: int) -> None:
     """The messages of two consumers are terminated at once. A step is full with one dead letter; the worker is killed when it
     has asked for so many commits, and has given up neither message without its dead letter."""
     warm_up()
-    world = World(1, brokers=1, limits={"overlay.desk.desk.ROUND_BYTES": 1})
+    world = World(1, brokers=1, limits={"overlay.dispatch.dispatcher.ROUND_BYTES": 1})
 
     async def history(world: World) -> None:
         loaded = configure(world, a=ACKED | {"dead_letter": "dead-a"}, b=ACKED | {"dead_letter": "dead-b"})
@@ -106,7 +106,7 @@ def test_a_machine_that_was_given_up_is_not_restored() -> None:
 def test_a_checkpoint_keeps_the_machines_of_consumers_that_are_away() -> None:
     """The file of `a` is gone while `b` fills the log of states, of which all is deleted below a checkpoint."""
     warm_up()
-    limits = {"overlay.worker.commits.CHECKPOINT_EVERY": 2, "overlay.worker.commits.TELL_ALL_EVERY": 4}
+    limits = {"overlay.worker.commit.commits.CHECKPOINT_EVERY": 2, "overlay.worker.commit.commits.TELL_ALL_EVERY": 4}
     world = World(3, brokers=1, limits=limits)
 
     async def history(world: World) -> None:
@@ -136,7 +136,7 @@ def test_a_checkpoint_keeps_the_machines_of_consumers_that_are_away() -> None:
 def test_a_machine_with_nothing_to_say_does_not_keep_the_log_of_states() -> None:
     """`quiet` is never given anything."""
     warm_up()
-    limits = {"overlay.worker.commits.CHECKPOINT_EVERY": 2, "overlay.worker.commits.TELL_ALL_EVERY": 10}
+    limits = {"overlay.worker.commit.commits.CHECKPOINT_EVERY": 2, "overlay.worker.commit.commits.TELL_ALL_EVERY": 10}
     world = World(4, brokers=1, limits=limits)
 
     async def history(world: World) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from overlay.deliver.assemble import TOKEN
+from overlay.output.assemble import TOKEN
 from tests.oracle.push import parse_token
 
 from .asking import ask

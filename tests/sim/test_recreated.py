@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from overlay.admin import Admin
 from overlay.config import Loaded
-from overlay.source.mark import Source
-from overlay.worker.amend import amend, reset_stream
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import Source
+from overlay.state.amend import amend, reset_stream
 
 from .host import Worker, read_config, warm_up
 from .kafka.codes import Code

@@ -10,9 +10,9 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 
 from overlay.config import Loaded
-from overlay.connection import open_client
-from overlay.source.check import glimpse, void
-from overlay.source.feed import Changed, Feed, Fetched, Lane
+from overlay.index.log_check import glimpse, void
+from overlay.kafka.connection import open_client
+from overlay.kafka.fetcher import Changed, Feed, Fetched, Lane
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from overlay.index.encode import RUNS
+from overlay.index.skip.encode import RUNS
 
 from .applications import Run
 from .kafka.cluster import Cluster

@@ -30,7 +30,7 @@ LONGEST_S = 86_400.0
 
 LIMITS: Mapping[str, Any] = {
     # a fetch for what is not there yet: the broker answers as soon as it is, and each one less saves a third of an idle history
-    "overlay.source.feed.LONG_WAIT_MS": 5_000,
+    "overlay.kafka.fetcher.LONG_WAIT_MS": 5_000,
 }
 """Constants that differ in every history."""
 

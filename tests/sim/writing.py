@@ -9,8 +9,8 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaProducer
 
 from overlay.consumer.acks import acks_topic
-from overlay.deliver.assemble import TOKEN
-from overlay.deliver.replies import CORRELATION, REPLY_TOPIC
+from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC
+from overlay.output.assemble import TOKEN
 
 from .reading import Found
 from .world import World

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from overlay.client.topic import describe_topic
+from overlay.client.read.topic import describe_topic
 from overlay.errors import FilterSyntaxError
 from overlay.filter import compile_properties, compile_sql, like, rows
 from overlay.filter.arrow import evaluate

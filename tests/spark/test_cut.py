@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from overlay.client.topic import describe_topic
+from overlay.client.read.topic import describe_topic
 from overlay.scan import Records
 from overlay.scan.columns import Origin, gather
 from spark.decoding import decode_properties

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
-from overlay.client.bounds import NoSequence
+from overlay.client.read.bounds import NoSequence
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from spark.columns import find_in_envelope, to_column

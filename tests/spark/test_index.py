@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from overlay.config import IndexConfig, load
 from overlay.errors import Fenced, OverlayError
-from overlay.index.encode import encode
-from overlay.source.index import index_topic
-from overlay.source.mark import Source
+from overlay.index.skip.encode import encode
+from overlay.index.topic import index_topic
+from overlay.kafka.log_position import Source
 from spark import index as job
 from spark.chunks import Batches, Range, deal_chunks, find_ends, join_batches
 from spark.index import index_stream

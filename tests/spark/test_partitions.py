@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlay.client.stretch import ALL_PARTS, Leg, Stretch, Way
-from overlay.index.plan import Route, Saving
-from overlay.index.probes import Part as Question
-from overlay.source.mark import Source
+from overlay.client.read.offset_ranges import ALL_PARTS, Leg, Stretch, Way
+from overlay.index.skip.plan import Route, Saving
+from overlay.index.skip.probes import Part as Question
+from overlay.kafka.log_position import Source
 from spark.partitions import LEAST_BYTES, RECORD_BYTES, Part, divide, weigh_leg
 
 NOTHING = Saving(0, 0, 0, 0, 0)

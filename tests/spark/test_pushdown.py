@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F
 
-from overlay.client.question import make_request
-from overlay.client.topic import describe_topic
+from overlay.client.read.question import make_request
+from overlay.client.read.topic import describe_topic
 from overlay.filter.describe import describe
 from overlay.scan.decode import NO_STOP
 from spark.plan import Window

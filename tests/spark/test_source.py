@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 import spark as package
 from overlay.client import BadQuestion
-from overlay.client.topic import describe_topic
+from overlay.client.read.topic import describe_topic
 from overlay.config.stream import PropertyType
 from overlay.consumer.acks import parse_token
 from overlay.errors import ConfigError

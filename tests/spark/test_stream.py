@@ -17,14 +17,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
-from overlay.source.mark import Source
+from overlay.kafka.log_position import Source
 from spark.figures import count_offsets
 from spark.form import make_schema
 from spark.options import read_options
 from spark.partitions import LEAST_BYTES
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, read_position, share_out, write_position
-from tests.source.test_start import delete_below
+from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 

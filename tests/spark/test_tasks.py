@@ -12,7 +12,7 @@ from spark.options import Ask, read_definition, read_options
 from spark.plan import DataLoss, Planner
 from spark.scan import read
 from tests.client.indexing import seal, write_index
-from tests.source.test_start import delete_below
+from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,8 +46,8 @@ def test_the_index_says_what_is_read(
     bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs of records that are alike: the same rows from a tenth of the log, whatever the tasks are."""
-    monkeypatch.setattr("overlay.index.plan.BRIDGE", 0)
-    monkeypatch.setattr("overlay.index.plan.FETCH_S", 0.0)
+    monkeypatch.setattr("overlay.index.skip.plan.BRIDGE", 0)
+    monkeypatch.setattr("overlay.index.skip.plan.FETCH_S", 0.0)
     topic, prefix = new_topic(partitions=2), f"o-{uuid.uuid4().hex[:8]}"
     producer = SureProducer(bootstrap)
     for number in range(2000):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from overlay.config import StreamConfig
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Mark
 from overlay.local.flights import HEADERS, read_flights
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import Bytes, split
-from overlay.source.feed import Fetched
-from overlay.source.mark import Mark
 from tests.oracle.batches import Record
 from tests.support.batches import build
 

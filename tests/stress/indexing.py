@@ -6,14 +6,14 @@ from functools import cache
 
 import numpy as np
 
-from overlay.client.indexes import derive_conditions
-from overlay.client.question import make_request
-from overlay.index.plan import plan
-from overlay.index.prune import evaluate
-from overlay.index.runs import Round, Run
-from overlay.index.runs import encode as encode_round
+from overlay.client.read.indexes import derive_conditions
+from overlay.client.read.question import make_request
+from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.entries import encode as encode_round
+from overlay.index.skip.plan import plan
+from overlay.index.skip.prune import evaluate
+from overlay.index.topic import Index
 from overlay.scan.header import Bytes
-from overlay.source.index import Index
 from overlay.subject import Pattern
 from tests.oracle.batches import Record
 from tests.support.batches import build

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlay.client.question import make_request
-from overlay.client.sieve import Sieve
-from overlay.client.stretch import Stretch
+from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.question import make_request
+from overlay.client.read.row_filter import Sieve
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Records, make_plan
 

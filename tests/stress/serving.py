@@ -8,18 +8,18 @@ from __future__ import annotations
 from overlay.config import ConsumerConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
-from overlay.deliver.assemble import make_envelope
-from overlay.deliver.outbox import Outgoing, Outlet
-from overlay.deliver.replies import ReplyRule
-from overlay.desk.desk import Desk, Offer
-from overlay.desk.hearing import Hearing, Said
-from overlay.desk.printing import Printing
-from overlay.desk.seat import Beginning, seat
-from overlay.index.ledger import Ledger
+from overlay.dispatch.ack_decoder import Hearing, Said
+from overlay.dispatch.dispatcher import Desk, Offer
+from overlay.dispatch.effect_encoder import Printing
+from overlay.dispatch.reply_address import ReplyRule
+from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.index.ledger.ledger import Ledger
+from overlay.index.start_positions import patterns
+from overlay.output.assemble import make_envelope
+from overlay.output.batch_builder import Outgoing, Outlet
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
-from overlay.source.start import patterns
 from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
 from tests.oracle.batches import parse
 from tests.oracle.push import TOKEN

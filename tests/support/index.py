@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from overlay.admin import connect
 from overlay.config import load
-from overlay.index.chunks import Chunks
-from overlay.source.index import Index, index_topic
+from overlay.index.skip.chunks import Chunks
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import connect
 from overlay.subject import Pattern
 from tests.worker.scenes import Scene, expect, read_committed
 

@@ -8,7 +8,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 
-from overlay.connection import open_client
+from overlay.kafka.connection import open_client
 
 ACKS_ALL = -1
 TIMEOUT_MS = 30_000

@@ -14,7 +14,7 @@ from aiokafka.protocol.api import RequestHeader_v1, RequestHeader_v2, ResponseHe
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from overlay.protocol import (
+from overlay.kafka.protocol import (
     NO_TAGS,
     Code,
     ConsumerGroupDescribeRequest,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from overlay.index.derive import derive_filter
-from overlay.index.probes import Answer, Conditions, Everything, Unsure, any_of
-from overlay.index.prune import evaluate
+from overlay.index.skip.derive import derive_filter
+from overlay.index.skip.probes import Answer, Conditions, Everything, Unsure, any_of
+from overlay.index.skip.prune import evaluate
 from overlay.view.advice import NOTHING, Missing, can_refuse, extend, find_missing
 from tests.index.partitions import Record, load, say, seal, sql, stream
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.config.stream import StreamConfig
-from overlay.index.chunk import Header
-from overlay.index.plan import FETCH_S, READ_BYTES_S
-from overlay.index.probes import Answer
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.plan import FETCH_S, READ_BYTES_S
+from overlay.index.skip.probes import Answer
 from overlay.subject import Pattern
 from overlay.view.account import list_advice
 from overlay.view.analysis import Matches

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from overlay.config.identity import Identity
 from overlay.view.facts import ConsumerFacts, Facts, PartitionFacts, ServiceFacts, StreamFacts
 from overlay.view.look import combine, compare, explain_stranger
-from overlay.worker.identity import Identity
 
 PARTS = {"t-0": PartitionFacts(7, 9)}
 MINE = Identity("1", "overlay", "here:9092", "/etc/overlay", "d1")

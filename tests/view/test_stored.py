@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from overlay.admin import TopicFacts
 from overlay.config import Loaded
-from overlay.deliver.state import ConsumerState, ShardState
 from overlay.errors import SourceChanged
-from overlay.source.mark import Mark
+from overlay.kafka.admin import TopicFacts
+from overlay.kafka.log_position import Mark
+from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import Memory, describe_memory
 from tests.config.folders import load_files

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from overlay.consumer.acks import acks_topic
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
-from overlay.deliver.replies import Address
-from overlay.worker.acks.clerk import Clerk
+from overlay.dispatch.reply_address import Address
+from overlay.worker.acks.dispatch_loop import Clerk
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -231,7 +231,7 @@ def test_who_does_not_ack_holds_up_nobody(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that takes ten at a time leaves its neighbour's track, and gets everything in the end."""
-    monkeypatch.setattr("overlay.worker.acks.parking.FULL", 100)
+    monkeypatch.setattr("overlay.worker.acks.backpressure.FULL", 100)
     topic = new_topic()
     scene.add_stream("S", topic)
     slow = scene.add_consumer("S", "slow", **ACKED | {"ack_wait": "60s"}, max_ack_pending=10)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from overlay.index.ledger import Ledger
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.log_position import Mark
 from overlay.scan.decode import NO_STOP
-from overlay.source.mark import Mark
 from overlay.worker.round.pipeline import Task
 from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
 from tests.oracle.batches import Record
 from tests.support.batches import build
-from tests.worker.test_pipeline import make_fetched
+from tests.worker.round.test_pipeline import make_fetched
 
 
 def test_marks_and_cuts_within_a_fetch() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from overlay.client.acking import Head, write_acks
+from overlay.client.subscribe.acking import Head, write_acks
 from overlay.consumer.acks import acks_topic
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import StartService

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
-from overlay.deliver.replies import CORRELATION, REPLY_TOPIC, Address
+from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, Address
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
-from tests.worker.scenes import (
-    CommittedReader,
-    Headers,
-    Scene,
-    Served,
-    await_records,
-    produce,
-    read_committed,
-    serve,
-)
+from tests.worker.scenes import CommittedReader, Headers, Scene, Served, await_records, produce, read_committed, serve
 from tests.worker.test_acked import ACKED, await_acked, await_clerk, new_inbox, say
 
 TOO_SMALL = {"max.message.bytes": "64"}

@@ -14,15 +14,16 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay import open as open_client
-from overlay.client.bounds import NoSequence
-from overlay.index.rounds import Standing, allocate
-from overlay.index.runs import encode
-from overlay.source.index import index_topic
-from overlay.source.mark import Mark
-from tests.source.test_start import delete_below
+from overlay.client.read.bounds import NoSequence
+from overlay.index.ledger.allocate import Standing, allocate
+from overlay.index.ledger.entries import encode
+from overlay.index.topic import index_topic
+from overlay.kafka.log_position import Mark
+from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
+from tests.worker.kept.test_indexes import await_indexed
 from tests.worker.scenes import (
     DEADLINE_S,
     CommittedReader,
@@ -37,7 +38,6 @@ from tests.worker.scenes import (
     reset_stream,
     serve,
 )
-from tests.worker.test_indexes import await_indexed
 
 PLACES = ("a.x", "a.y", "b.x", "b.y")
 

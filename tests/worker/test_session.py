@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from overlay.errors import SourceChanged
-from overlay.source.feed import Feed
-from overlay.source.start import find_lasts
-from tests.source.answers import refuse_fetches
-from tests.source.test_start import delete_below
+from overlay.index.start_positions import find_lasts
+from overlay.kafka.fetcher import Feed
+from tests.index.test_start_positions import delete_below
+from tests.kafka.answers import refuse_fetches
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import (
     CommittedReader,
@@ -139,7 +139,7 @@ def snapshot(scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.Monke
         scene.add_stream("S", topic)
         scene.add_consumer("S", "c", "t.*", deliver_policy="last_per_subject")
         trimming = Trimming(scene.bootstrap, topic, below, early)
-        monkeypatch.setattr("overlay.worker.snapshots.find_lasts", trimming.find_lasts)
+        monkeypatch.setattr("overlay.worker.last_messages.find_lasts", trimming.find_lasts)
         return trimming
 
     return prepare

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from overlay.admin import Admin, Replicas, TopicFacts
 from overlay.config import StreamConfig
 from overlay.errors import DeliveryFailed, SourceChanged
-from overlay.worker.roster import Roster
+from overlay.kafka.admin import Admin, Replicas, TopicFacts
+from overlay.worker.assignment import Roster
 from overlay.worker.watch import watch_topics
 from tests.support.kafka import DEADLINE_S, NewTopicFixture, make_topic
 from tests.support.waiting import wait_until

@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
 from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
 from overlay.consumer.info import Facts
 from overlay.consumer.table import ASLEEP
-from overlay.deliver.outbox import Outlet
-from overlay.deliver.state import ConsumerId
-from overlay.desk.footprints import Footprints
-from overlay.desk.seat import needs_machine
+from overlay.dispatch.output_offsets import Footprints
+from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin
+from overlay.kafka.range_reader import find_records_end
 from overlay.logs import get_logger
-from overlay.source.span import find_records_end
+from overlay.output.batch_builder import Outlet
+from overlay.state.shard_state import ConsumerId
 
 log = get_logger(__name__)
 

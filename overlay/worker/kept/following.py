@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from overlay.errors import SourceUnavailable
-from overlay.source.feed import Feed, Fetched, Lane
-
-from ..roster import Roster
+from overlay.kafka.fetcher import Feed, Fetched, Lane
+from overlay.worker.assignment import Roster
 
 
 @dataclass(slots=True)

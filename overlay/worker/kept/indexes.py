@@ -12,17 +12,17 @@ from collections.abc import Container, Mapping
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin, TopicFacts, new_topic
 from overlay.config import ServiceConfig, StreamConfig
-from overlay.deliver.outlets import find_fault
-from overlay.deliver.state import Delta, ShardState
+from overlay.index.log_check import void
+from overlay.index.topic import Index, index_topic
+from overlay.kafka.admin import Admin, TopicFacts, new_topic
+from overlay.kafka.log_position import Mark, Source
 from overlay.logs import get_logger
-from overlay.source.check import void
-from overlay.source.index import Index, index_topic
-from overlay.source.mark import Mark, Source
+from overlay.output.topics import find_fault
+from overlay.state.shard_state import Delta, ShardState
+from overlay.worker.assignment import Roster
+from overlay.worker.cursors.positions import Place
 
-from ..roster import Roster
-from ..round.positions import Place
 from . import ledgers
 from .merging import merge_small
 from .retention import index_config

@@ -25,19 +25,18 @@ from dataclasses import dataclass
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from overlay.admin import Admin
 from overlay.clock import now_ms
-from overlay.deliver.state import Delta, ShardState
 from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
-from overlay.index.rounds import allocate, restart
+from overlay.index.ledger.allocate import allocate, restart
+from overlay.index.log_check import check_mark, glimpse
+from overlay.index.topic import Index
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import Mark, Source
 from overlay.logs import get_logger
-from overlay.source.check import check_mark, glimpse
-from overlay.source.index import Index
-from overlay.source.mark import Mark, Source
-
-from ..roster import Roster
-from ..round.positions import Positions
-from ..round.sequencing import write_round
+from overlay.state.shard_state import Delta, ShardState
+from overlay.worker.assignment import Roster
+from overlay.worker.cursors.positions import Positions
+from overlay.worker.round.sequencing import write_round
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Merging what lies small side by side in an index, when it is opened: see overlay/index/merge.py for what may merge.
+"""Merging what lies small side by side in an index, when it is opened: see overlay/index/skip/merge.py for what may merge.
 
 Which chunks would fit into one with a neighbour is seen in memory. Their headers are read from the index topic once more, for
 memory keeps no whole ones; so a few small chunks are left as they are. The last chunk of a partition, which still grows, is
@@ -15,23 +15,22 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
-from overlay.admin import Admin
 from overlay.clock import now_ms
 from overlay.config.stream import IndexConfig
-from overlay.deliver.outbox import Outgoing
-from overlay.deliver.record import Record
 from overlay.errors import SourceChanged
-from overlay.index.chunk import Header
-from overlay.index.chunks import Chunks
-from overlay.index.encode import decode, decode_key, encode, encode_key, parse_values
-from overlay.index.merge import Merged, merge
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.encode import decode, decode_key, encode, encode_key, parse_values
+from overlay.index.skip.merge import Merged, merge
+from overlay.index.topic import Index
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
+from overlay.output.batch_builder import Outgoing
+from overlay.output.record import Record
 from overlay.scan.columns import Ints
-from overlay.source.index import Index
-from overlay.source.mark import Mark, Source
-from overlay.source.span import read_records
-
-from ..round.indexing import pack
+from overlay.worker.round.indexing import pack
 
 log = get_logger(__name__)
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from overlay.admin import Admin, TopicFacts
 from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin, TopicFacts
 from overlay.logs import get_logger
-
-from ..roster import Roster
-from ..round.sequencing import RENEW_MS
+from overlay.worker.assignment import Roster
+from overlay.worker.round.sequencing import RENEW_MS
 
 log = get_logger(__name__)
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from overlay.config.stream import StreamConfig
-from overlay.deliver.batch import encode_records
-from overlay.deliver.outbox import Outgoing
-from overlay.deliver.record import Record
 from overlay.field import Field
-from overlay.index.chunk import Header
-from overlay.index.contents import Contents
-from overlay.index.encode import encode
-from overlay.index.seal import Sealer
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.contents import Contents
+from overlay.index.skip.encode import encode
+from overlay.index.skip.seal import Sealer
+from overlay.kafka.log_position import Source
 from overlay.match import Addressed
+from overlay.output.batch_builder import Outgoing
+from overlay.output.encoded_batch import encode_records
+from overlay.output.record import Record
 from overlay.scan import Malformed
 from overlay.scan.header import Batches
-from overlay.source.mark import Source
 
 BATCH_BYTES = 512 << 10
 """Headers are put together up to here; a single one is smaller than any topic's max.message.bytes by default."""

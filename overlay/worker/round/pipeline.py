@@ -17,24 +17,24 @@ import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.consumer.pending import distinct
-from overlay.deliver.acceptance import find_refused
-from overlay.deliver.assemble import Numbers
-from overlay.deliver.deadletter import give_up, press_letters
-from overlay.deliver.outbox import Outgoing, Outlet, Press
-from overlay.deliver.state import ConsumerId
-from overlay.desk.desk import Offer
-from overlay.desk.piece import keep
+from overlay.dispatch.dead_letters import give_up, press_letters
+from overlay.dispatch.dispatcher import Offer
+from overlay.dispatch.record_slice import keep
 from overlay.field import Field
 from overlay.filter import Filter
-from overlay.index.ledger import Ledger
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Mark, Source
 from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally, Values
+from overlay.output.assemble import Numbers
+from overlay.output.batch_builder import Outgoing, Outlet, Press
+from overlay.output.undeliverable import find_refused
 from overlay.scan import Malformed
-from overlay.source.feed import Fetched
-from overlay.source.mark import Mark, Source
+from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern
 
 from .indexing import Indexing, Sealed
-from .outlook import Outlook, Sight, View
+from .pending_estimate import Outlook, Sight, View
 from .sequencing import Sequencing, cut, find_mark
 
 Ints = npt.NDArray[np.int64]

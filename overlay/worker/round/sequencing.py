@@ -1,15 +1,16 @@
 """Giving out sequences in the service: rounds of the ledgers that a shard keeps, made as their records are read. No IO.
 
-The shard that keeps a stream's index gives its sequences out. One track in each partition of the stream is at the end of what
-has sequences (tracks.py, `sequenced`), and nobody is ahead of it. What such tracks read in a round of the pipeline gets
-sequences first (overlay/index/rounds.py), one round of the ledger for all partitions of a stream, and only then is it matched
-and delivered. The round's record goes into the transaction of the deliveries that tell of it: either both are there or
-neither. So rounds of the ledger are as frequent as those of the pipeline, which are slower the more there is to do, and
-records wait for their sequences no longer than for their transaction. Where much comes in small pieces they wait somewhat, so
-that the ledger has fewer and longer runs (`Linger`).
+The shard that keeps a stream's index gives its sequences out. One track in each partition of the stream is at the end
+of what has sequences (worker/cursors/cursor.py, `sequenced`), and nobody is ahead of it. What such tracks read in a
+round of the pipeline gets sequences first (overlay/index/ledger/allocate.py), one round of the ledger for all
+partitions of a stream, and only then is it matched and delivered. The round's record goes into the transaction of the
+deliveries that tell of it: either both are there or neither. So rounds of the ledger are as frequent as those of the
+pipeline, which are slower the more there is to do, and records wait for their sequences no longer than for their
+transaction. Where much comes in small pieces they wait somewhat, so that the ledger has fewer and longer runs
+(`Linger`).
 
 Who delivers outside of transactions must not tell of a sequence before its round is committed, and other shards hear of it
-then. Both follow behind (order.py).
+then. Both follow behind (worker/cursors/order.py).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from overlay.deliver.batch import encode_records
-from overlay.deliver.outbox import Outgoing
-from overlay.deliver.record import Record
-from overlay.index.ledger import Ledger
-from overlay.index.rounds import allocate, restart
-from overlay.index.runs import Round, encode
+from overlay.index.ledger.allocate import allocate, restart
+from overlay.index.ledger.entries import Round, encode
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import Mark, Source
+from overlay.output.batch_builder import Outgoing
+from overlay.output.encoded_batch import encode_records
+from overlay.output.record import Record
 from overlay.scan.header import Bytes
-from overlay.source.feed import Fetched
-from overlay.source.mark import Mark, Source
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,11 +15,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from overlay.client.answers import AckTimeout
-from overlay.client.control import Pulled
-from overlay.client.door import Client
-from overlay.client.message import Message
-from overlay.client.subscribe import Subscription
+from overlay.client.client import Client
+from overlay.client.control.control import Pulled
+from overlay.client.subscribe.ack_answers import AckTimeout
+from overlay.client.subscribe.message import Message
+from overlay.client.subscribe.subscription import Subscription
 from overlay.consumer.acks import acks_topic
 from overlay.errors import OverlayError
 from tests.oracle.push import parse_token

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from overlay.client import open_client
-from overlay.client.door import Client
-from overlay.client.inbox import NoAnswer
-from overlay.client.refusals import ConsumerAlreadyExists
+from overlay.client.client import Client
+from overlay.client.control.inbox import NoAnswer
+from overlay.client.control.refusals import ConsumerAlreadyExists
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.local import start as start_broker
 from tests.support.kafka import make_topic

@@ -15,7 +15,7 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from overlay.protocol import ListOffsetsRequest
+from overlay.kafka.protocol import ListOffsetsRequest
 from tests.oracle.batches import Record, parse
 from tests.support.batches import Fields, build, encode_record
 

@@ -16,7 +16,7 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.protocol.admin import CreateTopicsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from overlay.protocol import DescribeGroupsRequest, TopicsRequest
+from overlay.kafka.protocol import DescribeGroupsRequest, TopicsRequest
 from tests.sim.kafka import Cluster, Session, Settings
 
 CLIENT = "contract"

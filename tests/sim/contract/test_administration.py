@@ -15,7 +15,7 @@ from aiokafka.protocol.admin import (
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.protocol.metadata import MetadataRequest
 
-from overlay.protocol import (
+from overlay.kafka.protocol import (
     NO_TAGS,
     IncrementalAlterConfigsRequest,
     ListOffsetsRequest,

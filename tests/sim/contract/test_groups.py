@@ -8,7 +8,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
-from overlay.protocol import ConsumerGroupDescribeRequest, DescribeGroupsRequest
+from overlay.kafka.protocol import ConsumerGroupDescribeRequest, DescribeGroupsRequest
 
 from .sides import Compare, Connection, Side
 

@@ -19,8 +19,8 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest_v11
 from aiokafka.protocol.produce import ProduceRequest
 
+from overlay.kafka.protocol import TopicsRequest
 from overlay.local import Node, plan_cluster, start
-from overlay.protocol import TopicsRequest
 from tests.support.cluster import HEAP_MIB, REPLICATED, Cluster
 
 from .conftest import compare_notes

@@ -13,16 +13,7 @@ import pytest
 from aiokafka.protocol.admin import DeleteRecordsRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from .requests import (
-    add_partitions,
-    end,
-    init_producer,
-    list_offset,
-    make_batch,
-    of_producer,
-    produce,
-    read_partition,
-)
+from .requests import add_partitions, end, init_producer, list_offset, make_batch, of_producer, produce, read_partition
 from .sides import Compare, Side
 
 NOT_ENOUGH_REPLICAS = 19

@@ -66,7 +66,7 @@ ACKS = (
         counted, and the others go with it.""",
         (
             Change(
-                "overlay.desk.seat",
+                "overlay.dispatch.served_consumer",
                 "    for at in order[np.diff(latest, prepend=0) > 0].tolist():\n",
                 "    for at in order[:1].tolist():\n",
             ),
@@ -80,7 +80,7 @@ ACKS = (
         their state and the place in the acks are committed. After a kill they are lost.""",
         (
             Change(
-                "overlay.desk.desk",
+                "overlay.dispatch.dispatcher",
                 "with this step\n            size += self._print(consumer, work, now)\n",
                 "with this step\n                size += self._print(consumer, work, now)\n",
             ),
@@ -94,7 +94,7 @@ ACKS = (
         machine since, and sequences are given out twice.""",
         (
             Change(
-                "overlay.desk.seat",
+                "overlay.dispatch.served_consumer",
                 '    if records and records[-1].head["delivered"].consumer < beginning.sequence:\n        records = []\n',
                 "",
             ),
@@ -108,7 +108,7 @@ ACKS = (
         messages without an ack are forgotten.""",
         (
             Change(
-                "overlay.worker.commits",
+                "overlay.worker.commit.commits",
                 "            machines = [*machines, *self.state.list_machines()]\n",
                 "            pass\n",
             ),
@@ -122,7 +122,7 @@ ACKS = (
         grows.""",
         (
             Change(
-                "overlay.worker.commits",
+                "overlay.worker.commit.commits",
                 "        return self.has_machines and self.since_all >= TELL_ALL_EVERY\n",
                 "        return False\n",
             ),
@@ -164,7 +164,7 @@ ACKS = (
         until it is back is passed over, and they are delivered again.""",
         (
             Change(
-                "overlay.worker.acks.hearers",
+                "overlay.worker.acks.ack_starts",
                 "        elif consumer[0] == stream and consumer in state.machines:\n"
                 "            heard = {**offsets, **heard}\n",
                 "",
@@ -179,12 +179,12 @@ ACKS = (
         over.""",
         (
             Change(
-                "overlay.worker.acks.seating",
+                "overlay.worker.acks.setup",
                 "        if is_new(state, stream, topic):\n",
                 "        if True:\n",
             ),
             Change(
-                "overlay.worker.acks.hearers",
+                "overlay.worker.acks.ack_starts",
                 "state.acks.get((stream, source), Mark(0))",
                 "state.acks.get((stream, source), Mark(ends[source]))",
             ),
@@ -198,7 +198,7 @@ ACKS = (
         in every checkpoint, for as long as the consumer lives.""",
         (
             Change(
-                "overlay.desk.desk",
+                "overlay.dispatch.dispatcher",
                 "            if seat.machine.window.has_given_up(low):\n",
                 "            if False:\n",
             ),
@@ -212,7 +212,7 @@ ACKS = (
         replayed with its gaps.""",
         (
             Change(
-                "overlay.worker.roster",
+                "overlay.worker.assignment",
                 "    if is_replayed(config) and known.replay_until is None:\n",
                 "    if is_replayed(config):\n",
             ),

@@ -29,7 +29,7 @@ LOGS = (
         is written to, its records are not delivered.""",
         (
             Change(
-                "overlay.worker.round.order",
+                "overlay.worker.cursors.order",
                 "        yield from _find_ends(at, ledger, goal).items()\n",
                 "",
             ),
@@ -43,7 +43,7 @@ LOGS = (
         each partition instead of one of the stream.""",
         (
             Change(
-                "overlay.worker.snapshots",
+                "overlay.worker.last_messages",
                 "        return merge_lasts(found, ledger)\n",
                 "        return {source: merge_lasts({source: lasts}, ledger)[source] for source, lasts in found.items()}\n",
             ),
@@ -71,7 +71,7 @@ LOGS = (
         fetch, is read on: what came in the place of the lost records is passed over.""",
         (
             Change(
-                "overlay.source.feed",
+                "overlay.kafka.fetcher",
                 "        if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):\n",
                 "        if True:\n",
             ),

@@ -60,7 +60,7 @@ OWNERSHIP = (
         without members, and the next one counts from 1 again.""",
         (
             Change(
-                "overlay.worker.takeover",
+                "overlay.state.takeover",
                 "        if generation is None:\n",
                 "        if generation is None or generation < state.generation:\n",
             ),
@@ -72,7 +72,7 @@ OWNERSHIP = (
         """After an error wait until the producer has stopped by itself. It waits for batches that will never go out.""",
         (
             Change(
-                "overlay.deliver.transaction",
+                "overlay.output.transaction",
                 "        await asyncio.wait((stopping,), timeout=STOP_S)\n",
                 "        await asyncio.wait((stopping,))\n",
             ),
@@ -109,7 +109,7 @@ OWNERSHIP = (
     Mutant(
         "state-read-once",
         """Give up a shard whose state is trimmed while it is read, instead of reading it again.""",
-        (Change("overlay.worker.takeover", "READS = 5\n", "READS = 1\n"),),
+        (Change("overlay.state.takeover", "READS = 5\n", "READS = 1\n"),),
         mend="9e17ff8",
         waits_for="a history in which that is not made good by the next attempt to take the shard",
     ),
@@ -119,7 +119,7 @@ OWNERSHIP = (
         that does not move in this round. Then it may never go on.""",
         (
             Change(
-                "overlay.worker.round.order",
+                "overlay.worker.cursors.order",
                 "            if stop > track.position:\n"
                 "                if stop == head.position:\n"
                 "                    held.add(source)\n",
@@ -150,12 +150,12 @@ OWNERSHIP = (
         state of the shard is deleted: Kafka takes -1 for the end of the log.""",
         (
             Change(
-                "overlay.deliver.produce",
+                "overlay.output.produce",
                 "(error is kafka_errors.DuplicateSequenceNumber and offset >= 0)\n",
                 "error is kafka_errors.DuplicateSequenceNumber\n",
             ),
             Change(
-                "overlay.admin",
+                "overlay.kafka.admin",
                 "        if before < 0:\n",
                 "        if False:\n",
             ),
@@ -169,7 +169,7 @@ OWNERSHIP = (
         later, and the next commit makes it visible.""",
         (
             Change(
-                "overlay.deliver.transaction",
+                "overlay.output.transaction",
                 "        if not await self._produce.settle(ANSWERS_S):\n",
                 "        if False:\n",
             ),

@@ -11,7 +11,7 @@ PLANTED = (
         and one that was frozen while its shard moved commits what the new owner has delivered already.""",
         (
             Change(
-                "overlay.worker.takeover",
+                "overlay.state.takeover",
                 '    return f"{prefix}.shard.{shard}"\n',
                 '    from overlay.chance import draw_id\n\n    return f"{prefix}.shard.{shard}.{draw_id()}"\n',
             ),
@@ -23,7 +23,7 @@ PLANTED = (
         delivered again.""",
         (
             Change(
-                "overlay.worker.takeover",
+                "overlay.state.takeover",
                 "    await transactions.start([topic])\n    try:\n"
                 "        state, count = await read_state(client, admin, topic, shard)\n",
                 "    state, count = await read_state(client, admin, topic, shard)\n"
@@ -37,7 +37,7 @@ PLANTED = (
         transaction but one left off, and delivers what the last one held once more.""",
         (
             Change(
-                "overlay.worker.takeover",
+                "overlay.state.takeover",
                 "read_records(client, topic, shard, log_start, end):",
                 "read_records(client, topic, shard, log_start, max(log_start, end - 2)):",
             ),
@@ -49,7 +49,7 @@ PLANTED = (
         them has its last records delivered again.""",
         (
             Change(
-                "overlay.deliver.transaction",
+                "overlay.output.transaction",
                 "                offsets = await self._send([*batches, *records])\n"
                 "                await self._producer.commit_transaction()\n"
                 "            return offsets[len(batches)]",
@@ -66,7 +66,7 @@ PLANTED = (
         "checkpoint-deleted",
         """Delete the state below the record behind a checkpoint, and with it the checkpoint. A shard that moves before
         anything else is delivered has forgotten where its consumers stood.""",
-        (Change("overlay.worker.commits", "self._forget_below(offset)\n", "self._forget_below(offset + 1)\n"),),
+        (Change("overlay.worker.commit.commits", "self._forget_below(offset)\n", "self._forget_below(offset + 1)\n"),),
     ),
     Mutant(
         "earlier-cursor-wins",
@@ -74,7 +74,7 @@ PLANTED = (
         the last. After a restart the rest of that transaction is delivered again.""",
         (
             Change(
-                "overlay.deliver.state",
+                "overlay.state.shard_state",
                 "            {**_without(later.reset, self.cursors), **later.cursors},\n",
                 "            {**later.cursors, **_without(later.reset, self.cursors)},\n",
             ),
@@ -86,12 +86,12 @@ PLANTED = (
         worker that is killed between the two leaves out the round.""",
         (
             Change(
-                "overlay.worker.commits",
+                "overlay.worker.commit.commits",
                 "        self._queued += done.size\n",
                 "        self._queued += done.size\n        self.state.cursors.update(done.delta.cursors)\n",
             ),
             Change(
-                "overlay.worker.commits",
+                "overlay.worker.commit.commits",
                 "written = self.state.checkpoint() if checkpoint else delta\n",
                 "written = Delta(dict(self.state.cursors)).merge(self.state.checkpoint() if checkpoint else delta)\n"
                 "        written.cursors.update(self.state.cursors)\n",
@@ -103,7 +103,7 @@ PLANTED = (
         """Forget which transactions of a fetch response were aborted, and deliver their records.""",
         (
             Change(
-                "overlay.source.feed",
+                "overlay.kafka.fetcher",
                 "        pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS\n",
                 "        pairs = NO_ABORTS\n",
             ),
@@ -115,7 +115,7 @@ PLANTED = (
         The broker cannot tell that it has the batch already.""",
         (
             Change(
-                "overlay.deliver.produce",
+                "overlay.output.produce",
                 "        if queue.sent == 0:  # those behind it are back as well\n",
                 "        if queue.sent == 0:\n"
                 "            numbers = self._producer._txn_manager\n"
@@ -131,7 +131,7 @@ PLANTED = (
         """Commit a transaction although Kafka has not taken one of its batches in time.""",
         (
             Change(
-                "overlay.deliver.produce",
+                "overlay.output.produce",
                 "        if late:\n",
                 "        if late and len(late) < len(parcels):\n"
                 "            return [-1 if p.taken in late else p.taken.result() for p in parcels]\n"
@@ -143,7 +143,7 @@ PLANTED = (
         "absent-consumer-follows-the-cursor",
         """Give a consumer that is left out, since its output refuses, no position of its own. The cursor moves on
         without it, and it is never given what it has missed.""",
-        (Change("overlay.worker.roster", "    delta.consumers.update(_pin_absent(state, roster))\n", ""),),
+        (Change("overlay.worker.assignment", "    delta.consumers.update(_pin_absent(state, roster))\n", ""),),
         history="test_acks_passed_over.py::test_acks_for_a_consumer_that_is_away_count_when_it_is_back",
     ),
     Mutant(
@@ -152,7 +152,7 @@ PLANTED = (
         deliveries. A worker that is killed between them has told of sequences that are given to other records then.""",
         (
             Change(
-                "overlay.worker.commits",
+                "overlay.worker.commit.commits",
                 "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]\n",
                 "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.index]\n",
             ),

@@ -51,7 +51,7 @@ REQUESTS = (
         written between its creation and then.""",
         (
             Change(
-                "overlay.worker.roster",
+                "overlay.worker.assignment",
                 "            await _enlist(client, admin, config, loaded.ends.get(config.id), state, roster, delta)\n",
                 "            await _enlist(client, admin, config, None, state, roster, delta)\n",
             ),
@@ -65,7 +65,7 @@ REQUESTS = (
         others cannot tell which messages it has pulled, and acks none.""",
         (
             Change(
-                "overlay.deliver.replies",
+                "overlay.dispatch.reply_address",
                 "Address(topic, named or correlation, number)",
                 "Address(topic, named, number)",
             ),

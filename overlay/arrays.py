@@ -1,0 +1,79 @@
+"""Rows of different lengths in one array: row i is data[starts[i] : starts[i + 1]]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels import kernel
+
+Ints = npt.NDArray[np.int64]
+
+
+class Ragged:
+    """Grows at the end. `data` and `starts` have room beyond what is in use; `rows` are."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self.rows = 0
+        self.starts: Ints = np.zeros(1025, np.int64)
+        self.data: npt.NDArray[Any] = np.empty(1024, dtype)
+
+    @property
+    def used(self) -> int:
+        """Items of all rows."""
+        return int(self.starts[self.rows])
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + self.starts.nbytes
+
+    def extend(self, sizes: Ints) -> npt.NDArray[Any]:
+        """Append rows of these sizes; returns their items end to end, for the caller to fill."""
+        end, rows = self.used, self.rows + sizes.size
+        if rows >= self.starts.size:
+            self.starts = _grow(self.starts, self.rows + 1, rows + 1)
+        np.cumsum(sizes, out=self.starts[self.rows + 1 : rows + 1])
+        self.starts[self.rows + 1 : rows + 1] += end
+        self.rows = rows
+        if self.used > self.data.size:
+            self.data = _grow(self.data, end, self.used)
+        return self.data[end : self.used]
+
+    def truncate(self, rows: int) -> None:
+        self.rows = rows
+
+    def take(self, kept: Ints) -> None:
+        """Keep these rows, in this order."""
+        sizes = np.diff(self.starts[: self.rows + 1])[kept]
+        starts = np.zeros(kept.size + 1, np.int64)
+        np.cumsum(sizes, out=starts[1:])
+        data = np.empty(max(int(starts[-1]), 1), self.data.dtype)
+        _gather(self.data, self.starts, kept, data)
+        self.data, self.starts, self.rows = data, starts, kept.size
+
+    def widen(self, largest: int) -> None:
+        """Make items able to hold `largest`."""
+        if largest > np.iinfo(self.data.dtype).max:
+            self.data = self.data.astype(np.min_scalar_type(largest))
+
+    def shrink(self) -> None:
+        """Give back room when most of it has come free."""
+        if 2 * self.used < self.data.size:
+            self.data = self.data[: self.used].copy()
+
+
+def _grow(array: npt.NDArray[Any], used: int, needed: int) -> npt.NDArray[Any]:
+    larger = np.empty(max(needed, array.size * 3 // 2), array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+@kernel
+def _gather(data, starts, kept, out):  # type: ignore[no-untyped-def]
+    put = 0
+    for row in kept:
+        for i in range(starts[row], starts[row + 1]):
+            out[put] = data[i]
+            put += 1

@@ -1,0 +1,225 @@
+"""`overlay.open`: a config folder or a bootstrap address becomes a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path as FilePath
+from types import TracebackType
+from typing import Any, Unpack
+
+from overlay.clock import now_ms
+from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, load
+from overlay.config.document import Document, Path
+from overlay.config.problems import validate
+from overlay.config.relations import suggest
+from overlay.config.service import TopicsConfig
+from overlay.consumer.acks import acks_topic
+from overlay.dispatch.reply_address import reply_topic
+from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
+
+from .arguments import CONSUMER_FIELDS, check_names
+from .connection import Lines
+from .control.control import Control
+from .control.inbox import NoAnswer
+from .read.columns import choose_schema
+from .read.indexes import Indexes
+from .read.question import BadQuestion, Question, Request, make_request
+from .read.reader import Progress, read_alone, read_batches
+from .read.reading import AsyncReading, Reading
+from .read.topic import Declared, describe_topic
+from .subscribe.ack_answers import Answers
+from .subscribe.intake import OnSilence
+from .subscribe.order import FORBIDDEN
+from .subscribe.ordered import OrderedConsumer
+from .subscribe.subscription import PREFETCH, Subscription, Where
+from .subscribe.target import Target, UnknownConsumer, aim, find_consumer
+
+
+class UnknownStream(OverlayError, LookupError):
+    """A stream that no file describes. Whoever named it acts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Client:
+    """Reads streams and topics. Keeps connections, and what it has read of chunk indexes, from one reading to the next."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    """Kafka settings by librdkafka's names."""
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    origin: str = ""
+    """Where the streams come from, for messages."""
+    prefix: str = ""
+    """Of the overlay's own topics, of which the index of a stream is one."""
+    consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
+    """By stream and name."""
+    _lines: Lines = field(init=False, repr=False)
+    _answers: Answers = field(init=False, repr=False)
+    _indexes: Indexes = field(init=False, repr=False)
+    control: Control = field(init=False, repr=False)
+    """Makes, changes and looks at consumers; a service has to run."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lines", Lines(self.kafka))
+        object.__setattr__(self, "_indexes", Indexes(self.prefix))
+        object.__setattr__(self, "control", Control(self.kafka, self.prefix))
+        object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))
+
+    def close(self) -> None:
+        """Close what is kept between readings. It may be used again; a client that nobody holds closes by itself."""
+        self._lines.close()
+        self.control.close()
+        self._answers.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(
+        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+    ) -> Reading:
+        """The records of a stream, or of a topic that no file describes, as an iterator of RecordBatches.
+
+        For what can be asked see Question. Without `follow` the reading ends at what is committed at this moment.
+        Of a topic the subject is the topic's name and headers are string properties; `declare` gives others:
+        {"dep_delay": "double", "tail": {"type": "string", "from": "{value:tailnum}"}}.
+
+        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError, FilterSyntaxError and ConfigError at
+        once; what Kafka has to say comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound,
+        SourceChanged, CorruptBatch.
+        """
+        request, progress = self._ask(stream, topic, declare, question), Progress()
+        read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
+        return Reading(self._lines, read, choose_schema(request.columns), progress)
+
+    def read_async(
+        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+    ) -> AsyncReading:
+        """As `read`, for `async for`. Its connection ends with it."""
+        request, progress = self._ask(stream, topic, declare, question), Progress()
+        batches = read_alone(self._lines, self._indexes, request, progress)
+        return AsyncReading(batches, choose_schema(request.columns), progress)
+
+    def subscribe(
+        self,
+        consumer: str,
+        *,
+        stream: str = "",
+        where: Where | None = None,
+        prefetch: int = PREFETCH,
+        on_silence: OnSilence | str = OnSilence.FLAG,
+    ) -> Subscription:
+        """The messages of a push consumer, to be acked one by one: `for message in ...` or `async for message in ...`.
+
+        `stream`: needed where several have a consumer of this name. `where`: hand out those messages only for which it is
+        true, and ack the others. `prefetch`: messages that may wait to be taken. `on_silence`: `raise` ends the iteration
+        with HeartbeatsMissed when nothing comes for two idle_heartbeats; `flag` sets `is_silent` only.
+
+        A consumer that no file has is asked of the service. Raises BadQuestion, UnknownConsumer, NoAnswer,
+        SourceUnavailable at once; what Kafka has to say later comes out of the iteration.
+        """
+        if prefetch < 1:
+            raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
+        if where is not None and not callable(where):
+            raise BadQuestion(
+                f"where is {where!r}, and has to be a function of a message. An expression is the consumer's"
+            )
+        try:
+            reaction = OnSilence(on_silence)
+        except ValueError:
+            raise BadQuestion(f"on_silence is {on_silence!r}, and has to be flag or raise") from None
+        target = self._find_target(consumer, stream)
+        return Subscription(
+            self.kafka,
+            target,
+            acks_topic(self.prefix, target.head.stream),
+            self._answers,
+            where,
+            prefetch=prefetch,
+            on_silence=reaction,
+        )
+
+    def ordered(self, stream: str, **config: Any) -> OrderedConsumer:
+        """A stream's messages in order and without a hole, for one reader (ADR-17): `for message in client.ordered("S")`.
+
+        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy, opt_start_seq, idle_heartbeat.
+        A service has to run. Raises UnknownArgument, BadOrder, Refused, NoAnswer, SourceUnavailable.
+        """
+        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS))
+        return OrderedConsumer(
+            self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
+        )
+
+    def _find_target(self, name: str, stream: str) -> Target:
+        try:
+            return aim(find_consumer(self.consumers.values(), name, stream, self.origin))
+        except UnknownConsumer as unknown:
+            try:
+                served = [info.config for info in self.control.consumers(stream)]
+            except (NoAnswer, SourceUnavailable) as error:
+                if not self.consumers:
+                    raise
+                raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
+            return aim(find_consumer(served, name, stream, "the service"))
+
+    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
+        if bool(stream) == bool(topic):
+            raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
+        if declare is not None and stream:
+            raise BadQuestion("declare is for topics; what a stream declares stands in its file")
+        config = self.find_stream(stream) if stream else describe_topic(topic, declare or {})
+        return make_request(config, is_named=bool(stream), now=now_ms(), **question)
+
+    def find_stream(self, name: str) -> StreamConfig:
+        """A stream by its name. Raises UnknownStream, with a suggestion."""
+        if name in self.streams:
+            return self.streams[name]
+        known = sorted(self.streams)
+        where = f"{self.origin}: " if self.origin else ""
+        if not known:
+            raise UnknownStream(f"{where}there is no stream {name!r}, nor any other. Is it the right config folder?")
+        raise UnknownStream(f"{where}there is no stream {name!r}.{suggest(name, known)} There is {', '.join(known)}")
+
+
+def open_client(
+    config: str | FilePath | Loaded | None = None,
+    *,
+    bootstrap: str = "",
+    kafka: Mapping[str, str] | None = None,
+    prefix: str = "",
+) -> Client:
+    """A client for a config folder (or one that is loaded already), or for a Kafka without one.
+
+    bootstrap: `host:port`, several with commas between; with a config it stands in for the address there. kafka: more
+    settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}. prefix: of the overlay's own topics, where it is
+    neither in the config nor the usual one. Raises ConfigError, BadQuestion.
+    """
+    if config is None:
+        if not bootstrap and "bootstrap.servers" not in (kafka or {}):
+            raise BadQuestion("open what? Give a config folder, or bootstrap='HOST:PORT'")
+        kafka = {**({"bootstrap.servers": bootstrap} if bootstrap else {}), **(kafka or {})}
+        return Client(check_settings(kafka), prefix=prefix or TopicsConfig().prefix)
+    loaded = config if isinstance(config, Loaded) else load(FilePath(config))
+    settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
+    origin = str(FilePath(loaded.files[""].file).parent)
+    return Client(
+        check_settings(settings), loaded.streams, origin, prefix or loaded.service.topics.prefix, loaded.consumers
+    )
+
+
+def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Kafka settings that every client in use takes. Raises ConfigError for others."""
+    place = Place("Kafka settings")
+    places: dict[Path, Place] = {("kafka",): place, **{("kafka", name): place for name in kafka}}
+    service, problems = validate(ServiceConfig, Document(place.file, {"kafka": dict(kafka)}, places, places))
+    if service is None:
+        raise problems[0]
+    if conflict := service.kafka_properties.find_conflict():
+        name, why = conflict
+        raise ConfigError(place, why, field=name)
+    return service.kafka

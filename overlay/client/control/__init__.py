@@ -1,0 +1,1 @@
+"""Requests to the control topic, and their answers."""

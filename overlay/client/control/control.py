@@ -1,0 +1,364 @@
+"""Consumers without files: created, changed, looked at and deleted by request, as a JetStream client does it.
+
+    control = overlay.open("config-folder").control
+    control.create("FLIGHTS", durable_name="late-jfk", deliver_subject="late-jfk", filter_subject="flights.JFK.>")
+    control.info("FLIGHTS", "late-jfk").num_ack_pending
+
+A service of the same `topics.prefix` answers (docs/control.md). What it refuses is raised as one exception for each of
+JetStream's errors (refusals.py).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, Unpack
+
+from confluent_kafka import Message
+
+from overlay.client.arguments import CONSUMER_FIELDS, check_names
+from overlay.client.subscribe.headers import read_headers
+from overlay.clock import now_ns
+from overlay.config import ConsumerConfig
+from overlay.consumer.acks import Token, Verb, acks_topic, parse_token
+from overlay.control.records import Subject as About
+from overlay.control.records import control_topic, make_key, read_config, write_config, write_json
+from overlay.control.requests import CLIENT, Op
+from overlay.dispatch.answers import CODE, DESCRIPTION
+from overlay.errors import OverlayError
+from overlay.kafka.connection import Properties
+from overlay.output.assemble import SUBJECT, TOKEN
+from overlay.units import format_time
+
+from .inbox import Inbox, NoAnswer
+from .refusals import read_error
+
+TIMEOUT_S = 10.0
+_NANOSECONDS = 1_000_000_000
+
+
+class FiltersDiffer(OverlayError):
+    """The consumer that came back has other filters than those that were asked for. The application acts."""
+
+
+class PullRefused(OverlayError):
+    """A pull request that the consumer does not take; the text is JetStream's status. Whoever pulls acts."""
+
+
+class BadAckToken(OverlayError, ValueError):
+    """A text that is no ack token. Whoever gave it acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A delivery: its consumer sequence and the stream sequence of its message."""
+
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer as the service sees it. `raw` is the whole answer, JetStream's fields and the overlay's."""
+
+    stream: str
+    name: str
+    config: ConsumerConfig
+    created: str
+    delivered: Position
+    ack_floor: Position
+    num_ack_pending: int
+    num_redelivered: int
+    num_waiting: int
+    num_pending: int | None
+    """None where the service does not know, as while the consumer's shard starts."""
+    push_bound: bool
+    paused: bool
+    state: str
+    reason: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A message that a pull brought. `token`: what `ack` and its like take."""
+
+    subject: str
+    token: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class PullFields(TypedDict, total=False):
+    """Further fields of a pull request, as JetStream has them; durations are nanoseconds."""
+
+    no_wait: bool
+    max_bytes: int
+    idle_heartbeat: int
+    group: str
+    min_pending: int
+    min_ack_pending: int
+    id: str
+    priority: int
+
+
+class Control:
+    """Asks the service. May be shared by threads, which then wait for each other.
+
+    `timeout`: seconds to wait for an answer; NoAnswer is raised when none comes.
+    """
+
+    def __init__(
+        self, kafka: Properties, prefix: str = "overlay", *, timeout: float = TIMEOUT_S, name: str = ""
+    ) -> None:
+        """`name`: who asks, for the audit."""
+        self.prefix, self.timeout, self.name = prefix, timeout, name
+        self._inbox = Inbox(kafka, prefix)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            self._inbox.close()
+
+    # consumers
+
+    def create(
+        self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> ConsumerInfo:
+        """Create a consumer, or update it where it is there already. Fields are those of consumer files.
+
+        Returns once it is served. Raises Refused, and FiltersDiffer when it came back with other filters. A keyword that
+        is no field raises UnknownArgument; a mapping goes to the service as it is, which may know more fields.
+        """
+        return self._define(Op.CREATE, "", stream, config, fields)
+
+    def add(
+        self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> ConsumerInfo:
+        """As `create`, but a consumer that is there with another config is an error: ConsumerAlreadyExists."""
+        return self._define(Op.CREATE, "create", stream, config, fields)
+
+    def update(
+        self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> ConsumerInfo:
+        """Replace the config of a consumer that is there; what is left out goes back to its default."""
+        return self._define(Op.UPDATE, "update", stream, config, fields)
+
+    def delete(self, stream: str, name: str) -> None:
+        """Delete a consumer and forget its state. Its output topic stays. Returns once that is done."""
+        self._ask(Op.DELETE, stream=stream, consumer=name)
+
+    def info(self, stream: str, name: str) -> ConsumerInfo:
+        return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
+
+    def consumers(self, stream: str = "") -> list[ConsumerInfo]:
+        """All consumers, or those of one stream, by name."""
+        found: list[ConsumerInfo] = []
+        while True:
+            answer = self._ask(Op.LIST, stream=stream, offset=len(found))
+            found += map(read_info, answer["consumers"])
+            if len(found) >= answer["total"] or not answer["consumers"]:
+                return found
+
+    def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
+        """Deliver nothing before `until`: a time with a zone, a span from now, or RFC 3339. Returns whether it is paused."""
+        answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
+        return bool(answer["paused"])
+
+    def resume(self, stream: str, name: str) -> None:
+        self._ask(Op.RESUME, stream=stream, consumer=name)
+
+    def streams(self) -> list[dict[str, Any]]:
+        """What the service says of each stream."""
+        found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
+        return found
+
+    # messages
+
+    def next(
+        self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
+    ) -> list[Pulled]:
+        """Pull up to `batch` messages; returns when they have come, or after `expires` seconds, or at once with no_wait=True.
+
+        `more`: further fields of JetStream's pull request, such as max_bytes. Raises UnknownArgument for other names,
+        Refused and PullRefused where the consumer takes no such request.
+        """
+        check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
+        body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
+        if not more.get("no_wait"):
+            body["expires"] = int(expires * _NANOSECONDS)
+        found: list[Pulled] = []
+        with self._lock:
+            try:
+                self._collect(self._send(Op.NEXT, body, self.timeout + expires), batch, found)
+            except NoAnswer:
+                # the service went away behind some messages: they are here, and wait for their acks
+                if not found:
+                    raise
+        return found
+
+    @staticmethod
+    def _collect(answers: Iterable[Message], batch: int, found: list[Pulled]) -> None:
+        """Append the messages of a pull to `found`, up to its end."""
+        for record in answers:
+            headers = dict(read_headers(record))
+            if CODE in headers and _is_end(headers):
+                return
+            if TOKEN in headers:
+                found.append(_read_message(record, headers))
+            elif CODE not in headers:
+                _read_answer(record)
+            if len(found) == batch:
+                return
+
+    def ack(self, token: str) -> None:
+        """Ack one delivery by its token; returns once that is written down."""
+        self.tell(token, Verb.ACK)
+
+    def nak(self, token: str, delay: float | None = None) -> None:
+        """Have one message delivered again, at once or after `delay` seconds."""
+        self.tell(token, Verb.NAK, "" if delay is None else json.dumps({"delay": int(delay * _NANOSECONDS)}))
+
+    def term(self, token: str, reason: str = "") -> None:
+        """Never deliver one message again."""
+        self.tell(token, Verb.TERM, reason)
+
+    def in_progress(self, token: str) -> None:
+        """Start the timer of one delivery anew."""
+        self.tell(token, Verb.PROGRESS)
+
+    def tell(self, token: str, verb: Verb, text: str = "") -> None:
+        """Say something of one delivery, and wait until it is written down. Raises BadAckToken, NoAnswer."""
+        found = find_token(token)
+        topic = acks_topic(self.prefix, found.stream)
+        key = f"$JS.ACK.{found.stream}.{found.consumer}".encode()
+        body = verb.value + (f" {text}".encode() if text else b"")
+        with self._lock:
+            try:
+                for _ in self._inbox.ask(topic, key, body, self.timeout, [(TOKEN, token.encode())]):
+                    return
+            except NoAnswer as error:
+                raise NoAnswer(
+                    f"{error} An ack of a message that was never delivered, or that names a consumer without acks, has no"
+                    " answer either"
+                ) from error
+
+    # requests
+
+    def _define(
+        self,
+        op: Op,
+        action: str,
+        stream: str,
+        config: ConsumerConfig | Mapping[str, Any] | None,
+        fields: Mapping[str, Any],
+    ) -> ConsumerInfo:
+        check_names(action or "create", fields, CONSUMER_FIELDS)
+        given = write_config(config) if isinstance(config, ConsumerConfig) else dict(config or {})
+        wanted = {**given, **fields}
+        found = read_info(self._ask(op, stream=stream, config=wanted, action=action))
+        check_filters(wanted, found.config)
+        return found
+
+    def _ask(self, op: Op, **body: Any) -> dict[str, Any]:
+        with self._lock:
+            return _read_answer(next(self._send(op, body, self.timeout)))
+
+    def _send(self, op: Op, body: Mapping[str, Any], timeout: float) -> Iterator[Message]:
+        id = uuid.uuid4().hex
+        value = write_json({"v": 1, "op": op.word, "timeout": int(timeout * _NANOSECONDS), **body})
+        headers = [(CLIENT, self.name.encode())] if self.name else []
+        return self._inbox.ask(control_topic(self.prefix), make_key(About.REQUEST, id), value, timeout, headers, id=id)
+
+
+def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
+    """A ConsumerInfo from a response."""
+    own = answer.get("overlay", {})
+    return ConsumerInfo(
+        stream=answer["stream_name"],
+        name=answer["name"],
+        config=read_config(answer["stream_name"], answer["config"]),
+        created=answer["created"],
+        delivered=_read_position(answer["delivered"]),
+        ack_floor=_read_position(answer["ack_floor"]),
+        num_ack_pending=answer["num_ack_pending"],
+        num_redelivered=answer["num_redelivered"],
+        num_waiting=answer["num_waiting"],
+        num_pending=answer.get("num_pending"),
+        push_bound=bool(answer.get("push_bound")),
+        paused=bool(answer.get("paused")),
+        state=own.get("state", ""),
+        reason=own.get("reason", ""),
+        raw=answer,
+    )
+
+
+def check_filters(wanted: Mapping[str, Any], found: ConsumerConfig) -> None:
+    """Whether a consumer came back with the filters that were asked for. An older service may not know all of them."""
+    asked = read_config(found.stream, {key: wanted[key] for key in _FILTERS if key in wanted} | {"name": "x"})
+    for what, mine, theirs in (
+        ("filter subjects", asked.filters, found.filters),
+        ("filter", asked.filter, found.filter),
+    ):
+        if mine != theirs:
+            raise FiltersDiffer(
+                f"{'/'.join(found.id)} came back with other {what} than asked for: {theirs} instead of {mine}. It delivers"
+                " by those; delete it, or update it"
+            )
+
+
+_FILTERS = ("filter_subject", "filter_subjects", "filter")
+
+
+def find_token(text: str) -> Token:
+    """Raises BadAckToken."""
+    found = parse_token(text)
+    if found is None:
+        raise BadAckToken(
+            f"{text!r} is no ack token. Tokens look like $JS.ACK._.1x1.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"
+            f" the header {TOKEN}"
+        )
+    return found
+
+
+def _read_position(pair: Mapping[str, Any]) -> Position:
+    return Position(pair["consumer_seq"], pair["stream_seq"])
+
+
+def _read_answer(record: Message) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(record.value())
+    if "error" in answer:
+        raise read_error(answer["error"])
+    return answer
+
+
+def _read_message(record: Message, headers: Mapping[str, bytes | None]) -> Pulled:
+    subject, token = (headers.get(name) or b"" for name in (SUBJECT, TOKEN))
+    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), tuple(read_headers(record)))
+
+
+_NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Completed", "Message Size Exceeds MaxBytes")
+
+
+def _is_end(headers: Mapping[str, bytes | None]) -> bool:
+    """Whether a status ends a pull. Raises PullRefused for one that says that it never began."""
+    code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
+    if code == "100":
+        return False
+    if text in _NO_MORE:
+        return True
+    raise PullRefused(f"{code} {text}")
+
+
+def write_time(until: datetime | timedelta | str) -> str:
+    """RFC 3339 of a time with a zone or of a span from now; a text stays as it is."""
+    if isinstance(until, str):
+        return until
+    if isinstance(until, timedelta):
+        return format_time(now_ns() + until // timedelta(microseconds=1) * 1_000)
+    return until.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,109 @@
+"""Requests to the control topic, and what comes back for them: one answer, or for a pull as many as it brings."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from types import TracebackType
+
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.client.subscribe.headers import read_headers
+from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, reply_topic
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.confluent import check_reachable
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.output.record import Headers
+
+from .replies import judge, open_replies
+
+POLL_S = 0.05
+REACH_S = 5.0
+SEND_S = 10.0
+"""How long Kafka may take for the request itself, however short the wait for its answer is."""
+
+
+class NoAnswer(OverlayError, TimeoutError):
+    """Nobody answered in time. What was asked for may have been done all the same."""
+
+
+class Inbox:
+    """One who asks. Opened by the first question; not for two threads at once."""
+
+    def __init__(self, kafka: Properties, prefix: str) -> None:
+        self._kafka, self._prefix = kafka, prefix
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Inbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections; the next question opens others."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._producer = None
+
+    def ask(
+        self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
+    ) -> Iterator[Message]:
+        """Send a record and hand out what comes back for it, until the caller has enough or `timeout` seconds have passed.
+
+        Raises SourceUnavailable, CredentialsRefused, and NoAnswer when the time is over.
+        """
+        correlation = (id or uuid.uuid4().hex).encode()
+        consumer, producer = self._open()
+        more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, correlation)]
+        self._send(producer, topic, key, value, more)
+        deadline = time.monotonic() + timeout
+        fault = ""
+        while (left := deadline - time.monotonic()) > 0:
+            record = consumer.poll(min(left, POLL_S))
+            if record is None:
+                continue
+            if (error := record.error()) is not None:
+                fault = f" Reading the answers failed: {error.str()}."
+            elif _find(record, CORRELATION) == correlation:
+                yield record
+        # the next question opens other clients: these may be the reason (overlay/kafka/confluent.py, Contact)
+        self.close()
+        raise NoAnswer(
+            f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
+            f" {self._kafka['bootstrap.servers']}?"
+        )
+
+    def _open(self) -> tuple[Consumer, Producer]:
+        if self._consumer is None or self._producer is None:
+            check_reachable(self._kafka, REACH_S)
+            group = f"overlay-inbox-{uuid.uuid4().hex}"
+            self._consumer = open_replies(self._kafka, reply_topic(self._prefix), group)
+            self._producer = Producer({**for_confluent(self._kafka), "enable.idempotence": True, "log_level": 0})
+        return self._consumer, self._producer
+
+    def _send(self, producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+        failures: list[RdKafkaError] = []
+        producer.produce(
+            topic,
+            value,
+            key,
+            headers=list(headers),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        left = producer.flush(SEND_S)
+        if failures or left:
+            self.close()  # as after no answer
+        if failures:
+            raise judge(topic, "Write", failures[0])
+        if left:
+            raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
+
+
+def _find(record: Message, name: str) -> bytes | None:
+    return next((value for key, value in reversed(read_headers(record)) if key == name), None)

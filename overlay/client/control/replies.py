@@ -1,0 +1,71 @@
+"""The reply topic, read from its present end: all clients of an overlay share it, and each knows its own answers."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.waits import comes_true
+
+OPEN_S = 10.0
+WAIT_MS = 50
+"""How long the broker may hold a fetch back: whoever asks waits for the answer."""
+_NO_LEADER = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVAILABLE)
+_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Consumer:
+    """Reads all partitions of the topic. `group` is never committed to; `more`: beside the settings.
+
+    Raises SourceUnavailable, CredentialsRefused.
+    """
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
+    consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
+    with contextlib.ExitStack() as closing:
+        closing.callback(consumer.close)
+        try:
+            found = consumer.list_topics(topic, OPEN_S).topics[topic]
+            if found.error is not None:
+                raise SourceUnavailable(
+                    f"{topic}: {found.error.str()}. The service makes this topic when it starts: does it run?"
+                )
+            places = [TopicPartition(topic, partition) for partition in found.partitions]
+            # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
+            ends = [_find_end(consumer, place) for place in places]
+            consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
+        except KafkaException as error:
+            raise judge(topic, "Read", error.args[0]) from error
+        closing.pop_all()
+    return consumer
+
+
+def _find_end(consumer: Consumer, place: TopicPartition) -> int:
+    """Return where a partition ends now. One that was made a moment ago may have no leader yet.
+
+    Raises KafkaException, and SourceUnavailable if it has no leader for OPEN_S.
+    """
+    ends: list[int] = []
+
+    def look() -> bool:
+        try:
+            ends.append(consumer.get_watermark_offsets(place, OPEN_S, cached=False)[1])
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER:
+                raise
+        return bool(ends)
+
+    if not comes_true(look, OPEN_S, pause_s=WAIT_MS / 1000):
+        raise SourceUnavailable(f"{place.topic}-{place.partition}: has had no leader for {OPEN_S:.0f} s")
+    return ends[0]
+
+
+def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
+    """What to tell of an error of Kafka's."""
+    if error.code() in _REFUSALS:
+        return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
+    return SourceUnavailable(f"{topic}: {error.str()}")

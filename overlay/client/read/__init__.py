@@ -1,0 +1,1 @@
+"""`client.read`: records of a stream as Arrow batches, without the service."""

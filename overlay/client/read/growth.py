@@ -1,0 +1,86 @@
+"""What becomes of a stream's topics while a reading follows them: partitions that are added, topics that go.
+
+The client that fetches hears of both within seconds, since it renews its metadata. That says too little (a topic that was
+created again may look like one that has grown), so Kafka is asked about the topics themselves before anything is
+believed. A partition that is added is read from its start: whatever is in it was written after the reading began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.config.stream import StreamConfig
+from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import Source
+from overlay.logs import get_logger
+from overlay.state.partitions import Sources, list_sources
+from overlay.state.shard_state import ShardState
+
+from .offset_ranges import Stretch
+
+log = get_logger(__name__)
+
+EVERY_S = 1.0
+
+
+class Growth:
+    """Looks at the topics of a stream until it is closed. `changed` is set when there is something to `take`."""
+
+    def __init__(
+        self, client: AIOKafkaClient, admin: Admin, stream: StreamConfig, known: Sources, changed: asyncio.Event
+    ) -> None:
+        self._client, self._admin, self._stream, self._known = client, admin, stream, known
+        self._changed = changed
+        self._added: list[Stretch] = []
+        self._watch = asyncio.create_task(self._look(), name="growth")
+        self._watch.add_done_callback(lambda _: changed.set())
+
+    def take(self) -> list[Stretch]:
+        """The partitions that were added since the last call, from their starts on.
+
+        Raises SourceChanged when a topic has gone or is another one now, CredentialsRefused when Kafka lets nobody look.
+        """
+        if self._watch.done():
+            self._watch.result()
+        added, self._added = self._added, []
+        return added
+
+    async def close(self) -> None:
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _look(self) -> None:
+        partitions = set(self._known.partitions)
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if not self._hears_of_others(partitions):
+                continue
+            try:
+                added = sorted(await self._find_partitions() - partitions)
+                bounds = await self._admin.find_bounds(added)
+            except SourceUnavailable:
+                continue  # the feed says so
+            partitions.update(added)
+            for source in added:
+                log.warning("a partition was added, and is read from its start", topic=source[0], partition=source[1])
+                self._added.append(Stretch(source, bounds[source][0]))
+                self._changed.set()
+
+    def _hears_of_others(self, partitions: set[Source]) -> bool:
+        for entry in self._stream.topics:
+            now = self._client.cluster.partitions_for_topic(entry.topic)
+            if now is None or (entry.partitions is None and any((entry.topic, p) not in partitions for p in now)):
+                return True
+        return False
+
+    async def _find_partitions(self) -> set[Source]:
+        topics = await self._admin.find_topics(self._stream.topic_names, with_config=False)
+        for name, identity in self._known.identities.items():
+            if name not in topics:
+                raise SourceChanged(f"topic {name} was deleted")
+            if topics[name].identity != identity:
+                raise SourceChanged(f"topic {name} was deleted and created again. Read it anew")
+        return set(list_sources(self._stream, topics, ShardState()).partitions)

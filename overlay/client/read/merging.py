@@ -1,0 +1,127 @@
+"""The partitions of a stream with a ledger as one: rows are handed out in the order of their sequences.
+
+A partition's rows come in that order. What is next in one of them is known before it is read, since the ledger says which
+sequence its next offset has. So rows below what is next in every partition may be handed out, and the partition that is
+the farthest behind is the one to read. The others wait with what they have at hand.
+
+Records that came after the ledger was looked at have no sequence yet, and are handed out last. Where a stream is followed, the
+ledger is followed as well, and records wait for their sequences; not for ever, since it may be that no service is there to
+give them any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.errors import SourceChanged
+from overlay.kafka.fetcher import Feed, Fetched, Lane
+from overlay.kafka.log_position import Source
+from overlay.scan.columns import Ints
+
+from .offset_ranges import Stretch
+from .row_filter import Part
+from .sequences import LAST, Order, find_place
+from .skip_route import Journey
+
+PATIENCE_S = 2.0
+"""How long records that are followed wait for a sequence."""
+LOOK_S = 0.2
+_OVER = LAST + 1
+
+
+class Merge:
+    """Of some stretches, one a partition."""
+
+    def __init__(self, order: Order, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
+        self._order, self._schema = order, schema
+        self._at = {each.source: each.start for each in stretches}
+        self._held: dict[Source, deque[tuple[Ints, pa.RecordBatch]]] = {}
+        self._loose: list[pa.RecordBatch] = []
+        self._lane: Lane | None = None
+        self._since: dict[Source, float] = {}
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long to wait for more at most, before it is asked again what there is; None: as long as it takes."""
+        return LOOK_S if self._since else None
+
+    async def follow(self, feed: Feed) -> None:
+        """Read the ledger on as it grows."""
+        self._lane = await feed.open(self._order.topic, 0, self._order.index.position)
+
+    def choose(self, journeys: Sequence[Journey]) -> list[Journey]:
+        """Those that have to be read on before anything can be handed out, however full the feed is."""
+        self._read_on()
+        first = self._find_next()
+        for journey in journeys:
+            source = journey.stretch.source
+            journey.lane.urgent = find_place(self._order.ledger, source, self._at[source]) == first
+        return [journey for journey in journeys if journey.lane.urgent and self._is_sequenced(journey)]
+
+    def _read_on(self) -> None:
+        match self._lane.take() if self._lane else None:
+            case Fetched() as fetched:
+                self._order.index.take(self._order.topic, fetched)
+            case None:
+                pass
+            case _:
+                raise SourceChanged(f"topic {self._order.topic} is not the one that was read any more. Read anew")
+
+    def _is_sequenced(self, journey: Journey) -> bool:
+        """Whether what is there of a partition has sequences, or has waited long enough."""
+        source, ready = journey.stretch.source, journey.lane.ready
+        if self._lane is None or not isinstance(ready, Fetched):
+            return True
+        if self._order.ledger.end_of(source) >= ready.next_offset:
+            self._since.pop(source, None)
+            return True
+        return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
+
+    def add(self, source: Source, part: Part) -> None:
+        """What came of a partition, which goes on at the part's position."""
+        for places, batch in zip(part.places, part.batches, strict=True):
+            known = int(np.searchsorted(places, LAST)) if self._lane else places.size
+            if known:
+                self._held.setdefault(source, deque()).append((places[:known], batch.slice(0, known)))
+            if known < places.size:
+                self._loose.append(batch.slice(known))
+        self._at[source] = part.position
+
+    def keep(self, journeys: Iterable[Journey]) -> None:
+        """There is no more of other partitions than these."""
+        self._at = {each.stretch.source: self._at.get(each.stretch.source, each.stretch.start) for each in journeys}
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is left when nothing more is read."""
+        self._at = {}
+        return self.take()
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What can be handed out now, in order."""
+        limit = self._find_next()
+        places, batches = list[Ints](), list[pa.RecordBatch]()
+        for held in self._held.values():
+            while held and held[0][0][0] < limit:
+                own, batch = held.popleft()
+                count = int(np.searchsorted(own, limit))
+                if count < own.size:
+                    held.appendleft((own[count:], batch.slice(count)))
+                places.append(own[:count])
+                batches.append(batch.slice(0, count))
+        if len(batches) == 1:
+            yield batches[0]
+        elif batches:
+            order = np.argsort(np.concatenate(places), kind="stable")
+            yield from pa.Table.from_batches(batches, self._schema).take(pa.array(order)).combine_chunks().to_batches()
+        loose, self._loose = self._loose, []
+        yield from loose
+
+    def _find_next(self) -> int:
+        """The place of what comes next in the partition that is the farthest behind."""
+        places = (find_place(self._order.ledger, source, offset) for source, offset in self._at.items())
+        return min(places, default=_OVER)

@@ -1,0 +1,66 @@
+"""The last record of each subject, as rows of batches: kept while a partition is read, and put together in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.scan.columns import Ints
+
+from .columns import make_empty_rows
+from .row_filter import Part
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """`order`: what tells which of several partitions has the last one: a timestamp, or a place in the ledger."""
+
+    offset: int
+    order: int
+    batch: pa.RecordBatch
+    at: int
+
+
+@dataclass(slots=True)
+class Newest:
+    """Of one partition. Parts come in any order."""
+
+    rows: dict[str, _Row] = field(default_factory=dict)
+    """By subject."""
+
+    @property
+    def heads(self) -> list[tuple[str, int]]:
+        """Subject and offset of each."""
+        return [(subject, row.offset) for subject, row in self.rows.items()]
+
+    def add(self, part: Part) -> None:
+        """Take in the last rows of a part."""
+        orders = np.concatenate(part.places or part.times).tolist() if part.heads else []
+        places = [(batch, at) for batch in part.batches for at in range(batch.num_rows)]
+        for (subject, offset), order, (batch, at) in zip(part.heads, orders, places, strict=True):
+            known = self.rows.get(subject)
+            if known is None or known.offset < offset:
+                self.rows[subject] = _Row(offset, order, batch, at)
+
+
+def merge_newest(schema: pa.Schema, partitions: Sequence[Newest]) -> list[pa.RecordBatch]:
+    """The last row of each subject over all partitions, oldest first: by offset in one partition, by `order` over several."""
+    last: dict[str, _Row] = {}
+    for newest in partitions:
+        for subject, row in newest.rows.items():
+            if subject not in last or last[subject].order <= row.order:
+                last[subject] = row
+    alone = len(partitions) == 1
+    rows = sorted(last.values(), key=lambda row: row.offset if alone else row.order)
+    if not rows:
+        return []
+    if not schema.names:
+        return [make_empty_rows(len(rows))]
+    batches = {id(row.batch): row.batch for row in rows}
+    starts = dict(zip(batches, np.cumsum([0, *(batch.num_rows for batch in batches.values())]).tolist(), strict=False))
+    order: Ints = np.array([starts[id(row.batch)] + row.at for row in rows], np.int64)
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches.values(), schema).take(pa.array(order)).to_batches()
+    return found

@@ -1,0 +1,133 @@
+"""What is read of a partition, and how it is cut: a stretch from one offset to another, in legs between which nothing is read.
+
+With a chunk index a stretch has a way through it: the spans of a route (overlay/index/skip/plan.py), which may touch where
+records have to be tested for less. What touches is one leg: it is fetched without a break. A stretch without a way is one
+leg, and its records are tested for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlay.index.pending.last_per_subject import Piece
+from overlay.index.skip.plan import Route, Saving, weigh
+from overlay.index.skip.probes import Part
+from overlay.index.skip.prune import Chunks
+from overlay.kafka.log_position import Source
+from overlay.scan.columns import Ints
+from overlay.scan.decode import NO_STOP
+
+ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A route, and the bytes of each of its spans as the log holds them: -1 where some of it has no chunk header."""
+
+    route: Route
+    sizes: Ints
+
+    def find(self, start: int, stop: int) -> slice:
+        """The spans that have offsets from start to stop."""
+        low = int(np.searchsorted(self.route.next_offset, start, side="right"))
+        return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
+
+    def keep(self, start: int, stop: int) -> Way:
+        """Without the spans that have no offsets from start to stop. What the route saved is said of all of it."""
+        part, route = self.find(start, stop), self.route
+        some = route.first_offset[part].copy(), route.next_offset[part].copy(), route.residual[part].copy()
+        return Way(Route(*some, route.saving, route.skips), self.sizes[part].copy())
+
+
+def find_way(route: Route, chunks: Chunks) -> Way:
+    """The way of a route. `chunks`: those it was planned over."""
+    return Way(route, weigh(chunks, route.first_offset, route.next_offset))
+
+
+def cut_out(stretch: Stretch, pieces: Sequence[Piece]) -> Stretch:
+    """Some pieces of a stretch, the newest first, whose records are tested for everything."""
+    bounds = np.array(pieces[::-1], np.int64)
+    residual = np.full(len(pieces), ALL_PARTS, np.uint8)
+    first, after, sizes = (bounds[:, i].copy() for i in range(3))
+    route = Route(first, after, residual, Saving(0, 0, 0, 0, 0), True)
+    return replace(stretch, start=int(first[0]), stop=int(after[-1]), way=Way(route, sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Offsets without a gap, start <= offset < stop. `size`: bytes, None where it is not known."""
+
+    start: int
+    stop: int
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
+
+    source: Source
+    start: int
+    stop: int = NO_STOP
+    floor: int = 0
+    way: Way | None = None
+    """What of it has to be read; all where there is none. A way holds up to the end that it was planned for."""
+    enough: int = 0
+    """An offset from which on it has surely as many of the last records as are asked for; 0 where nobody knows one."""
+
+    def begin_at(self, offset: int) -> Stretch:
+        """The rest from an offset on; all of it where that lies before it."""
+        return replace(self, start=max(self.start, offset))
+
+    def cut(self, start: int, stop: int) -> Stretch:
+        """The part of it from start to stop, with no more of the way than that needs."""
+        part = replace(self, start=max(self.start, start), stop=min(self.stop, stop))
+        return part if self.way is None else replace(part, way=self.way.keep(part.start, part.stop))
+
+    def keep_last(self, count: int) -> Stretch:
+        """The end of it: so much that `count` offsets are read, if there are as many."""
+        if self.way is None:
+            return replace(self, start=max(self.start, self.stop - count))
+        first, after, _ = self._clip(self.way)
+        # offsets to read from each span on
+        left = np.cumsum((after - first)[::-1])[::-1]
+        whole = int(np.searchsorted(-left, -count, side="right"))
+        if not whole:
+            return self
+        return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
+
+    def legs(self) -> Iterator[Leg]:
+        """What has to be read of it, in order."""
+        if self.start >= self.stop:
+            return
+        if self.way is None:
+            yield Leg(self.start, self.stop)
+            return
+        first, after, sizes = self._clip(self.way)
+        if not first.size:
+            return
+        begins = np.flatnonzero(np.concatenate([[True], first[1:] > after[:-1]]))
+        ends = np.append(begins[1:], first.size) - 1
+        weights = np.add.reduceat(sizes, begins)
+        known = np.minimum.reduceat(sizes, begins) >= 0
+        for begin, end, weight, is_known in zip(begins, ends, weights, known, strict=True):
+            yield Leg(int(first[begin]), int(after[end]), int(weight) if is_known else None)
+
+    def find_residual(self, first: int, after: int) -> Part:
+        """The parts of the question that records with first <= offset < after have to be tested for."""
+        if self.way is None:
+            return ALL_PARTS
+        route = self.way.route
+        low = int(np.searchsorted(route.next_offset, first, side="right"))
+        high = int(np.searchsorted(route.first_offset, after, side="left"))
+        return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
+
+    def _clip(self, way: Way) -> tuple[Ints, Ints, Ints]:
+        """First and next offsets of the spans within the stretch, and their sizes."""
+        route = way.route
+        spans = way.find(self.start, self.stop)
+        first = np.maximum(route.first_offset[spans], self.start)
+        return first, np.minimum(route.next_offset[spans], self.stop), way.sizes[spans]

@@ -1,0 +1,205 @@
+"""What a reading is asked for, checked before anything is fetched."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from overlay.client.arguments import check_names
+from overlay.config.consumer import FilterConfig
+from overlay.config.filters import check_values
+from overlay.config.relations import suggest
+from overlay.config.stream import StreamConfig
+from overlay.errors import OverlayError
+from overlay.match import Values, choose_values
+from overlay.subject import Pattern
+
+from .columns import SCHEMA
+from .moment import Moment, parse_moment
+
+if TYPE_CHECKING:
+    from overlay.filter import Filter
+
+
+class BadQuestion(OverlayError, ValueError):
+    """Arguments of a reading that are wrong, or wrong together. The caller acts."""
+
+
+class Question(TypedDict, total=False):
+    """The arguments of `Client.read` beside the stream; all can be left out."""
+
+    subjects: str | Sequence[str]
+    """Subject patterns; a record passes when any of them matches."""
+    sql: str
+    """A filter expression. A record passes when it is true of it."""
+    properties: Mapping[str, object]
+    """A property filter, in place of `sql`."""
+    values: str | Sequence[str]
+    """Filter values; a record passes when its own, which the stream's `filter_value` tells, is one of them."""
+    match_unfiltered: bool
+    """Whether records without a filter value pass as well, where there are `values`."""
+    since: Moment
+    """Records with this timestamp or a later one."""
+    until: Moment
+    """Records with an earlier timestamp."""
+    from_seq: int
+    """Records from this stream sequence on; a stream of several partitions needs its ledger."""
+    last: int
+    """Only so many of the last records that pass, in order."""
+    last_per_subject: bool
+    """Only the last record of each subject that passes, in order."""
+    limit: int
+    """Stop after so many."""
+    follow: bool
+    """Go on with what comes, for ever or up to `limit`."""
+    columns: Sequence[str]
+    """The columns to build; all of SCHEMA when left out, none with an empty list."""
+    index: bool
+    """Whether the stream's chunk index may say what need not be read: true, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question about one stream, in the terms of the scan. Times are ms since 1970."""
+
+    stream: StreamConfig
+    is_named: bool
+    """Whether a stream's file describes it."""
+    patterns: tuple[Pattern, ...]
+    filter: Filter | None
+    columns: tuple[str, ...]
+    since: int | None
+    until: int | None
+    from_seq: int | None
+    last: int | None
+    limit: int | None
+    follow: bool
+    index: bool = True
+    values: Values | None = None
+    last_per_subject: bool = False
+
+
+ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
+"""The arguments of `Client.read`."""
+
+
+def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
+    """Check a question. An argument that is None counts as left out. `now`: ms since 1970.
+
+    Raises BadQuestion, UnknownArgument, SubjectError or FilterSyntaxError.
+    """
+    check_names("read", question, ARGUMENTS)
+    texts = _list_texts("subjects", question.get("subjects"))
+    request = Request(
+        stream,
+        is_named,
+        tuple(Pattern.parse(text) for text in texts) or (Pattern(">"),),
+        _compile(stream, question),
+        _choose_columns(question.get("columns")),
+        _read_moment("since", question.get("since"), now),
+        _read_moment("until", question.get("until"), now),
+        _check_count("from_seq", question.get("from_seq"), 1),
+        _check_count("last", question.get("last"), 0),
+        _check_count("limit", question.get("limit"), 0),
+        _check_flag("follow", question.get("follow"), False),
+        _check_flag("index", question.get("index"), True),
+        read_values(
+            stream,
+            _list_texts("values", question.get("values")),
+            _check_flag("match_unfiltered", question.get("match_unfiltered"), False),
+        ),
+        _check_flag("last_per_subject", question.get("last_per_subject"), False),
+    )
+    if request.follow and request.until is not None:
+        raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")
+    if request.from_seq is not None and request.since is not None:
+        raise BadQuestion("from_seq and since both say where to begin. Leave one of them out")
+    if request.last is not None and request.last_per_subject:
+        raise BadQuestion("last and last_per_subject exclude each other. Leave one of them out")
+    return request
+
+
+def _compile(stream: StreamConfig, question: Question) -> Filter | None:
+    sql, properties = question.get("sql"), question.get("properties")
+    if sql is not None and properties is not None:
+        raise BadQuestion("sql and properties exclude each other. Leave one of them out")
+    if sql is None and properties is None:
+        return None
+    if sql is not None and not isinstance(sql, str):
+        raise BadQuestion(f"sql is {sql!r}, and has to be a text. A mapping goes into properties")
+    from overlay.filter import compile_properties, compile_sql  # loads a grammar
+
+    if sql is not None:
+        return compile_sql(sql, stream.properties)
+    assert properties is not None
+    return compile_properties(properties, stream.properties)
+
+
+def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfiltered: bool) -> Values | None:
+    """Filter values as people give them; None for none. Raises BadQuestion for what no record of the stream can have."""
+    wanted = (values,) if isinstance(values, str) else tuple(values)
+    config = FilterConfig(values=wanted, match_unfiltered=match_unfiltered)
+    for path, message in check_values(config, stream):
+        raise BadQuestion(f"{path[1]}: {message}")
+    return choose_values(config, stream)
+
+
+def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """In the order of SCHEMA."""
+    if wanted is None:
+        return tuple(SCHEMA.names)
+    if isinstance(wanted, str):
+        raise BadQuestion(f"columns is the text {wanted!r}. Give a list of names, such as [{wanted!r}]")
+    wanted = _list_texts("columns", wanted)
+    for name in wanted:
+        if name not in SCHEMA.names:
+            raise BadQuestion(
+                f"there is no column {name!r}.{suggest(name, SCHEMA.names)} Columns are {', '.join(SCHEMA.names)}"
+            )
+    return tuple(name for name in SCHEMA.names if name in wanted)
+
+
+def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, str | datetime | timedelta):
+        raise BadQuestion(f"{name} is {moment!r}, and has to be a text, a datetime or a timedelta")
+    try:
+        return parse_moment(moment, now)
+    except ValueError as error:
+        raise BadQuestion(f"{name}: {error}") from None
+
+
+def _check_count(name: str, count: int | None, least: int) -> int | None:
+    if count is None:
+        return None
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise BadQuestion(f"{name} is {count!r}, and has to be a whole number")
+    if count < least:
+        raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
+    return operator.index(count)
+
+
+def _check_flag(name: str, flag: bool | None, default: bool) -> bool:
+    if flag is None:
+        return default
+    if not isinstance(flag, bool):
+        raise BadQuestion(f"{name} is {flag!r}, and has to be True or False")
+    return flag
+
+
+def _list_texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """One text or several; none for None. Raises BadQuestion for anything else."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Mapping | bytes | bytearray) or not isinstance(given, Iterable):
+        raise BadQuestion(f"{name} is {given!r}, and has to be a list of texts")
+    texts = tuple(given)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise BadQuestion(f"{name} holds {wrong[0]!r}, and has to hold texts only")
+    return texts

@@ -1,0 +1,397 @@
+"""The reading itself: fetches, the sieve in a thread, and batches in the order in which they come.
+
+Nothing is read ahead of whoever takes the batches, but for what the feed holds: it stops fetching at a bound of bytes.
+So a slow reader costs no memory, and one that goes away leaves nothing behind once the generator is closed.
+
+Where a chunk index leaves things out, a partition is read in legs (offset_ranges.py), and each leg by a lane of its
+own. The legs to come are asked for while one is worked on (skip_route.py), but their records are handed out in order.
+
+The last N records that pass are found by reading backwards in growing spans, each forwards: what a span holds cannot be
+known without reading it. A partition is done with once it has given N, or has no more; what is kept meanwhile is N
+records a partition. Partitions are merged by timestamp from their ends, each in its own order; by sequence where there is
+a ledger.
+
+For the last record of each subject overlay/index/pending/last_per_subject.py says what has to be read, newest first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from aiokafka.client import AIOKafkaClient
+
+from overlay.client.connection import Line, Lines
+from overlay.clock import now_ms
+from overlay.config.stream import OnCorrupt
+from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
+from overlay.index.pending.last_per_subject import Lasts
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.start_positions import WINDOW
+from overlay.kafka.admin import Admin
+from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
+from overlay.kafka.log_position import Source
+from overlay.kafka.range_reader import PATIENCE_S
+from overlay.logs import get_logger
+from overlay.scan.columns import Ints
+from overlay.scan.decode import NO_STOP
+from overlay.waits import finish_in_thread, is_set_within
+
+from .bounds import Bounds, begin_at, begin_in_order, find_bounds
+from .columns import make_empty_rows
+from .growth import Growth
+from .indexes import Course, Indexes, derive_conditions
+from .merging import Merge
+from .newest import Newest, merge_newest
+from .offset_ranges import Stretch, cut_out
+from .question import Request
+from .row_filter import Part, Sieve
+from .skip_route import Journey, go_on
+
+log = get_logger(__name__)
+
+Batches = AsyncGenerator[pa.RecordBatch, None]
+REQUESTS = 8
+"""Under way to a broker: one to be worked on, and a few that hide the way there and back."""
+SMALL_BYTES = 256 << 10
+"""A fetch that is worked on in less time than it takes to have a thread do it, and never long enough to hold up a loop."""
+COUNT_ROWS = 1 << 20
+"""In a batch of records that are only counted."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a reading is; it changes while the reading goes on."""
+
+    scanned: int = 0
+    """Records looked at."""
+    matched: int = 0
+    """Records handed out."""
+    done: int = 0
+    """Offsets that are read, of `total`."""
+    total: int | None = None
+    """None before Kafka has said how many there are, and where what is followed has no end."""
+    unaddressed: Counter[str] = field(default_factory=Counter)
+    """Records without a subject in the stream, by reason; they are left out."""
+    unknown: int = 0
+    """Records for which the filter is neither true nor false; they are left out."""
+    nulls: Counter[str] = field(default_factory=Counter)
+    """Values that the filter names and that could not be read, by reason; to the filter they are null."""
+    skipped: int = 0
+    """Batches that cannot be read, passed over as the stream's `on_corrupt` says."""
+    lost: int = 0
+    """Offsets that retention removed before they were read."""
+    unread: int = 0
+    """Offsets that the stream's chunk index has let us leave out; they count as done. What else is said here does not
+    count them."""
+
+
+async def read_alone(lines: Lines, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+    """`read_batches` with a line of its own, in the caller's loop."""
+    async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_batches(line: Line, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+    """The batches that answer a request, none of them empty.
+
+    Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip, SourceChanged, SourceUnavailable.
+    """
+    bounds, course = await lay_course(line, indexes, request)
+    addressing = line.find_addressing(request.stream) if request.is_named else None
+    sieve = Sieve(request, sequenced=bounds.sources.is_sequenced, addressing=addressing, ledger=bounds.ledger)
+    scan = Scan(await line.open(), line.admin, sieve, request, bounds, course, progress)
+    left = request.limit
+    async with aclosing(scan.read()) as batches:
+        while left != 0 and (batch := await anext(batches, None)) is not None:
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            progress.matched += batch.num_rows
+            yield batch
+
+
+async def lay_course(
+    line: Line, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
+) -> tuple[Bounds, Course]:
+    """What Kafka has, and what of it has to be read. `narrow` may leave out some of it.
+
+    Raises what `find_bounds` and `narrow` raise.
+    """
+    conditions = derive_conditions(request, now_ms())
+    index = indexes.find(request, conditions)
+    kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
+    bounds = await find_bounds(line, request, kept.offsets if kept else {})
+    if not bounds.sources.is_sequenced and (request.columns or request.from_seq is not None):
+        kept = indexes.keep(request)
+        bounds = begin_in_order(bounds, request, await kept.find_order(line, bounds) if kept else None)
+    if narrow is not None:
+        bounds = narrow(bounds)
+    course = await index.find_course(line, request, conditions, bounds) if index else None
+    return bounds, await _begin(line, request, course or Course(bounds.stretches))
+
+
+async def _begin(line: Line, request: Request, course: Course) -> Course:
+    """Where no index says which times lie where, Kafka says where to begin."""
+    blind = [each for each in course.stretches if each.way is None]
+    if request.since is None or not blind:
+        return course
+    begun = {each.source: each for each in await begin_at(line, blind, request.since)}
+    return replace(course, stretches=tuple(begun.get(each.source, each) for each in course.stretches))
+
+
+@dataclass(slots=True)
+class Scan:
+    """Reads stretches of partitions through a sieve."""
+
+    client: AIOKafkaClient
+    admin: Admin
+    sieve: Sieve
+    request: Request
+    bounds: Bounds
+    course: Course
+    progress: Progress
+
+    async def read(self) -> Batches:
+        """Batches in the order of each partition, those of several by their sequences where the stream has a ledger, else
+        interleaved as they come."""
+        stretches, further = self.course.stretches, self.bounds.further if self.request.follow else ()
+        for batch in self._count(self.course.counted):
+            yield batch
+        if self.request.last is not None:
+            for batch in await self._find_last(stretches, self.request.last):
+                yield batch
+            stretches = ()
+        elif self.request.last_per_subject:
+            for batch in await self._find_lasts(stretches):
+                yield batch
+            stretches = ()
+        elif self.request.follow and self.bounds.order is None and all(each.way is None for each in stretches):
+            further = tuple(replace(each, stop=NO_STOP) for each in stretches)
+            stretches = ()
+        for some in (stretches, further):
+            merge = self._make_merge(some)
+            async with aclosing(self._read_parts(some, merge)) as parts:
+                async for source, part in parts:
+                    if merge is None:
+                        found: Iterable[pa.RecordBatch] = part.batches
+                    else:
+                        merge.add(source, part)
+                        found = merge.take()
+                    for batch in found:
+                        yield batch
+            for batch in merge.finish() if merge else ():
+                yield batch
+
+    def _make_merge(self, stretches: Sequence[Stretch]) -> Merge | None:
+        """What puts partitions into one order; None where there is none."""
+        order = self.bounds.order
+        return Merge(order, self.sieve.schema, stretches) if order and stretches else None
+
+    def _count(self, records: int) -> Iterator[pa.RecordBatch]:
+        """Records that nobody has to look at, as batches without columns."""
+        self.progress.unread += records
+        while records > 0:
+            yield make_empty_rows(min(records, COUNT_ROWS))
+            records -= COUNT_ROWS
+
+    async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
+        """The last `count` records that pass, of all stretches together."""
+        kept: dict[Source, deque[Part]] = {each.source: deque() for each in stretches}
+        window, left = max(WINDOW, count), list(stretches)
+        while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
+            spans = [each.begin_at(each.enough) if each.enough else each.keep_last(window) for each in left]
+            found: dict[Source, deque[Part]] = {each.source: deque() for each in left}
+            async with aclosing(self._read_parts(spans)) as parts:
+                async for source, part in parts:
+                    if part.batches:
+                        found[source].append(part)
+                        _drop_first(found[source], count - _count(kept[source]))
+            for source, earlier in found.items():
+                kept[source].extendleft(reversed(earlier))
+            left = [replace(each, stop=span.start, enough=0) for each, span in zip(left, spans, strict=True)]
+            window *= 2
+        return await finish_in_thread(merge_last, self.sieve.schema, list(kept.values()), count)
+
+    async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
+        """The last record of each subject that passes: in each partition newest first, until every subject is found."""
+        none = Chunks(find_scope(self.request.stream))
+        searches = {
+            each: self.course.searches.get(each.source) or Lasts(none, self.request.patterns, each.start, each.stop)
+            for each in stretches
+        }
+        kept = {each.source: Newest() for each in stretches}
+        total, read = sum(map(_count_offsets, stretches)), 0
+        while rounds := [(each, pieces) for each, search in searches.items() if (pieces := search.next())]:
+            read += sum(piece.next_offset - piece.first_offset for _, pieces in rounds for piece in pieces)
+            async with aclosing(self._read_parts([cut_out(each, pieces) for each, pieces in rounds])) as parts:
+                async for source, part in parts:
+                    kept[source].add(part)
+            for each, _ in rounds:
+                searches[each].take(kept[each.source].heads)
+            # what lies between the pieces of one round may be read in the next
+            self.progress.total, self.progress.done, self.progress.unread = total, read, 0
+        self.progress.total, self.progress.done, self.progress.unread = total, total, total - read
+        return await finish_in_thread(merge_newest, self.sieve.schema, list(kept.values()))
+
+    async def _read_parts(
+        self, stretches: Sequence[Stretch], merge: Merge | None = None
+    ) -> AsyncGenerator[tuple[Source, Part], None]:
+        stretches = [each for each in stretches if each.start < each.stop]
+        endless = any(each.stop == NO_STOP for each in stretches)
+        self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
+        if not stretches:
+            return
+        async with AsyncExitStack() as stack:
+            feed = Feed(self.client, requests=1 if endless else REQUESTS)
+            stack.push_async_callback(feed.close)
+            growth = self._watch_growth(feed.changed) if endless else None
+            if growth is not None:
+                stack.push_async_callback(growth.close)
+            journeys = [Journey(feed, each) for each in stretches]
+            self._pass_over(journeys)
+            if merge is not None and endless:
+                await merge.follow(feed)
+            while journeys := [each for each in journeys if not each.is_over]:
+                feed.changed.clear()
+                for added in growth.take() if growth else ():
+                    journeys.append(Journey(feed, added))
+                    self.sieve.sequenced = False  # there is no order over several partitions
+                await go_on(journeys)
+                if merge is not None:
+                    merge.keep(journeys)
+                wanted = merge.choose(journeys) if merge else journeys
+                ready = [journey for journey in wanted if journey.lane.ready is not None]
+                for journey in ready:
+                    async with aclosing(self._take(journey)) as parts:
+                        async for part in parts:
+                            yield journey.stretch.source, part
+                    journey.leave()
+                if not ready:
+                    await _wait(feed, None if endless else PATIENCE_S, merge.patience_s if merge else None)
+
+    def _pass_over(self, journeys: Iterable[Journey]) -> None:
+        """Count what the index leaves out."""
+        for each in journeys:
+            if each.stretch.way is not None:
+                unread = _count_offsets(each.stretch) - each.offsets
+                self.progress.unread += unread
+                self.progress.done += unread
+
+    def _watch_growth(self, changed: asyncio.Event) -> Growth:
+        return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
+
+    async def _take(self, journey: Journey) -> AsyncGenerator[Part, None]:
+        """What a journey has ready, through the sieve; afterwards its lane stands where to go on."""
+        taken, gaps = journey.take()
+        lane, stretch = journey.lane, journey.stretch
+        self.progress.done -= gaps
+        match taken:
+            case Fetched() as fetched:
+                position, parts = fetched.position, self.sieve.sift(stretch, fetched, now_ms(), lane.stop)
+                part, is_small = None, fetched.data.size <= SMALL_BYTES
+                while (part is None or not part.is_last) and (part := await _next(parts, is_small)):
+                    self._note(part, part.position - position)
+                    position = part.position
+                    yield part
+                    self._check(part, stretch.source)
+                reached = min(max(position, fetched.next_offset), lane.stop)
+                self.progress.done += reached - position
+                if position > lane.position:
+                    lane.seek(position)
+            case Lost():
+                await self._recover(lane, stretch)
+            case Changed(at, cut):
+                topic, partition = stretch.source
+                raise SourceChanged(
+                    f"{topic}-{partition}: the log was truncated at {cut}, below the position {at}, and has grown again."
+                    " Read it anew"
+                )
+            case Denied(reason):
+                raise SourceChanged(reason)
+
+    def _note(self, part: Part, offsets: int) -> None:
+        self.progress.done += offsets
+        self.progress.scanned += part.scanned
+        self.progress.unaddressed.update(part.unaddressed)
+        self.progress.unknown += part.unknown
+        self.progress.nulls.update(part.nulls)
+
+    def _check(self, part: Part, source: Source) -> None:
+        """Stop at what cannot be read, once the records before it are handed out; or pass over it."""
+        if part.broken is None:
+            return
+        error = CorruptBatch(*source, part.broken.base_offset, part.broken.fault.text)
+        if self.request.stream.on_corrupt is OnCorrupt.STOP:
+            raise error
+        self.progress.skipped += 1
+        log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
+
+    async def _recover(self, lane: Lane, stretch: Stretch) -> None:
+        """The log does not have the lane's position: go on at its start, unless it is another log."""
+        topic, partition = stretch.source
+        first, end = (await self.admin.find_bounds([stretch.source]))[stretch.source]
+        if lane.position > end:
+            raise SourceChanged(
+                f"{topic}-{partition}: the log ends at {end}, below the position {lane.position}: it was truncated or"
+                " created again. Read it anew"
+            )
+        lost = max(0, min(first, lane.stop) - lane.position)
+        if lost:
+            self.progress.lost += lost
+            self.progress.done += lost
+            log.warning("retention passed the position", topic=topic, partition=partition, lost=lost)
+        lane.seek(max(first, lane.position))
+
+
+async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
+    return next(parts, None) if is_small else await finish_in_thread(next, parts, None)
+
+
+async def _wait(feed: Feed, patience_s: float | None, most_s: float | None = None) -> None:
+    if not await is_set_within(feed.changed, patience_s if most_s is None else most_s) and most_s is None:
+        raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again")
+
+
+def _count_offsets(stretch: Stretch) -> int:
+    return stretch.stop - stretch.start
+
+
+def _count(parts: Iterable[Part]) -> int:
+    return sum(part.rows for part in parts)
+
+
+def _drop_first(parts: deque[Part], count: int) -> None:
+    """Drop what is not among the last `count` rows, whole parts only."""
+    rows = _count(parts)
+    while parts and rows - parts[0].rows >= count:
+        rows -= parts.popleft().rows
+
+
+def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[Part]], count: int) -> list[pa.RecordBatch]:
+    """The last `count` rows of some partitions, in the order of each.
+
+    Of the partitions' last rows the one with the latest timestamp comes last, and so on backwards. That is a sort by
+    the smallest timestamp from a row on to the partition's end. Where there is a ledger its sequences stand for timestamps.
+    """
+    batches: list[pa.RecordBatch] = []
+    keys: list[Ints] = []
+    for parts in partitions:
+        batches += [batch for part in parts for batch in part.batches]
+        times = [times for part in parts for times in part.places or part.times]
+        if times:
+            keys.append(np.minimum.accumulate(np.concatenate(times)[::-1])[::-1])
+    if not keys or not count:
+        return []
+    order = np.argsort(np.concatenate(keys), kind="stable")[-count:]
+    if not schema.names:
+        return [make_empty_rows(order.size)]
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).take(pa.array(order)).to_batches()
+    return found

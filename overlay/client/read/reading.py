@@ -1,0 +1,168 @@
+"""What `read` and `read_async` return: batches to iterate over, and how far the reading is.
+
+The reader is written for an event loop. A synchronous reading runs one in a thread of its own, so that it works in a
+notebook as well, where a loop is running already. Between the two stands a channel with room for a few batches:
+when it is full the reader waits, then the feed behind it, then nothing more is fetched.
+
+The thread knows the channel and never the reading. So a reading that nobody holds any more is collected, and its
+finalizer ends the thread; at the interpreter's exit the same finalizer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from overlay.client.connection import Line, Lines
+from overlay.client.turns import Turn
+
+from .reader import Batches, Progress
+
+ROOM = 4
+"""Batches that may wait to be taken."""
+_INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
+
+
+class Channel:
+    """Batches on their way from a loop to another thread. What ends them, an error or nothing, comes last."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
+        self._room = asyncio.Semaphore(ROOM)
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def run(self, lines: Lines, read: Callable[[Line], Batches]) -> None:
+        """Fill the channel, in this thread, until the batches end or somebody stops it."""
+        end: BaseException | None = None
+        try:
+            lines.run(lambda line: self._fill(read(line)))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the batches
+            end = error
+        finally:
+            self._begun.set()
+            self._items.put(end)
+
+    async def _fill(self, batches: Batches) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._begun.set()
+        async with aclosing(batches):
+            async for batch in batches:
+                await self._room.acquire()
+                self._items.put(batch)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next batch, None after the last. Waits for it; raises what the reader raised."""
+        item = self._items.get()
+        if isinstance(item, BaseException):
+            raise item
+        if item is not None:
+            self._call(self._room.release)
+        return item
+
+    def stop(self) -> None:
+        """Have `run` end soon."""
+        self._begun.wait()
+        if self._task is not None:
+            self._call(self._task.cancel)
+
+    def _call(self, function: Any) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(function)
+
+
+class Reading:
+    """An iterator of RecordBatches that reads while it is iterated over. It closes itself at its end.
+
+        with client.read("FLIGHTS", limit=10) as batches: ...    # closed at the end of the block
+        pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading alike
+
+    Raises what `read_batches` raises, from where the iteration stands; ConcurrentIteration where two threads iterate at once.
+    """
+
+    def __init__(self, lines: Lines, read: Callable[[Line], Batches], schema: pa.Schema, progress: Progress) -> None:
+        self.schema, self.progress = schema, progress
+        self._channel = Channel()
+        self._turn = Turn("reading", _INSTEAD)
+        thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
+        thread.start()
+        self._finalizer = weakref.finalize(self, _end, self._channel, thread)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._turn:
+            if not self._finalizer.alive:
+                raise StopIteration
+            try:
+                batch = self._channel.take()
+            except Exception:
+                self.close()
+                raise
+            if batch is None:
+                self.close()
+                raise StopIteration
+            return batch
+
+    def close(self) -> None:
+        """Stop reading and wait until nothing of it is left. May be called again, and from another thread."""
+        self._finalizer()
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's PyCapsule interface, by which libraries take batches from each other."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self)
+        return reader.__arrow_c_stream__(requested_schema)
+
+
+def _end(channel: Channel, thread: threading.Thread) -> None:
+    channel.stop()
+    # the collector may run in any thread, in that of the reading too
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+class AsyncReading:
+    """The same for `async for`, on the caller's own loop; close it by `async with` or `aclose` when leaving early."""
+
+    def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
+        self.schema, self.progress = schema, progress
+        self._batches = batches
+        self._turn = Turn("reading", _INSTEAD)
+
+    def __aiter__(self) -> AsyncReading:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        with self._turn:
+            return await anext(self._batches)
+
+    async def aclose(self) -> None:
+        """Stop reading. Raises ConcurrentIteration while a task iterates."""
+        with self._turn:
+            await self._batches.aclose()
+
+    async def __aenter__(self) -> AsyncReading:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

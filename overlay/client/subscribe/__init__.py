@@ -1,0 +1,1 @@
+"""`client.subscribe` and ordered consumers: messages of output topics, and acks."""

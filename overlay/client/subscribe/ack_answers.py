@@ -1,0 +1,185 @@
+"""Answers to acks: a double ack is over when the overlay has written it down and says so (facts/jetstream d).
+
+Whoever wants an answer names a topic and a correlation. All clients of an overlay share its reply topic, so each reads it
+from where it ended when it began to listen, and knows its own answers by their key. One connection serves all subscriptions
+of a client; it is opened by the first who asks, for most applications never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import uuid
+import weakref
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+
+from confluent_kafka import Consumer
+from confluent_kafka import Message as KafkaRecord
+
+from overlay.client.control.replies import open_replies
+from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.confluent import Contact
+from overlay.kafka.connection import Properties
+from overlay.logs import get_logger
+from overlay.output.record import Headers
+
+log = get_logger(__name__)
+
+POLL_S = 0.1
+RETRY_S = 1.0
+BATCH = 1_000
+
+
+class AckTimeout(OverlayError, TimeoutError):
+    """No answer to an ack came in time. It may have been taken in all the same; acking again does no harm."""
+
+
+class Waiting:
+    """Somebody waits for an answer: `wait` or `wait_async` once, within a `with` that forgets it."""
+
+    def __init__(self, answers: Answers, correlation: bytes, future: Future[None]) -> None:
+        self._answers, self._correlation, self._future = answers, correlation, future
+
+    @property
+    def headers(self) -> Headers:
+        """Where to answer, for the record that asks."""
+        return [(REPLY_TOPIC, self._answers.topic.encode()), (CORRELATION, self._correlation)]
+
+    def wait(self, timeout: float) -> None:
+        """Raises AckTimeout after so many seconds, SourceUnavailable when the answers cannot be read any more."""
+        try:
+            self._future.result(timeout)
+        except FutureTimeout as error:
+            raise _tell(timeout) from error
+
+    async def wait_async(self, timeout: float) -> None:  # noqa: ASYNC109 - it has an error of its own
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.wrap_future(self._future)
+        except TimeoutError as error:
+            raise _tell(timeout) from error
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._answers.forget(self._correlation)
+
+
+def _tell(timeout: float) -> AckTimeout:
+    return AckTimeout(f"no answer to the ack within {timeout:g} s. Does the service run? `overlay consumer info` tells")
+
+
+class Answers:
+    """The answers of one client. Its methods may be called from any thread; one that nobody holds stops listening."""
+
+    def __init__(self, kafka: Properties, topic: str) -> None:
+        self.topic = topic
+        self._kafka = kafka
+        self._name, self._numbers = uuid.uuid4().hex, itertools.count()
+        self._lock = threading.Lock()
+        self._listener = _Listener()
+        self._finalizer: weakref.finalize[[_Listener, threading.Thread], Answers] | None = None
+
+    def expect(self) -> Waiting:
+        """Get ready for an answer, before what it answers is sent. Raises SourceUnavailable."""
+        with self._lock:
+            if self._finalizer is None:
+                ear = _Ear(self._kafka, self.topic, f"overlay-answers-{self._name}")
+                thread = threading.Thread(target=self._listener.run, args=(ear,), name="overlay-answers", daemon=True)
+                thread.start()
+                self._finalizer = weakref.finalize(self, _end, self._listener, thread)
+            # within the lock: a listener that is being closed resolves those that it knows, and no later ones
+            return self.make_waiting()
+
+    def make_waiting(self) -> Waiting:
+        """Somebody who waits, whether anybody listens or not."""
+        correlation = f"{self._name}-{next(self._numbers)}".encode()
+        future = self._listener.waiting[correlation] = Future[None]()
+        return Waiting(self, correlation, future)
+
+    def forget(self, correlation: bytes) -> None:
+        self._listener.waiting.pop(correlation, None)
+
+    def close(self) -> None:
+        """Stop listening until somebody asks again. Whoever still waits gets SourceUnavailable."""
+        with self._lock:
+            if self._finalizer is not None:
+                self._finalizer()
+            self._listener, self._finalizer = _Listener(), None
+
+
+class _Ear:
+    """Reads the reply topic from its present end. Opening raises SourceUnavailable and CredentialsRefused."""
+
+    def __init__(self, kafka: Properties, topic: str, group: str) -> None:
+        self._kafka, self._topic, self._group = kafka, topic, group
+        self._consumer, self._contact = self._open()
+
+    def _open(self) -> tuple[Consumer, Contact]:
+        contact = Contact()
+        return open_replies(self._kafka, self._topic, self._group, **contact.settings), contact
+
+    def listen(self, stop: threading.Event) -> list[KafkaRecord]:
+        """Return what comes within POLL_S, if anything does."""
+        if self._contact.is_lost:
+            self._open_anew(stop)
+        first = self._consumer.poll(POLL_S)
+        return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
+
+    def _open_anew(self, stop: threading.Event) -> None:
+        """Open another client, unless told to stop. Answers that came since are passed over: acking again does no harm."""
+        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        self._consumer.close()
+        while not stop.is_set():
+            try:
+                self._consumer, self._contact = self._open()
+            except OverlayError as error:
+                log.info("waiting for Kafka", topic=self._topic, reason=str(error))
+                stop.wait(RETRY_S)
+            else:
+                return
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class _Listener:
+    """What the listening thread knows: those who wait, and not whose they are."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, Future[None]] = {}
+        self.stop = threading.Event()
+
+    def run(self, ear: _Ear) -> None:
+        with contextlib.closing(ear):
+            while not self.stop.is_set():
+                for record in ear.listen(self.stop):
+                    if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
+                        _resolve(future)
+        # no caller registers any more: `Answers` has its lock while it waits for this thread
+        while self.waiting:
+            _, future = self.waiting.popitem()
+            _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))
+
+
+def _end(listener: _Listener, thread: threading.Thread) -> None:
+    listener.stop.set()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _resolve(future: Future[None], error: Exception | None = None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return  # whoever waited has given up
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,208 @@
+"""Acks on their way to Kafka: collected for some milliseconds in a thread of their own, so that `ack` costs an append.
+
+What has been said is sent within LINGER_S, or sooner when MANY have come together; closing sends what is left and waits
+until Kafka has it. Records are produced idempotently and tried again by the Kafka client for minutes. One that Kafka
+refuses or never takes is not passed over in silence: whoever reads hears of it at once, for everything said from then on
+might be lost as well.
+
+Nothing bounds what waits here but what was handed out, which the consumer's max_ack_pending bounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException, Producer
+
+from overlay.config.consumer import AckPolicy
+from overlay.consumer.acks import Verb, write_ranges
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.kafka.confluent import Contact
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.logs import get_logger
+from overlay.output.record import Record
+
+from .ack_answers import Answers, Waiting
+from .acking import Head, write_acks, write_latest_ack, write_word
+from .kind import Flow
+from .message import NoAckWanted
+
+log = get_logger(__name__)
+
+LINGER_S = 0.005
+MANY = 10_000
+"""Acks that do not wait for more to come."""
+POLL_S = 0.05
+CLOSE_S = 30.0
+IDLE_S = 1.0
+"""Between two looks at what the client says of itself, while nothing is sent."""
+_PURGED = (RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT)
+_REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+class Closed(OverlayError):
+    """A message is to be settled after its subscription was closed. The application acts."""
+
+
+class Sender:
+    """Sends what is said of one consumer's messages. Its methods may be called from any thread.
+
+    `policy`: of the consumer. `on_failure` hears of acks that Kafka does not take.
+    """
+
+    def __init__(
+        self,
+        kafka: Properties,
+        topic: str,
+        head: Head,
+        policy: AckPolicy,
+        answers: Answers,
+        on_failure: Callable[[OverlayError], None],
+    ) -> None:
+        self._topic, self._head, self._policy, self._answers = topic, head, policy, answers
+        self._on_failure = on_failure
+        self._write = write_acks if policy is AckPolicy.EXPLICIT else write_latest_ack
+        # a deque: appends and pops of two threads need no lock
+        self._said: deque[bytes | Record] = deque()
+        self._called, self._many = threading.Event(), threading.Event()
+        self._is_called = self._is_closed = False
+        self.ack: Callable[[bytes], None] = self._ack if policy.takes_acks else self._pass
+        self._kafka = kafka
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> None:
+        self._contact = Contact()
+        self._producer = Producer(
+            {
+                **for_confluent(self._kafka),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                # the topic was there before the first delivery
+                "topic.metadata.propagation.max.ms": 3_000,
+                "log_level": 0,
+                **self._contact.settings,
+            }
+        )
+
+    def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
+        """Say something else of a delivery than +ACK. Raises NoAckWanted, Closed."""
+        self._check_wanted()
+        self._send(write_word(self._head, token, verb, text))
+
+    def answer_flow(self, flow: Flow) -> None:
+        """Answer a flow control request, before which everything was taken."""
+        acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
+        body = write_ranges([(1, flow.up_to)]) if acks else b""
+        self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
+
+    def ask(self, token: bytes) -> Waiting:
+        """Ack one delivery, and have the overlay answer. Raises NoAckWanted, Closed, SourceUnavailable."""
+        self._check_wanted()
+        waiting = self._answers.expect()
+        self._send(write_word(self._head, token, Verb.ACK, more=waiting.headers))
+        return waiting
+
+    def close(self) -> None:
+        """Send what has been said and wait until Kafka has it, at most CLOSE_S."""
+        self._is_closed = True
+        self._called.set()
+        self._many.set()
+        self._thread.join()
+
+    def _pass(self, token: bytes) -> None:
+        """What `ack` does where nobody waits for it."""
+
+    def _ack(self, token: bytes) -> None:
+        said = self._said
+        said.append(token)
+        if not self._is_called:
+            self._call()
+        elif len(said) > MANY:
+            self._many.set()
+
+    def _send(self, record: Record) -> None:
+        self._said.append(record)
+        self._call()
+
+    def _call(self) -> None:
+        if self._is_closed:
+            raise Closed("the subscription is closed, and its messages can no longer be settled")
+        self._is_called = True
+        self._called.set()
+
+    def _check_wanted(self) -> None:
+        if not self._policy.takes_acks:
+            name = f"{self._head.stream}/{self._head.consumer}"
+            raise NoAckWanted(f"{name} has `ack_policy: {self._policy}`: nobody waits for acks of its messages")
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            # reports of what was sent, and what the client says of itself, are only heard while this thread polls
+            while not self._called.wait(0 if len(self._producer) else IDLE_S):
+                self._producer.poll(POLL_S if len(self._producer) else 0)
+                if self._contact.is_lost:
+                    self._open_anew()
+            self._many.wait(LINGER_S)
+            self._called.clear()
+            self._many.clear()
+            self._produce(self._take())
+        self._produce(self._take())
+        with suppress(KafkaException):
+            self._producer.flush(CLOSE_S)
+        if left := len(self._producer):
+            self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
+
+    def _open_anew(self) -> None:
+        """Have another client send what this one has not. If it has after all, an ack arrives twice, which does no harm."""
+        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        lost = self._producer
+        self._open()
+        lost.purge()
+        lost.flush(POLL_S)  # hears of each record that was purged
+
+    def _take(self) -> list[bytes | Record]:
+        # before what waits is taken: whoever comes later calls again
+        self._is_called = False
+        said = self._said
+        return [said.popleft() for _ in range(len(said))]
+
+    def _produce(self, said: Sequence[bytes | Record]) -> None:
+        tokens = [item for item in said if isinstance(item, bytes)]
+        words = [item for item in said if not isinstance(item, bytes)]
+        for record in [*(self._write(self._head, tokens) if tokens else ()), *words]:
+            self._produce_one(record)
+        self._producer.poll(0)
+
+    def _produce_one(self, record: Record) -> None:
+        hear = partial(self._hear, record)
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, record.value, record.key, headers=list(record.headers), on_delivery=hear
+                )
+                return
+            except BufferError:
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                hear(error.args[0], None)
+                return
+
+    def _hear(self, record: Record, error: RdKafkaError | None, _: object) -> None:
+        """What became of a record. The report itself has no headers."""
+        if error is None:
+            return
+        if error.code() in _PURGED:
+            self._produce_one(record)
+            return
+        if error.code() in _REFUSALS:
+            failure: OverlayError = CredentialsRefused(f"{self._topic}: Kafka does not allow Write, so no ack arrives")
+        else:
+            failure = SourceUnavailable(f"{self._topic}: an ack was not taken: {error.str()}")
+        self._on_failure(failure)

@@ -1,0 +1,192 @@
+"""Acks as records of the ack topic (interfaces, "Ack"): many acks become few ranges of consumer sequences.
+
+An application that keeps up acks in runs, since consumer sequences have no holes: a thousand acks are one range, and one
+record of fifty bytes. So acks are collected for some milliseconds, the sequences read out of their tokens by a kernel, sorted
+and joined. Two policies say it otherwise: with `all` the token of the latest message stands for those before it, and with
+`none` there is nothing to say.
+
+A consumer sequence counts together with the incarnation that gave it out (overlay/consumer/lineage.py), which the token names.
+So the ranges of each incarnation are records of their own, with the incarnation in a header. There is one of them, but for the
+moments after the consumer has moved to another worker. Tokens of version 1, which services of earlier versions wrote, name no
+incarnation. The ranges that are made of them say so in their body, and so they settle nothing that a later version delivered.
+
+All records of a consumer have the same key, also those that name one delivery by its token in a header: they go to one
+partition, and so a `+WPI` is not overtaken by what was said after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from overlay.consumer.acks import Verb, write_ranges
+from overlay.kernels import kernel
+from overlay.output.assemble import TOKEN
+from overlay.output.record import Headers, Record
+from overlay.scan.columns import Ints
+
+MAX_RANGES = 4_000
+"""In one record: what is acked out of order then takes some 60 KB, and a topic takes records of a megabyte."""
+
+PREFIX_2 = b"$JS.ACK._."
+"""What tokens of version 2 have in front of the incarnation."""
+
+_DIGITS = 19  # as many as an int64 has; one that is too large nevertheless becomes negative, which names nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The consumer that acks are for."""
+
+    stream: str
+    consumer: str
+
+    @property
+    def text(self) -> bytes:
+        """The key of its ack records."""
+        return f"$JS.ACK.{self.stream}.{self.consumer}".encode()
+
+    def tag(self, incarnation: bytes) -> bytes:
+        """The head of range acks for what one incarnation gave out."""
+        return b"$JS.ACK._.%b.%b.%b" % (incarnation, self.stream.encode(), self.consumer.encode())
+
+    @property
+    def prefix(self) -> bytes:
+        """What its tokens of version 1 begin with."""
+        return self.text + b"."
+
+    @property
+    def middle(self) -> bytes:
+        """What stands behind the incarnation in its tokens of version 2."""
+        return b".%b.%b." % (self.stream.encode(), self.consumer.encode())
+
+    def has(self, token: bytes) -> bool:
+        """Return whether a token, of either version, is of this consumer."""
+        if token.startswith(self.prefix):
+            return True
+        dot = token.find(b".", len(PREFIX_2))
+        return token.startswith(PREFIX_2) and dot > len(PREFIX_2) and token.startswith(self.middle, dot)
+
+
+class Sequences(NamedTuple):
+    """What tokens say, as columns: stream and consumer sequences, 0 where one cannot be read; and which of `incarnations`
+    each names, -1 for version 1."""
+
+    streams: Ints
+    consumers: Ints
+    by: Ints
+    incarnations: list[bytes]
+
+    def split(self) -> Iterator[tuple[bytes, Ints]]:
+        """Each incarnation that is named, empty for none, and the rows of its tokens."""
+        for number in np.unique(self.by).tolist():
+            yield b"" if number < 0 else self.incarnations[number], np.flatnonzero(self.by == number)
+
+
+def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
+    """Acks of these deliveries. All tokens are of this consumer."""
+    read = read_sequences(head, tokens)
+    records = []
+    for incarnation, rows in read.split():
+        ranges = list(join(read.consumers[rows]))
+        headers: Headers = [(TOKEN, head.tag(incarnation))] if incarnation else ()
+        for at in range(0, len(ranges), MAX_RANGES):
+            body = write_ranges(ranges[at : at + MAX_RANGES], is_unnamed=not incarnation)
+            records.append(Record(head.text, body, headers))
+    return records
+
+
+def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
+    """The acks that stand for all of these with `ack_policy: all`: the latest one of each incarnation."""
+    read = read_sequences(head, tokens)
+    latest = (int(rows[np.argmax(read.streams[rows])]) for _, rows in read.split())
+    return [write_word(head, tokens[row], Verb.ACK) for row in latest]
+
+
+def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Headers = ()) -> Record:
+    """What is said of one delivery. `text`: the delay of a nak, the reason of a term; `more`: further headers."""
+    body = verb.value + (b" " + text.encode() if text else b"")
+    return Record(head.text, body, [(TOKEN, token), *more])
+
+
+def join(numbers: Ints) -> Iterator[tuple[int, int]]:
+    """Positive numbers as ranges, rising, both ends included; whatever is not positive names no delivery."""
+    rising = np.unique(numbers[numbers > 0])
+    if not rising.size:
+        return
+    breaks = np.flatnonzero(np.diff(rising) != 1)
+    firsts, lasts = rising[np.append(0, breaks + 1)], rising[np.append(breaks, rising.size - 1)]
+    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+
+
+def read_sequences(head: Head, tokens: Sequence[bytes]) -> Sequences:
+    """What these tokens say. All of them are of this consumer."""
+    streams, consumers, by = (np.zeros(len(tokens), np.int64) for _ in range(3))
+    known = np.zeros((2, len(tokens)), np.int64)
+    text = np.frombuffer(b"\n".join(tokens), np.uint8)
+    middle = np.frombuffer(head.middle, np.uint8)
+    count = _read_sequences(text, len(head.prefix), len(PREFIX_2), middle, streams, consumers, by, known)
+    places = known[:, :count].T.tolist()
+    return Sequences(streams, consumers, by, [text[at : at + size].tobytes() for at, size in places])
+
+
+@kernel
+def _is_at(text, at, piece):  # type: ignore[no-untyped-def]
+    if text.size - at < piece.size:
+        return False
+    for i in range(piece.size):  # noqa: SIM110 - numba has no all()
+        if text[at + i] != piece[i]:
+            return False
+    return True
+
+
+@kernel
+def _number(text, at, size, known, count, guess):  # type: ignore[no-untyped-def]
+    """The number of an incarnation, which is added to the known ones if it is new. `guess` is tried first."""
+    for step in range(-1 if count else 0, count):
+        each = guess if step < 0 else step
+        if known[1, each] == size:
+            i = 0
+            while i < size and text[known[0, each] + i] == text[at + i]:
+                i += 1
+            if i == size:
+                return each
+    known[0, count], known[1, count] = at, size
+    return count
+
+
+@kernel
+def _read_sequences(text, skip, skip_2, middle, streams, consumers, by, known):  # type: ignore[no-untyped-def]
+    """`skip`: the size of what is in front of a token's numbers in version 1; `skip_2`: in front of its incarnation in version
+    2, and `middle` between that and the numbers. Returns how many incarnations are `known`."""
+    pos, end, count, latest = 0, text.size, 0, 0
+    for row in range(streams.size):
+        by[row] = -1
+        dot = pos + skip_2
+        while dot < end and text[np.uintp(dot)] != 0x2E and text[np.uintp(dot)] != 0x0A:
+            dot += 1
+        # the stream may be named `_`, as the domain is: then a token of version 1 has a number where `middle` is
+        if text[np.uintp(pos + skip_2 - 2)] == 0x5F and dot > pos + skip_2 and _is_at(text, dot, middle):
+            latest = _number(text, pos + skip_2, dot - pos - skip_2, known, count, latest)
+            count = max(count, latest + 1)
+            by[row] = latest
+            pos = dot + middle.size
+        else:
+            pos += skip
+        part, number, digits = 0, np.int64(0), 0
+        while pos < end and text[np.uintp(pos)] != 0x0A:
+            byte = text[np.uintp(pos)]
+            pos += 1
+            if byte == 0x2E:
+                if part == 1:
+                    streams[row] = number
+                elif part == 2:
+                    consumers[row] = number
+                part, number, digits = part + 1, np.int64(0), 0
+            elif 0x30 <= byte <= 0x39 and digits < _DIGITS:
+                number, digits = number * 10 + np.int64(byte) - 0x30, digits + 1
+        pos += 1
+    return count

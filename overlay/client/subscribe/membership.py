@@ -1,0 +1,264 @@
+"""A member of a reader group on an output topic: receives, keeps what is meant for it, and says how far its messages are taken.
+
+What is committed decides when `ack_wait` begins (interfaces, "Interest"): a delivery counts as being in an application's hands
+once the group's committed offset has passed it. So with acks a message is passed when it is handed out, the one that is being
+worked on included: what was only fetched ahead does not wait for an ack yet, and when this member goes, the next one gets it.
+With `ack_policy: none` or `flow_control` nothing comes again, so a message is passed when the application comes back for the
+next.
+
+Committing and polling go on while an application is busy, for this has a thread of its own; a member that is slow for minutes
+does not leave the group. While nobody takes messages, fetching is paused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import Message as KafkaRecord
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.kafka.confluent import Contact
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.logs import get_logger
+
+from .headers import read_headers
+from .kind import Kind
+from .message_buffer import Batch, Shelf
+from .order import is_silent
+from .target import Target
+
+log = get_logger(__name__)
+
+BATCH = 1_000
+"""Small enough for most records to be gone before the garbage collector looks at them twice."""
+POLL_S = 0.1
+SESSION_MS = 10_000
+COMMIT_S = 0.25
+PATIENCE_S = 1.0
+"""How long fetching goes on while nobody takes messages. Pausing throws away what the Kafka client has fetched ahead."""
+SLACK_S = 0.25
+"""What a heartbeat may be late by."""
+CHANGE_S = 1.0
+"""How long it is tried to commit what is given up while the group changes."""
+_CHANGING = (RdKafkaError.ILLEGAL_GENERATION, RdKafkaError.REBALANCE_IN_PROGRESS)
+_REFUSALS = (
+    RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
+    RdKafkaError.GROUP_AUTHORIZATION_FAILED,
+    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    RdKafkaError._AUTHENTICATION,
+    RdKafkaError.SASL_AUTHENTICATION_FAILED,
+)
+
+
+class HeartbeatsMissed(OverlayError):
+    """Nothing has come for more than two of the consumer's idle_heartbeat. Nobody acts, or the operator does."""
+
+
+def _while_group_changes() -> Retrying:
+    """Once more when the group has just agreed on a new generation, which this member is about to hear of: the partitions that
+    it gives up are its own until then."""
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in _CHANGING),
+        stop=stop_after_delay(CHANGE_S),
+        wait=wait_fixed(0.02),
+        reraise=True,
+    )
+
+
+class Member:
+    """Fills a shelf, in the thread that calls `run`, until it is told to stop. `is_alone`: nobody else is in its group."""
+
+    def __init__(self, kafka: Properties, target: Target, shelf: Shelf, *, is_alone: bool = False) -> None:
+        self._kafka, self._target, self._shelf, self._is_alone = kafka, target, shelf, is_alone
+        self._kind = Kind(target.head)
+        self._passed: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self.assigned: set[int] = set()
+        """Partitions that are this member's."""
+        self.is_paused = False
+        self._heard = self._tried = self._looked_at = 0.0
+        self._was_silent = False
+
+    def run(self, stop: threading.Event, on_silence: Callable[[bool], None]) -> None:
+        """Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
+
+        `on_silence` hears when heartbeats are missed (True), and when they are back.
+        """
+        while not stop.is_set() and not self._shelf.is_ended:
+            contact = Contact()
+            consumer = Consumer(self._choose_settings() | contact.settings)
+            try:
+                consumer.subscribe(
+                    [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
+                )
+                while not stop.is_set() and not self._shelf.is_ended and not contact.is_lost:
+                    self._commit_sometimes(consumer)
+                    if self._wait_for_room(consumer):
+                        self._receive(consumer)
+                        if self._was_silent != (is_silent := self._is_silent()):
+                            self._was_silent = is_silent
+                            on_silence(is_silent)
+            except KafkaException as error:
+                raise _judge(self._target, error.args[0]) from error
+            finally:
+                # closing gives up the partitions, with a commit of what was handed out
+                consumer.close()
+            if contact.is_lost:
+                log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
+                self.is_paused = False
+
+    def _choose_settings(self) -> dict[str, Any]:
+        return {
+            **for_confluent(self._kafka),
+            "topic.metadata.refresh.interval.ms": 5_000,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "queued.max.messages.kbytes": 32 << 10,
+            "fetch.wait.max.ms": 100,
+            # of a member that dies the others, and the service, know after this, rather than after 45 s
+            "session.timeout.ms": SESSION_MS,
+            # members hear of others in their heartbeats
+            "heartbeat.interval.ms": 1_000,
+            "log_level": 0,
+            "group.id": self._target.group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "on_commit": self._hear_commit,
+            # where a partition ends there may be markers of transactions; who has read all before has passed them
+            "enable.partition.eof": True,
+        }
+
+    def _wait_for_room(self, consumer: Consumer) -> bool:
+        """Whether there is room for more messages now."""
+        if self._shelf.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
+            self._tried = 0.0
+            if self.is_paused:
+                self._go_on(consumer)
+                self._heard = time.monotonic()
+            return True
+        now = time.monotonic()
+        self._tried = self._tried or now
+        if not self.is_paused and now - self._tried > PATIENCE_S:
+            consumer.pause(consumer.assignment())
+            self.is_paused = True
+        if self.is_paused:
+            # a member that does not poll is put out of the group
+            self._take_in([record for record in [consumer.poll(0)] if record is not None])
+        return False
+
+    def _go_on(self, consumer: Consumer) -> None:
+        if self.is_paused:
+            consumer.resume(consumer.assignment())
+            self.is_paused = False
+
+    def _receive(self, consumer: Consumer) -> None:
+        first = consumer.poll(POLL_S)
+        if first is not None:
+            # the rest of what is there: waiting for a full batch would hold up the first
+            self._take_in([first, *consumer.consume(min(BATCH, max(self._shelf.room, 1)), 0)])
+
+    def _take_in(self, received: Sequence[KafkaRecord]) -> None:
+        sound = [record for record in received if record.error() is None]
+        odd = [record for record in received if record.error() is not None] if len(sound) < len(received) else []
+        ends: dict[int, int] = {}
+        one = len(self.assigned) == 1 and sound
+        runs = [(sound[0].partition(), sound)] if one else groupby(sound, KafkaRecord.partition)
+        for partition, run in runs:
+            records = deque(run)
+            if self._target.heartbeat_s and any(map(self._is_heard, reversed(records))):
+                self._heard = time.monotonic()
+            ends[partition] = records[-1].offset() + 1
+            self._shelf.put(Batch(partition, records, ends[partition]))
+        for record in odd:
+            if record.error().code() != RdKafkaError._PARTITION_EOF:
+                self._meet(record.error())
+            elif record.offset() > ends.get(record.partition(), 0):
+                self._shelf.put(Batch(record.partition(), deque(), record.offset()))
+
+    def _is_heard(self, record: KafkaRecord) -> bool:
+        headers = read_headers(record)
+        return self._kind.find_token(headers) is not None or self._kind.is_status(headers)
+
+    def _is_silent(self) -> bool:
+        # nobody hears anything before partitions are assigned; of those that are alone nobody else has them since
+        hears = self._heard > 0 if self._is_alone else bool(self.assigned)
+        return hears and is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
+
+    def _meet(self, error: RdKafkaError) -> None:
+        """Raises what trying again does not help with; the Kafka client tries again by itself after everything else."""
+        if error.fatal() or error.code() in _REFUSALS:
+            raise _judge(self._target, error)
+        log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
+
+    def _take_over(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self.assigned.update(place.partition for place in partitions)
+        if partitions:
+            self._heard = time.monotonic()
+        # what is new is not paused, and all partitions are paused together or none is
+        self._go_on(consumer)
+
+    def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        if moved := self._forget(partitions):
+            try:
+                for attempt in _while_group_changes():
+                    with attempt:
+                        consumer.commit(offsets=self._place(moved), asynchronous=False)
+            except KafkaException as error:
+                # whoever has them now hands out again what was handed out since the last commit
+                log.warning("positions not committed", group=self._target.group, reason=error.args[0].str())
+
+    def _lose(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._forget(partitions)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> dict[int, int]:
+        """These partitions are not ours any more; what was to be committed of them."""
+        lost = {place.partition for place in partitions}
+        moved = {partition: offset for partition, offset in self._find_moved().items() if partition in lost}
+        self._shelf.drop(lost)
+        self.assigned -= lost
+        for partition in lost:
+            self._passed.pop(partition, None)
+            self._committed.pop(partition, None)
+        return moved
+
+    def _commit_sometimes(self, consumer: Consumer) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < COMMIT_S:
+            return
+        self._looked_at = now
+        if moved := self._find_moved():
+            consumer.commit(offsets=self._place(moved), asynchronous=True)
+            self._committed |= moved
+
+    def _find_moved(self) -> dict[int, int]:
+        """How far messages have been handed out, in partitions of ours where that is further than was committed."""
+        self._passed |= self._shelf.find_positions(with_last=self._target.policy.takes_acks)
+        return {
+            partition: offset
+            for partition, offset in self._passed.items()
+            if partition in self.assigned and self._committed.get(partition) != offset
+        }
+
+    def _place(self, offsets: Mapping[int, int]) -> list[TopicPartition]:
+        return [TopicPartition(self._target.topic, *pair) for pair in offsets.items()]
+
+    def _hear_commit(self, error: RdKafkaError | None, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            if error is not None or place.error is not None:
+                # a rebalance came between, say: the next look commits it again
+                self._committed.pop(place.partition, None)
+
+
+def _judge(target: Target, error: RdKafkaError) -> OverlayError:
+    where = f"{target.topic}, group {target.group}"
+    if error.code() in _REFUSALS:
+        return CredentialsRefused(f"{where}: Kafka refused: {error.str()}. Grant Read on the topic and on the group")
+    return SourceUnavailable(f"{where}: {error.str()}")

@@ -1,0 +1,245 @@
+"""A delivery in the hands of an application: what it says, and the words that settle it.
+
+Nothing of a message is read before somebody asks for it: at two hundred thousand messages a second there is no time to take
+apart what most applications never look at. What has to be known of each, its token, stands in the last header of the record.
+
+The words are JetStream's, and so is the rule that a message takes one of them only: a second one would say something else of
+a delivery that is over. `in_progress` may be said as often as one likes before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from confluent_kafka import Message as KafkaRecord
+
+from overlay.consumer.acks import Verb
+from overlay.errors import OverlayError
+from overlay.output.assemble import FULL, SUBJECT, TOKEN
+
+from .ack_answers import Waiting
+from .kind import Flow
+
+OURS = frozenset({SUBJECT, TOKEN, *FULL})
+"""Headers that the overlay adds to a delivery."""
+Delay = float | timedelta
+"""Seconds, or a timedelta."""
+ACK_TIMEOUT_S = 5.0
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class AlreadySettled(OverlayError):
+    """A message that has been acked, nakked or terminated is to be settled again. The application acts."""
+
+
+class NoAckWanted(OverlayError):
+    """The consumer has `ack_policy: none` or `flow_control`: nobody listens to what is said of its messages.
+
+    The application acts."""
+
+
+class BadToken(OverlayError, ValueError):
+    """A record of the output topic has a token that nobody can have made. Whoever writes to that topic acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What the token says of a delivery. `timestamp`: of the source record, UTC."""
+
+    stream: str
+    consumer: str
+    sequence: int
+    """In the stream."""
+    consumer_sequence: int
+    """Among the deliveries of the consumer, redeliveries included."""
+    num_delivered: int
+    """1 at the first delivery."""
+    num_pending: int
+    """Messages that matched and were still to come; 0 where that was not known."""
+    timestamp: datetime
+
+
+def read_metadata(token: bytes) -> Metadata:
+    """Raises BadToken."""
+    try:
+        parts = token.decode().split(".")
+        stream, consumer, *rest = parts[2:] if len(parts) == 9 else parts[4:11]
+        deliveries, sequence, consumer_sequence, time, pending = map(int, rest)
+        timestamp = _EPOCH + timedelta(microseconds=time // 1_000)
+    except (ValueError, OverflowError) as error:
+        raise BadToken(f"not a token: {token[:200]!r}") from error
+    return Metadata(stream, consumer, sequence, consumer_sequence, deliveries, pending, timestamp)
+
+
+class Acks(Protocol):
+    """Where the words go. Tokens are those of messages that were handed out."""
+
+    def ack(self, token: bytes) -> None: ...
+
+    def tell(self, token: bytes, verb: Verb, text: str = "") -> None: ...
+
+    def ask(self, token: bytes) -> Waiting:
+        """Ack, and have the overlay say so."""
+        ...
+
+    def answer_flow(self, flow: Flow) -> None:
+        """Answer a flow control request, before which everything was taken."""
+        ...
+
+
+class Delivered:
+    """What a message says, whichever door it came through."""
+
+    __slots__ = ("_acks", "_is_settled", "_record", "_token")
+
+    def __init__(self, record: KafkaRecord, token: bytes, acks: Acks) -> None:
+        self._record, self._token, self._acks = record, token, acks
+        self._is_settled = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.subject} {self.token}>"
+
+    @property
+    def subject(self) -> str:
+        found: bytes = next(value for name, value in reversed(self._record.headers()) if name == SUBJECT)
+        return found.decode()
+
+    @property
+    def value(self) -> bytes | None:
+        found: bytes | None = self._record.value()
+        return found
+
+    @property
+    def data(self) -> bytes:
+        """The value as NATS knows it: empty where there is none."""
+        return self.value or b""
+
+    @property
+    def key(self) -> bytes | None:
+        found: bytes | None = self._record.key()
+        return found
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers of the source record, in their order and as often as they come."""
+        return [(name, value) for name, value in self._record.headers() if name not in OURS]
+
+    def header(self, name: str) -> bytes | None:
+        """The last header of this name."""
+        return next((value for key, value in reversed(self.headers) if key == name), None)
+
+    @property
+    def token(self) -> str:
+        """The ack token, for whoever acks in another place."""
+        return self._token.decode()
+
+    @property
+    def metadata(self) -> Metadata:
+        """Raises BadToken."""
+        return read_metadata(self._token)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset of the delivery."""
+        record = self._record
+        return record.topic(), record.partition(), record.offset()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._is_settled
+
+    def _settle(self, verb: Verb, text: str = "") -> None:
+        self._check()
+        self._acks.tell(self._token, verb, text)
+        self._is_settled = True
+
+    def _progress(self) -> None:
+        self._check()
+        self._acks.tell(self._token, Verb.PROGRESS)
+
+    def _check(self) -> None:
+        if self._is_settled:
+            raise AlreadySettled(f"message {self.token} is settled already: one ack, nak or term a message")
+
+
+class Message(Delivered):
+    """A message of a `for`. Its words return at once; they are on their way within milliseconds."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Done: it never comes again. Raises AlreadySettled."""
+        if self._is_settled:
+            self._check()
+        self._acks.ack(self._token)
+        self._is_settled = True
+
+    def nak(self, delay: Delay | None = None) -> None:
+        """Deliver it again, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        self._settle(Verb.NAK, write_delay(delay))
+
+    def term(self, reason: str = "") -> None:
+        """Never deliver it again. Raises AlreadySettled, NoAckWanted."""
+        self._settle(Verb.TERM, reason)
+
+    def in_progress(self) -> None:
+        """Still at work: its ack_wait begins anew. Raises AlreadySettled, NoAckWanted."""
+        self._progress()
+
+    def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:
+        """As `ack`, and wait until the overlay has written it down: it is never redelivered after this.
+
+        Raises AckTimeout after `timeout` seconds, and the message may then be acked again; AlreadySettled, NoAckWanted,
+        SourceUnavailable.
+        """
+        self._check()
+        with self._acks.ask(self._token) as answer:
+            answer.wait(timeout)
+        self._is_settled = True
+
+
+class AsyncMessage(Delivered):
+    """A message of an `async for`; its words are those of Message."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Done: it never comes again. Raises AlreadySettled."""
+        if self._is_settled:
+            self._check()
+        self._acks.ack(self._token)
+        self._is_settled = True
+
+    async def nak(self, delay: Delay | None = None) -> None:
+        """Deliver it again, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        self._settle(Verb.NAK, write_delay(delay))
+
+    async def term(self, reason: str = "") -> None:
+        """Never deliver it again. Raises AlreadySettled, NoAckWanted."""
+        self._settle(Verb.TERM, reason)
+
+    async def in_progress(self) -> None:
+        """Still at work: its ack_wait begins anew. Raises AlreadySettled, NoAckWanted."""
+        self._progress()
+
+    async def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:  # noqa: ASYNC109 - as JetStream's clients have it
+        """As Message.ack_sync."""
+        self._check()
+        # the first one opens a connection, which may take a while
+        with await asyncio.to_thread(self._acks.ask, self._token) as answer:
+            await answer.wait_async(timeout)
+        self._is_settled = True
+
+
+def write_delay(delay: Delay | None) -> str:
+    """What stands behind -NAK. Raises ValueError for a negative delay."""
+    if delay is None:
+        return ""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not seconds >= 0:
+        raise ValueError(f"a delay of {seconds} s: naks cannot be sent back in time")
+    return f'{{"delay": {round(seconds * 1_000_000_000)}}}'

@@ -1,0 +1,299 @@
+"""OrderedConsumer (ADR-17): a stream's messages in order, without a name, without acks, and with no hole ever.
+
+Each ordered consumer has an ephemeral consumer of its own in the service, and a private topic that its deliveries come on.
+order.py says whether what comes is the next message; when it is not, or when heartbeats are missed, the consumer is deleted
+and another one made that begins behind the last good message. It goes on trying while the service is away. Both have the
+same topic; what the former one left there is told by its token.
+
+The topic is deleted in the end. Where the process dies without having done so, the service ends the consumer by its
+inactive_threshold, and deletes the topic then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import uuid
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from overlay.client.control.control import ConsumerInfo, Control
+from overlay.client.control.inbox import NoAnswer
+from overlay.client.turns import AsyncIteration, Turn
+from overlay.config.consumer import AckPolicy
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.jobs import run_apart
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.logs import get_logger
+
+from .ack_answers import Answers
+from .acking import Head
+from .headers import read_headers
+from .intake import Intake, OnSilence
+from .kind import Kind
+from .membership import HeartbeatsMissed
+from .message import BadToken, Delivered
+from .message_buffer import Batch
+from .order import Order, OrderState, Verdict, begin_behind, complete
+from .target import Target, aim
+
+log = get_logger(__name__)
+
+PREFETCH = 2_000
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+RETENTION_MS = 3_600_000
+CLOSE_S = 10.0
+
+
+class OrderedConsumer:
+    """Messages of a stream in order; iterate by `for` or `async for`, or hand them to a callback by `start`.
+
+    Raises BadOrder for a config that ADR-17 forbids, and whatever `Control.add` raises, when it is made. Out of the iteration:
+    CredentialsRefused, ConcurrentIteration. A service that is away is waited for.
+    """
+
+    def __init__(
+        self, kafka: Properties, control: Control, ack_topic: str, stream: str, config: Mapping[str, Any]
+    ) -> None:
+        self._config = complete(config)
+        self._order = Order()
+        self._holdings = _Holdings(kafka, control, ack_topic, stream)
+        self._finalizer = weakref.finalize(self, self._holdings.leave)
+        self._kept: Iterator[Delivered] = iter(())
+        self._turn = Turn(f"ordered consumer of {stream}", "open another one for a second loop")
+        self._renewal: Future[None] | None = None
+        self._open()
+
+    @property
+    def state(self) -> OrderState:
+        return self._order.state
+
+    @property
+    def consumer(self) -> str:
+        """The name of the consumer that it has now."""
+        return self._holdings.name
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._finalizer.alive
+
+    def __iter__(self) -> Iterator[Delivered]:
+        return iter(self._find_next, None)
+
+    def __aiter__(self) -> AsyncIterator[Delivered]:
+        return AsyncIteration(self._find_next_async)
+
+    def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
+        """Call back with each message in a thread of its own, until `close`. An error of the callback ends it."""
+        thread = threading.Thread(target=self._call, args=(callback,), name="overlay-ordered", daemon=True)
+        thread.start()
+        return thread
+
+    def _call(self, callback: Callable[[Delivered], object]) -> None:
+        for message in self:
+            callback(message)
+
+    def close(self) -> None:
+        """Delete the consumer and its topic. May be called again, and from another thread."""
+        self._finalizer()
+
+    def __enter__(self) -> OrderedConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> OrderedConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def _find_next(self) -> Delivered | None:
+        """The next message, None at the end. Raises ConcurrentIteration."""
+        with self._turn:
+            while not self.is_closed:
+                if (message := next(self._kept, None)) is not None:
+                    return message
+                if (intake := self._find_intake()) is None:
+                    self._begin_renewal().result()
+                    continue
+                with self._judging_ends():
+                    if not self._keep(intake.shelf.take(), intake):
+                        return None
+            return next(self._kept, None)
+
+    async def _find_next_async(self) -> Delivered | None:
+        """The same in a loop. Nothing waits in the loop's default threads: some consumers that wait for messages would take all
+        of them, and none of these consumers could be closed."""
+        with self._turn:
+            while not self.is_closed:
+                if (message := next(self._kept, None)) is not None:
+                    return message
+                if (intake := self._find_intake()) is None:
+                    await asyncio.wrap_future(self._begin_renewal())
+                    continue
+                with self._judging_ends():
+                    if not self._keep(await intake.shelf.take_async(), intake):
+                        return None
+            return next(self._kept, None)
+
+    def _find_intake(self) -> Intake | None:
+        """Where messages come from; None when the consumer has to be made anew."""
+        is_renewed = self._renewal is None or self._renewal.done()
+        return self._holdings.intake if is_renewed and self._order.is_open else None
+
+    def _begin_renewal(self) -> Future[None]:
+        """Make the next consumer, in a thread of its own. A loop that is left meanwhile leaves it to the next loop."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = run_apart(self._renew, "overlay-ordered-renewal")
+        return self._renewal
+
+    @contextmanager
+    def _judging_ends(self) -> Iterator[None]:
+        """What ends a shelf is a reason for another consumer."""
+        try:
+            yield
+        except HeartbeatsMissed:
+            self._order.silent()
+        except SourceUnavailable as error:
+            log.warning("an ordered consumer begins anew", stream=self._holdings.stream, reason=str(error))
+            self._order.gone()
+
+    def _keep(self, batch: Batch | None, intake: Intake) -> bool:
+        """Keep the good messages of a batch, to be sorted out as they are taken; False at the end."""
+        if batch is not None:
+            self._kept = self._sort(batch, intake)
+        return batch is not None
+
+    def _sort(self, batch: Batch, intake: Intake) -> Iterator[Delivered]:
+        kind = Kind(Head(self._holdings.stream, self._holdings.name))
+        while (record := batch.pop()) is not None:
+            headers = read_headers(record)
+            if (token := kind.find_token(headers)) is not None:
+                message = Delivered(record, token, intake.acks)
+                verdict = self._judge(message)
+                if verdict is Verdict.TAKE:
+                    yield message
+            elif flow := kind.find_flow(headers):
+                intake.acks.answer_flow(flow)
+                continue
+            elif (beat := kind.read_beat(headers)) is not None:
+                verdict = self._order.beat(*beat)
+            else:
+                continue
+            if verdict is Verdict.RENEW:
+                return
+
+    def _judge(self, message: Delivered) -> Verdict:
+        try:
+            metadata = message.metadata
+        except BadToken:
+            return Verdict.DROP
+        return self._order.came(metadata.sequence, metadata.consumer_sequence)
+
+    def _renew(self) -> None:
+        """Make the next consumer, and try for as long as it takes."""
+        state = self._order.state
+        log.info(
+            "an ordered consumer begins anew", stream=self._holdings.stream, why=state.reason, behind=state.stream_seq
+        )
+        self._holdings.drop()
+        for attempt in itertools.count():
+            try:
+                return self._open()
+            except (NoAnswer, SourceUnavailable) as error:
+                wait = min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S)
+                log.info("an ordered consumer waits", stream=self._holdings.stream, reason=str(error))
+                if self._holdings.closing.wait(wait):
+                    return None
+
+    def _open(self) -> None:
+        self._holdings.make(begin_behind(self._config, self._order.begin))
+        self._order.opened()
+
+
+class _Holdings:
+    """What there is of an ordered consumer in Kafka and in the service, and how it goes."""
+
+    def __init__(self, kafka: Properties, control: Control, ack_topic: str, stream: str) -> None:
+        self.stream, self.name = stream, ""
+        self.intake: Intake | None = None
+        self.closing = threading.Event()
+        self._kafka, self._control, self._ack_topic = kafka, control, ack_topic
+        self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
+        self._topic = f"{control.prefix}-{self._base}"
+        self._answers = Answers(kafka, "")
+        # a consumer is made and given up by one thread at a time
+        self._lock = threading.Lock()
+
+    def make(self, config: Mapping[str, Any]) -> None:
+        """Make the next consumer, unless all is being given up. Raises what `Control.add` raises.
+
+        It is made within the lock. So `leave` either comes first, and nothing is made, or finds what there is to delete.
+        A request without an answer may be carried out later: it keeps its name for the next try, which then finds the consumer.
+        """
+        output = {"config": {"retention.ms": RETENTION_MS}, "temporary": True}
+        with self._lock:
+            if self.closing.is_set():
+                return
+            self.name = self.name or f"{self._base}-{next(self._numbers)}"
+            fields = {**config, "name": self.name, "deliver_subject": self._topic, "output": output}
+            target = _aim(self._control.add(self.stream, fields))
+            if self.closing.is_set():
+                return
+            self.intake = Intake(
+                self._kafka,
+                target,
+                self._ack_topic,
+                self._answers,
+                prefetch=PREFETCH,
+                on_silence=OnSilence.RAISE,
+                is_alone=True,
+            )
+
+    def drop(self) -> None:
+        """Give up the consumer, if there is one. One that cannot be deleted now ends by itself."""
+        with self._lock:
+            name, self.name = self.name, ""
+            intake, self.intake = self.intake, None
+            if intake is not None:
+                intake.close()
+            if name:
+                with suppress(OverlayError):
+                    self._control.delete(self.stream, name)
+
+    def leave(self) -> None:
+        self.closing.set()
+        self.drop()
+        self._control.close()
+        client = AdminClient({**for_confluent(self._kafka), "log_level": "0"})
+        try:
+            client.delete_topics([self._topic], request_timeout=CLOSE_S)[self._topic].result(CLOSE_S)
+        except (KafkaException, TimeoutError) as error:
+            if not _is_unknown(error):
+                log.warning("the topic of an ordered consumer is left", topic=self._topic, reason=str(error))
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Whether there is no such topic: the service has not come to make it."""
+    return isinstance(error, KafkaException) and error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def _aim(info: ConsumerInfo) -> Target:
+    target = aim(info.config)
+    assert target.policy is AckPolicy.NONE
+    return target

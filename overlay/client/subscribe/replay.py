@@ -1,0 +1,195 @@
+"""Dead letters, produced once more as messages of their stream.
+
+A dead letter is the message as it was, with headers of the overlay. Those go, and what is left is produced like any other
+message: it gets a new place in the log and is delivered to every consumer that wants it. Nothing else would do, since the old
+message is settled for good and its stream sequence is over. A letter that had to leave out its value (docs/consumers.md) is no
+message, and is left out here.
+
+How far the letters have been replayed is the committed offset of a consumer group, `<prefix>.replay.<stream>.<consumer>`,
+and it is committed in the transaction that produces them. So each letter is replayed once, also when a replay breaks off.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
+
+from overlay.config import Loaded
+from overlay.dispatch.dead_letters import CAUSES, CONSUMER, DELIVERIES, REASON, SOURCE_OFFSET, SOURCE_PARTITION, STREAM
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.confluent import check_reachable
+from overlay.kafka.connection import Properties, for_confluent
+from overlay.output.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
+
+from .headers import read_headers
+
+REACH_S = 5.0
+DEADLINE_S = 30.0
+POLL_S = 0.2
+_OURS = frozenset({SUBJECT, TOKEN, VALUE_SIZE, *FULL, *CAUSES})
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter of the consumer that was asked for."""
+
+    record: Message
+
+    @property
+    def where(self) -> str:
+        return f"{self.record.topic()}-{self.record.partition()}@{self.record.offset()}"
+
+    @property
+    def subject(self) -> str:
+        return self._find(SUBJECT)
+
+    @property
+    def reason(self) -> str:
+        return self._find(REASON)
+
+    @property
+    def deliveries(self) -> str:
+        return self._find(DELIVERIES)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has the value of the original, rather than a word of how large that was."""
+        return self.record.value() is not None or not self._find(VALUE_SIZE)
+
+    @property
+    def origin(self) -> str:
+        """Where the original is, or was: partition@offset in the topic of the stream."""
+        return f"{self._find(SOURCE_PARTITION)}@{self._find(SOURCE_OFFSET)}"
+
+    @property
+    def headers(self) -> list[tuple[str, Any]]:
+        """Those of the original."""
+        return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]
+
+    def is_of(self, stream: str, consumer: str) -> bool:
+        return (self._find(STREAM), self._find(CONSUMER)) == (stream, consumer)
+
+    def describe(self) -> dict[str, str | bool]:
+        """As JSON."""
+        told = {"where": self.where, "subject": self.subject, "reason": self.reason, "deliveries": self.deliveries}
+        return {**told, "whole": self.is_whole, "origin": self.origin}
+
+    def _find(self, name: str) -> str:
+        found = next((value for key, value in reversed(read_headers(self.record)) if key == name), None)
+        return (found or b"").decode(errors="replace")
+
+
+def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) -> tuple[str, str]:
+    """The dead-letter topic of a consumer, and where its letters go. Raises OverlayError."""
+    config = loaded.consumers.get((stream, name))
+    if config is None:
+        raise OverlayError(f"there is no consumer {stream}/{name}; see `overlay consumer ls`")
+    if config.dead_letter is None:
+        raise OverlayError(f"consumer {stream}/{name} has no dead_letter topic, so there is nothing to replay")
+    topics = loaded.streams[stream].topic_names
+    if target is None and len(topics) > 1:
+        raise OverlayError(f"stream {stream} has the topics {', '.join(topics)}. Say --to TOPIC")
+    return config.dead_letter, target or topics[0]
+
+
+class Replay:
+    """One replay: `read`, look at what was found, `send`."""
+
+    def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
+        self._kafka, self._who, self._topic = kafka, consumer, topic
+        self._group = ".".join((prefix, "replay", *consumer))
+        self._consumer: Consumer | None = None
+        self._read_to: dict[int, int] = {}
+
+    def __enter__(self) -> Replay:
+        check_reachable(self._kafka, REACH_S)
+        settings = {
+            **for_confluent(self._kafka),
+            "group.id": self._group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+        self._consumer = Consumer(settings)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def read(self, *, limit: int | None = None, again: bool = False) -> list[Letter]:
+        """The letters that have come since the last replay, or all; in the order of each partition."""
+        assert self._consumer is not None
+        try:
+            places = self._find_places(again=again)
+            self._consumer.assign(places)
+            return self._read_letters({place.partition for place in places}, limit)
+        except KafkaException as error:
+            raise SourceUnavailable(f"{self._topic}: {error.args[0].str()}") from error
+
+    def _find_places(self, *, again: bool) -> list[TopicPartition]:
+        assert self._consumer is not None
+        found = self._consumer.list_topics(self._topic, REACH_S).topics[self._topic]
+        if found.error is not None:
+            raise OverlayError(f"{self._topic}: {found.error.str()}. No message has been given up yet")
+        places = [TopicPartition(self._topic, partition) for partition in found.partitions]
+        known = [] if again else self._consumer.committed(places, REACH_S)
+        offsets = {place.partition: place.offset for place in known if place.offset >= 0}
+        return [TopicPartition(p.topic, p.partition, offsets.get(p.partition, OFFSET_BEGINNING)) for p in places]
+
+    def _read_letters(self, open_ends: set[int], limit: int | None) -> list[Letter]:
+        assert self._consumer is not None
+        letters: list[Letter] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while open_ends and (limit is None or len(letters) < limit):
+            if time.monotonic() > deadline:
+                raise SourceUnavailable(f"{self._topic}: its end was not reached within {DEADLINE_S:.0f} s")
+            record = self._consumer.poll(POLL_S)
+            if record is None:
+                continue
+            if record.error() is not None:
+                if record.error().code() != RdKafkaError._PARTITION_EOF:
+                    raise SourceUnavailable(f"{self._topic}: {record.error().str()}")
+                open_ends.discard(record.partition())
+                continue
+            self._read_to[record.partition()] = record.offset() + 1
+            deadline = time.monotonic() + DEADLINE_S
+            if (letter := Letter(record)).is_of(*self._who):
+                letters.append(letter)
+        return letters
+
+    def send(self, letters: list[Letter], topic: str) -> None:
+        """Produce those that are whole, and remember how far the letters have been replayed, in one transaction.
+
+        Raises SourceUnavailable, and OverlayError for a topic that is not there.
+        """
+        assert self._consumer is not None
+        settings = {
+            **for_confluent(self._kafka),
+            "transactional.id": self._group,
+            # as Java's clients place records, and the producers that wrote the originals as a rule
+            "partitioner": "murmur2_random",
+            "log_level": 0,
+        }
+        try:
+            producer = Producer(settings)
+            if (found := producer.list_topics(topic, REACH_S).topics[topic]).error is not None:
+                raise OverlayError(f"{topic}: {found.error.str()}. Create the topic first; nothing was replayed")
+            producer.init_transactions(DEADLINE_S)
+            producer.begin_transaction()
+            for letter in filter(lambda letter: letter.is_whole, letters):
+                producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
+                producer.poll(0)
+            done = [TopicPartition(self._topic, partition, offset) for partition, offset in self._read_to.items()]
+            producer.send_offsets_to_transaction(done, self._consumer.consumer_group_metadata(), DEADLINE_S)
+            producer.commit_transaction(DEADLINE_S)
+        except KafkaException as error:
+            raise SourceUnavailable(f"{topic}: nothing was replayed: {error.args[0].str()}") from error

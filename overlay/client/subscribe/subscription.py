@@ -1,0 +1,151 @@
+"""`client.subscribe`: the messages of a push consumer, for `for` and for `async for`.
+
+Receiving and committing (membership.py) and sending acks (ack_sender.py) have a thread each, so that neither waits for what an
+application does with a message.
+
+`where` is the third stage of filtering: a test in the application, after the index and the filter of the consumer. It is asked
+where messages are handed out, in the application's thread, and what it rejects is acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from confluent_kafka import Message as KafkaRecord
+
+from overlay.client.turns import AsyncIteration, Turn
+from overlay.kafka.connection import Properties
+
+from .ack_answers import Answers
+from .headers import read_headers
+from .intake import Intake, OnSilence
+from .kind import Kind
+from .message import Acks, AsyncMessage, Delivered, Message
+from .message_buffer import Batch
+from .target import Target
+
+Where = Callable[[Delivered], bool]
+PREFETCH = 2_000
+
+M = TypeVar("M", bound=Delivered)
+
+
+class Subscription:
+    """The messages of one consumer, shared with all who have subscribed to it. Iterate by `for` or by `async for`.
+
+    Leaving the loop keeps what was not handed out for the next loop; closing, or the end of a `with` block, gives it back
+    to the group. A subscription that nobody holds closes by itself. Loops may follow one another, in whatever threads, and may
+    not overlap; messages may be acked in any thread.
+
+    Raises, out of the iteration: ConcurrentIteration, CredentialsRefused, SourceUnavailable, HeartbeatsMissed when asked to,
+    what `where` raises.
+    """
+
+    def __init__(
+        self,
+        kafka: Properties,
+        target: Target,
+        ack_topic: str,
+        answers: Answers,
+        where: Where | None = None,
+        *,
+        prefetch: int = PREFETCH,
+        on_silence: OnSilence = OnSilence.FLAG,
+    ) -> None:
+        self._where, self._kind = where, Kind(target.head)
+        self._batch: Batch | None = None
+        name = f"{target.head.stream}/{target.head.consumer}"
+        self._turn = Turn(f"subscription to {name}", "open another subscription, which shares the consumer's messages")
+        self._intake = Intake(kafka, target, ack_topic, answers, prefetch=prefetch, on_silence=on_silence)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether heartbeats are missing now."""
+        return self._intake.is_silent
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether fetching stands still, since nobody takes messages."""
+        return self._intake.is_paused
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Partitions of the output topic that the group has given to this subscription; none before it has joined."""
+        return self._intake.partitions
+
+    @property
+    def is_closed(self) -> bool:
+        return self._intake.is_closed
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._take, None)
+
+    def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        return AsyncIteration(self._take_async)
+
+    def _take(self) -> Message | None:
+        """The next message, None after the last. Raises ConcurrentIteration."""
+        self._turn.enter()
+        try:
+            while (batch := self._batch or self._intake.shelf.take()) is not None:
+                self._batch = batch
+                if (message := self._find_next(batch, Message)) is not None:
+                    return message
+                self._batch = None
+            return None
+        finally:
+            self._turn.leave()
+
+    async def _take_async(self) -> AsyncMessage | None:
+        with self._turn:
+            while (batch := self._batch or await self._intake.shelf.take_async()) is not None:
+                self._batch = batch
+                if (message := self._find_next(batch, AsyncMessage)) is not None:
+                    return message
+                self._batch = None
+                # others in the loop have their turn, however full the shelf is
+                await asyncio.sleep(0)
+            return None
+
+    def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
+        """The next message of a batch that is to be handed out, None after the last."""
+        where, acks, kind = self._where, self._intake.acks, self._kind
+        while (record := batch.pop()) is not None:
+            headers = read_headers(record)
+            if (token := kind.find_token(headers)) is None:
+                if flow := kind.find_flow(headers):
+                    acks.answer_flow(flow)
+                continue
+            message = make(record, token, acks)
+            if where is None or where(message):
+                return message
+            if not message.is_settled:
+                acks.ack(token)
+        return None
+
+    def close(self) -> None:
+        """Send the acks that are under way, commit, and leave the group. May be called again, and from another thread."""
+        self._intake.close()
+
+    async def aclose(self) -> None:
+        """As `close`, without holding up the loop."""
+        await asyncio.to_thread(self._intake.close)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,59 @@
+"""Which consumer is meant, and where its deliveries and its acks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from overlay.client.read.question import BadQuestion
+from overlay.config.consumer import AckPolicy, ConsumerConfig
+from overlay.config.relations import suggest
+from overlay.errors import OverlayError
+
+from .acking import Head
+
+
+class UnknownConsumer(OverlayError, LookupError):
+    """A consumer that neither a file nor the service knows. Whoever named it acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is read. `heartbeat_s`: 0 where the consumer sends none."""
+
+    head: Head
+    topic: str
+    group: str
+    policy: AckPolicy
+    heartbeat_s: float = 0.0
+
+
+def aim(config: ConsumerConfig) -> Target:
+    """The target of a push consumer. Raises BadQuestion for a pull consumer."""
+    stream, name = config.id
+    if not config.is_push:
+        raise BadQuestion(
+            f"consumer {stream}/{name} has no deliver_subject, so there is no topic to subscribe to. Ask it for its next"
+            " messages instead, or give it an output topic"
+        )
+    group = config.deliver_group or name
+    return Target(Head(stream, name), config.deliver_subject, group, config.ack_policy, config.idle_heartbeat / 1e9)
+
+
+def find_consumer(known: Iterable[ConsumerConfig], name: str, stream: str, where: str = "") -> ConsumerConfig:
+    """The consumer of this name; `stream` may be empty where one stream only has it. `where`: what was looked through.
+
+    Raises UnknownConsumer, with a suggestion, and BadQuestion for a name that several streams have.
+    """
+    known = list(known)
+    found = [config for config in known if config.id[1] == name and stream in ("", config.stream)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        streams = ", ".join(sorted(config.stream for config in found))
+        raise BadQuestion(f"streams {streams} have a consumer {name!r} each. Say which one is meant: stream=...")
+    names = sorted({config.id[1] for config in known if stream in ("", config.stream)})
+    of_stream = f" of stream {stream!r}" if stream else ""
+    prefix = f"{where}: " if where else ""
+    known_names = f" There is {', '.join(names)}" if names else ""
+    raise UnknownConsumer(f"{prefix}there is no consumer {name!r}{of_stream}.{suggest(name, names)}{known_names}")

@@ -1,1 +1,0 @@
-"""Between the machines of consumers and Kafka: what they are told, and what becomes of what they want. See desk.py."""

@@ -1,0 +1,407 @@
+"""What a fetch of the ack topic says, for the machines of one stream.
+
+Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the key, and a body that is a
+verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one `Said`. The tokens of a
+fetch name few incarnations: the kernel numbers them, and their texts are made once for each slice of a fetch. Everything else
+goes through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, acks that want an answer.
+
+The order of what one consumer is told is kept. Acks of the stream's other consumers, which other workers serve, are passed
+over; all that is no ack at all is counted by reason and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from overlay.arrays import Ints
+from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
+from overlay.consumer.events import Event, FlowAnswered, read_ack
+from overlay.field import Field, FieldKind
+from overlay.kernels import kernel
+from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan.codec import Arena
+from overlay.scan.commit import Aborted
+from overlay.scan.header import Bytes
+from overlay.scan.kernel import open_bodies
+
+from .ack_offsets import EVERYTHING, Since
+from .reply_address import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, ReplyRule, read_address
+
+_TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
+_REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
+_KEY = Field(FieldKind.KEY)
+
+_ODD, _ELSEWHERE = 0, 1
+_VERBS = (Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM)
+_FIRST_VERB = 2
+_MOST_INCARNATIONS = 64
+"""Of a slice's tokens; those of further ones are read row by row."""
+FLOW = "$JS.FC."
+HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
+MOST_BYTES = 32 << 20
+"""What one batch of acks may decompress to: any client may write one, and each of its records is looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """The same verb for some deliveries of one consumer, in order, as columns.
+
+    `incarnations`: what the tokens name, as places in `names`; None where all tokens are of version 1, which names none. The
+    last of the names is empty, for those among others: place -1.
+    """
+
+    verb: Verb
+    sequences: Ints
+    consumer_seqs: Ints
+    deliveries: Ints
+    incarnations: Ints | None = None
+    names: tuple[str, ...] = field(default=("",), kw_only=True)
+
+    def keep(self, kept: Ints) -> Said:
+        """Some of them."""
+        by = None if self.incarnations is None else self.incarnations[kept]
+        columns = self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept]
+        return Said(self.verb, *columns, by, names=self.names)
+
+    def split(self) -> Iterator[tuple[str, Ints]]:
+        """Each incarnation that is named, empty for none, and its rows."""
+        if self.incarnations is None:
+            yield "", np.arange(self.sequences.size)
+            return
+        for place in np.unique(self.incarnations).tolist():
+            yield self.names[place], np.flatnonzero(self.incarnations == place)
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was said, by consumer and in order; how many acks there were by verb, and what was refused by reason."""
+
+    said: dict[str, list[Said | Event]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    refused: Counter[Flaw] = field(default_factory=Counter)
+    unanswered: int = 0
+    """Acks that name a reply topic which is not allowed. They count all the same."""
+    since: Since = EVERYTHING
+    """Records before that were heard, and count for nothing here."""
+
+    def add(self, consumer: str, *said: Said | Event) -> None:
+        self.said.setdefault(consumer, []).extend(said)
+
+
+class Hearing:
+    """Reads a stream's acks. Not for two threads at once.
+
+    `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `rule`: which
+    topics take answers.
+    """
+
+    def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
+        self._stream, self._rule = stream, rule
+        self._mine = set(mine)
+        self._names = sorted({*self._mine, *others}, key=lambda name: name.encode())
+        texts = [name.encode() for name in self._names]
+        self._text = np.frombuffer(b"".join(texts), np.uint8)
+        self._bounds = np.cumsum([0, *(len(text) for text in texts)])
+        self._is_mine = np.array([name in self._mine for name in self._names], np.bool_)
+        self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
+        self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
+        arena = Arena(limit=MOST_BYTES)
+        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
+
+    def read(self, data: Bytes, position: int, aborted: Aborted, since: Since = EVERYTHING) -> Heard:
+        """Return what the acks from `position` on say to consumers that have not heard them. Batches that cannot be read are
+        passed over and counted."""
+        heard = Heard(since=since)
+        for piece in self._decoder.decode(data, position, aborted=aborted):
+            if isinstance(piece, Malformed):
+                heard.refused[Flaw.PAYLOAD] += 1
+            elif len(piece):
+                self._read_slice(piece, heard)
+        return heard
+
+    def _read_slice(self, piece: Records, heard: Heard) -> None:
+        value = self._open(piece)
+        at = np.where(piece.size[0] >= 0, piece.at[0], piece.at[1])
+        size = np.where(piece.size[0] >= 0, piece.size[0], piece.size[1])
+        rows = len(piece)
+        kind, consumer = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        numbers = np.empty((4, rows), np.int64)
+        known = np.empty((2, _MOST_INCARNATIONS), np.int64)
+        count = _read(
+            piece.buf, at, size, *value, piece.size[2] >= 0, self._head, HEAD_2, self._stream_text, self._text,
+            self._bounds, self._is_mine, kind, consumer, numbers, known,
+        )  # fmt: skip
+        self._drop_heard(piece, kind, consumer, heard.since)
+        names = *(_cut_text(piece.buf, *known[:, each].tolist()) for each in range(count)), ""
+        for name, rows_of in self._deal(kind, consumer):
+            for run in _split(kind[rows_of]):
+                mine = rows_of[run]
+                if kind[mine[0]] == _ODD:
+                    self._read_odd(piece, mine, (at, size), value, heard)
+                else:
+                    verb = _VERBS[int(kind[mine[0]]) - _FIRST_VERB]
+                    heard.kinds[verb.name.lower()] += mine.size
+                    sequences, consumer_seqs, deliveries, by = (column[mine] for column in numbers)
+                    said = Said(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
+                    heard.add(name, said)
+
+    def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: Since) -> None:
+        """Have what a consumer has heard before count as somebody else's. `_tell` looks at odd rows by itself."""
+        if since.last > piece.offset[0]:
+            first = np.array([since.of(name) for name in self._names], np.int64)
+            kind[(consumer >= 0) & (piece.offset < first[consumer])] = _ELSEWHERE
+
+    def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
+        """The rows of each consumer of ours, in order. Odd rows may be of any: where there are some, all rows come at once,
+        cut wherever the consumer changes."""
+        ours = np.flatnonzero(kind != _ELSEWHERE)
+        if not (kind == _ODD).any():
+            for number in np.flatnonzero(np.bincount(consumer[ours])).tolist():
+                yield self._names[number], ours[consumer[ours] == number]
+            return
+        owner = np.where(kind[ours] == _ODD, -1, consumer[ours])
+        for run in _split(owner):
+            number = int(owner[run][0])
+            yield "" if number < 0 else self._names[number], ours[run]
+
+    @staticmethod
+    def _open(piece: Records) -> tuple[Ints, Ints]:
+        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
+        open_bodies(piece.buf, piece.body, piece.end, *columns)
+        return columns[2], columns[3]
+
+    def _read_odd(
+        self, piece: Records, rows: Ints, token: tuple[Ints, Ints], value: tuple[Ints, Ints], heard: Heard
+    ) -> None:
+        for row in rows.tolist():
+            text, body = (_cut(piece.buf, at[row], size[row]) for at, size in (token, value))
+            self._tell(text or b"", body or b"", _find_header(piece, row), int(piece.offset[row]), heard)
+
+    def _tell(
+        self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: Heard
+    ) -> None:
+        if text.startswith(FLOW.encode()):
+            return self._tell_flow(text, body, offset, heard)
+        found = parse_ack(text, body)
+        if isinstance(found, Garbage):
+            heard.refused[found.flaw] += offset >= heard.since.shared
+            return
+        stream, name = _name(found)
+        if offset < heard.since.of(name):
+            return
+        if stream != self._stream or name not in self._names:
+            heard.refused[Flaw.UNKNOWN] += 1
+        elif isinstance(found, Ack) and found.is_flawed:
+            heard.refused[Flaw.PAYLOAD] += 1
+        elif name in self._mine:
+            heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
+            # the record's offset serves as the id that a pinned client would get
+            reply = read_address(find_header, self._rule)
+            heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
+            heard.add(name, *read_ack(found, reply, str(offset)))
+
+    def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: Heard) -> None:
+        """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
+        parts = text.decode(errors="replace").split(".")
+        if offset < heard.since.of(parts[-2]):
+            return
+        if len(parts) not in (5, 7) or parts[-3] != self._stream or parts[-2] not in self._names:
+            heard.refused[Flaw.UNKNOWN] += 1
+        elif parts[-2] in self._mine:
+            taken = parse_ack(f"$JS.ACK.{parts[-3]}.{parts[-2]}".encode(), body)
+            up_to = max(last for _, last in taken.ranges) if isinstance(taken, RangeAck) else 0
+            heard.add(parts[-2], FlowAnswered(".".join(parts), up_to))
+
+
+def _name(ack: Ack | RangeAck) -> tuple[str, str]:
+    named = ack if isinstance(ack, RangeAck) else ack.token
+    return named.stream, named.consumer
+
+
+def _find_header(piece: Records, row: int) -> Callable[[str], bytes | None]:
+    names = [field.name for field in _REPLY]
+
+    def find(name: str) -> bytes | None:
+        slot = 2 + names.index(name)
+        return _cut(piece.buf, piece.at[slot, row], piece.size[slot, row])
+
+    return find
+
+
+def _cut(buf: Bytes, at: int, size: int) -> bytes | None:
+    return buf[at : at + size].tobytes() if size >= 0 else None
+
+
+def _cut_text(buf: Bytes, at: int, size: int) -> str:
+    # a text that is no UTF-8 names no incarnation of ours, and neither does what is made of it here
+    return buf[at : at + size].tobytes().decode(errors="replace")
+
+
+def _split(values: Ints) -> Sequence[slice]:
+    """Runs of equal values."""
+    if not values.size:
+        return []
+    cuts = np.flatnonzero(np.diff(values)) + 1
+    bounds = [0, *cuts.tolist(), values.size]
+    return [slice(first, end) for first, end in pairwise(bounds)]
+
+
+@kernel
+def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
+    if end - at < text.size:
+        return False
+    for i in range(text.size):  # noqa: SIM110 - numba has no all()
+        if buf[at + i] != text[i]:
+            return False
+    return True
+
+
+@kernel
+def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
+    """Below 0, 0 or above 0, as bytes compare."""
+    for i in range(min(size, end - first)):
+        if buf[at + i] != text[first + i]:
+            return np.int64(buf[at + i]) - np.int64(text[first + i])
+    return size - (end - first)
+
+
+@kernel
+def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-def]
+    """The number of a name, -1 for one that is not there. `guess` is tried first."""
+    if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
+        return guess
+    low, high = 0, bounds.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        order = _compare(buf, at, size, text, bounds[middle], bounds[middle + 1])
+        if order == 0:
+            return middle
+        if order < 0:
+            high = middle
+        else:
+            low = middle + 1
+    return -1
+
+
+@kernel
+def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
+    """Five decimals with dots between them, up to `end`; whether that is what is there, and each fits."""
+    for k in range(5):
+        digits, value = 0, np.uint64(0)
+        while at < end and 48 <= buf[at] <= 57:
+            value = value * np.uint64(10) + np.uint64(buf[at] - 48)
+            digits += 1
+            at += 1
+        if (
+            digits == 0 or digits > 19 or value > np.uint64(0x7FFFFFFFFFFFFFFF)
+        ):  # 19 digits fit into 64 bits without a sign
+            return False
+        out[k] = np.int64(value)
+        if k < 4:
+            if at >= end or buf[at] != 46:
+                return False
+            at += 1
+    return at == end and out[0] > 0 and out[1] > 0 and out[2] > 0
+
+
+@kernel
+def _find_dot(buf, at, end):  # type: ignore[no-untyped-def]
+    while at < end and buf[at] != 46:
+        at += 1
+    return at
+
+
+@kernel
+def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
+    """The number of a text among `count` known ones, which are places in the same buffer; `count` for another one."""
+    for step in range(-1 if count else 0, count):
+        each = guess if step < 0 else step
+        if known[1, each] == size:
+            i = 0
+            while i < size and buf[known[0, each] + i] == buf[at + i]:
+                i += 1
+            if i == size:
+                return each
+    return count
+
+
+@kernel
+def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
+    """The kind that a body alone makes, 0 for another body."""
+    if size <= 0:
+        return 2
+    if size == 3 and buf[at] == 43 and buf[at + 1] == 79 and buf[at + 2] == 75:  # +OK
+        return 2
+    if size == 4:
+        first, a, b, c = buf[at], buf[at + 1], buf[at + 2], buf[at + 3]
+        if first == 43 and a == 65 and b == 67 and c == 75:  # +ACK
+            return 2
+        if first == 45 and a == 78 and b == 65 and c == 75:  # -NAK
+            return 3
+        if first == 43 and a == 87 and b == 80 and c == 73:  # +WPI
+            return 4
+    if (
+        size == 5
+        and buf[at] == 43
+        and buf[at + 1] == 84
+        and buf[at + 2] == 69
+        and buf[at + 3] == 82
+        and buf[at + 4] == 77
+    ):
+        return 5  # +TERM
+    return 0
+
+
+@kernel
+def _read(  # type: ignore[no-untyped-def]
+    buf, at, size, value_at, value_size, has_reply, head, head_2, stream, names, bounds, is_mine, kind, consumer, numbers,
+    known,
+):  # fmt: skip
+    """`head`: of tokens of version 1; `head_2` and, behind the incarnation, `stream`: of version 2. `known`: where the
+    incarnations are that the tokens name, by number; returns how many there are."""
+    found = np.empty(5, np.int64)
+    guess, count, latest = -1, 0, 0
+    for row in range(at.size):
+        kind[row], consumer[row] = 0, -1
+        first, end = at[row], at[row] + size[row]
+        if size[row] <= 0:
+            continue
+        # a stream or a consumer may be named `_`: version 2 has the stream's name behind the incarnation, version 1 a number
+        by, text, length = -1, first + head_2.size, 0
+        if _starts_with(buf, first, end, head_2):
+            dot = _find_dot(buf, text, end)
+            if dot > text and _starts_with(buf, dot + 1, end, stream):
+                length = dot - text
+                first = dot + 1 + stream.size
+        if length == 0:
+            if not _starts_with(buf, first, end, head):
+                continue
+            first += head.size
+        dot = _find_dot(buf, first, end)
+        name = _find_name(buf, first, dot - first, names, bounds, guess)
+        if name < 0:
+            continue
+        guess = name
+        if not is_mine[name]:
+            kind[row] = 1
+            continue
+        if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
+            continue
+        if length > 0:
+            by = _number(buf, text, length, known, count, latest)
+            if by == known.shape[1]:
+                continue
+            if by == count:
+                known[0, by], known[1, by] = text, length
+                count += 1
+            latest = by
+        kind[row] = _read_verb(buf, value_at[row], value_size[row])
+        consumer[row] = name
+        numbers[3, row] = by
+        numbers[0, row], numbers[1, row], numbers[2, row] = found[1], found[2], found[0]
+    return count

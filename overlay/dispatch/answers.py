@@ -1,0 +1,65 @@
+"""What goes back to somebody: answers to acks, statuses of pull requests, heartbeats and flow control (interfaces, Status).
+
+A status is a record with neither key nor value: its headers say all, as in a NATS message without a body. On an output topic
+it stands in every partition, since each may have a reader of its own; the first answer to a flow control request counts, and
+those after it change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlay.consumer.effects import Answer, Effect, Status
+from overlay.output.entry import Entry
+from overlay.output.record import Headers, Record
+
+from .reply_address import CORRELATION, parse_address
+
+CODE, DESCRIPTION = "Nats-Status", "Nats-Description"
+STREAM, CONSUMER = "Nats-Stream", "Nats-Consumer"
+REPLY_TO = "Nats-Reply-To"
+PIN = "Nats-Pin-Id"
+
+
+def encode_answers(effects: Iterable[Effect]) -> list[Entry]:
+    """The answers to acks among the effects: empty values, the sender's correlation as key and header."""
+    return [answer(effect.reply, b"") for effect in effects if isinstance(effect, Answer)]
+
+
+def answer(reply: str, value: bytes | None, headers: Headers = ()) -> Entry:
+    """A record for whoever waits at a reply address. `headers`: beside the correlation."""
+    address = parse_address(reply)
+    record = Record(address.correlation, value, [(CORRELATION, address.correlation), *headers])
+    return Entry(address.topic, record, address.partition or 0)
+
+
+def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
+    """The headers that a delivery has for the pull request that it answers."""
+    more = [(CORRELATION, parse_address(reply).correlation)]
+    return [*more, (PIN, pin.encode())] if pin else more
+
+
+def encode_statuses(
+    effects: Iterable[Effect], stream: str, consumer: str, topic: str = "", partitions: int = 0
+) -> list[Entry]:
+    """The statuses among the effects. `topic`, `partitions`: of the output, for those that no pull request waits for."""
+    found: list[Entry] = []
+    for effect in effects:
+        if not isinstance(effect, Status):
+            continue
+        headers = _describe(effect, stream, consumer)
+        if effect.reply:
+            entry = answer(effect.reply, None, headers)
+            # a key would tell compacted topics to forget what else has it
+            found.append(entry._replace(record=entry.record._replace(key=None)))
+        else:
+            found += [Entry(topic, Record(None, None, headers), partition) for partition in range(partitions)]
+    return found
+
+
+def _describe(status: Status, stream: str, consumer: str) -> Headers:
+    text = status.text
+    pairs = [(CODE, str(text.code)), (DESCRIPTION, text.description), (STREAM, stream), (CONSUMER, consumer)]
+    pairs += text.headers
+    pairs += [(REPLY_TO, status.answer_to)] if status.answer_to else []
+    return [(name, value.encode()) for name, value in pairs]

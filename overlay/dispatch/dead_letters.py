@@ -1,0 +1,143 @@
+"""Dead letters: messages that are given up, as they would be delivered, with the reason and the history in headers.
+
+The record is the delivery: key, value and headers of the source, `Nats-Subject` and the token. Its token names the last
+delivery, whose consumer sequence is not known any more and is 0; so no ack of it can ever be taken for an ack of a message.
+Its time is the time of burial, since the source's may be why the message was given up.
+
+A letter that its topic cannot take either goes without its value: `Nats-Msg-Size` says so, as it does with headers_only, and
+source partition and offset say where the value is. What is to be known of the message is in its key and its headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from overlay.consumer.effects import DeadLetter
+from overlay.output.assemble import Body, Envelope, Ints, Numbers, assemble, without_value
+from overlay.output.batch_builder import Outgoing, Outlet, Slice, measure
+from overlay.output.encoded_batch import EncodedBatch
+from overlay.output.partition import place
+from overlay.output.record import Headers, encode_headers
+from overlay.scan.header import Bytes
+from overlay.units import format_time
+
+REASON = "Overlay-Dead-Reason"
+DELIVERIES = "Overlay-Deliveries"
+FIRST, LAST = "Overlay-First-Delivered", "Overlay-Last-Delivered"
+STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
+SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
+CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
+"""Headers that dead letters have beside those of a delivery. Times are RFC 3339 UTC."""
+UNDELIVERABLE = "undeliverable"
+"""The reason of messages that their output topic can never take (output/undeliverable.py)."""
+UNSET = -62_135_596_800_000_000_000
+"""JetStream's time for never, ns: 0001-01-01T00:00:00Z."""
+
+
+def give_up(stream_seq: int) -> DeadLetter:
+    """The letter of a message that was never delivered, since its output topic can never take it."""
+    return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
+
+
+def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
+    """The headers that say why a message lies there and where it came from, in the order of CAUSES."""
+    texts = (
+        letter.reason,
+        str(letter.deliveries),
+        format_time(letter.first_delivered),
+        format_time(letter.last_delivered),
+        stream,
+        consumer,
+        str(partition),
+        str(offset),
+    )
+    return [(name, text.encode()) for name, text in zip(CAUSES, texts, strict=True)]
+
+
+def press_letters(
+    outlet: Outlet, piece: Slice, rows: Ints, letters: Sequence[DeadLetter], partition: int, now: int
+) -> list[Outgoing]:
+    """The dead letters of `rows`, one for each, as batches for the dead-letter topic.
+
+    `outlet`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A letter that is larger than
+    the topic takes even without its value comes with its source offset in `oversized_offset`, as deliveries do.
+    """
+    places = place(outlet.partition_by, outlet.partitions, partition, piece.records, rows, piece.codes, piece.texts)
+    found: list[Outgoing] = []
+    for target in np.unique(places).tolist():
+        mine = np.flatnonzero(places == target)
+        writing = _Writing(outlet, piece, partition, target, now)
+        for at in mine.tolist():
+            writing.add(rows[at : at + 1], letters[at])
+        found += writing.finish()
+    return found
+
+
+class _Writing:
+    """The letters of one output partition. Each has headers of its own, so each is a call of the kernel."""
+
+    def __init__(self, outlet: Outlet, piece: Slice, partition: int, target: int, now: int) -> None:
+        self._outlet, self._piece, self._partition, self._target, self._now = outlet, piece, partition, target, now
+        self._names = bytes(outlet.envelope.stream).decode(), bytes(outlet.envelope.consumer).decode()
+        self._body = Body(np.empty(0, np.uint8))
+        self._done: list[Outgoing] = []
+
+    def add(self, row: Ints, letter: DeadLetter) -> None:
+        piece = self._piece
+        offset = int(piece.records.offset[row[0]])
+        more = encode_headers(describe_letter(letter, *self._names, self._partition, offset))
+        with_value = replace(
+            self._outlet.envelope, more=np.frombuffer(more, np.uint8), more_count=len(CAUSES), headers_only=False
+        )
+        size = int(measure(piece, row, with_value)[0])
+        if size <= self._outlet.body_limit:
+            self._make_room(size)
+            self._write(row, with_value, letter)
+            return
+        self._close()
+        for envelope in (with_value, without_value(with_value)):
+            self._body = Body(np.empty(int(measure(piece, row, envelope)[0]), np.uint8))
+            self._write(row, envelope, letter)
+            outgoing = self._wrap()
+            if outgoing.oversized_offset < 0:
+                break
+        self._done.append(outgoing)
+        self._body = Body(np.empty(0, np.uint8))
+
+    def finish(self) -> list[Outgoing]:
+        self._close()
+        return self._done
+
+    def _write(self, row: Ints, envelope: Envelope, letter: DeadLetter) -> None:
+        piece, one = self._piece, np.ones(1, np.int64)
+        numbers = Numbers(one * letter.stream_seq, one * 0, one * letter.deliveries).complete()
+        assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
+
+    def _make_room(self, size: int) -> None:
+        """Room for one more record: in this batch while it stays small enough, else in another."""
+        body, limit = self._body, self._outlet.body_limit
+        if body.size + size <= body.out.size:
+            return
+        if body.count and body.size + size > limit:
+            self._close()
+        room = max(size, min(2 * (self._body.size + size), limit))
+        self._body.out = _grow(self._body, room)
+
+    def _close(self) -> None:
+        if self._body.count:
+            self._done.append(self._wrap())
+        self._body = Body(np.empty(0, np.uint8))
+
+    def _wrap(self) -> Outgoing:
+        batch = EncodedBatch(self._body, self._outlet.codec, transactional=self._outlet.transactional)
+        fits = batch.size <= self._outlet.max_message_bytes
+        return Outgoing(self._outlet.topic, self._target, batch, -1 if fits else self._body.last_offset)
+
+
+def _grow(body: Body, room: int) -> Bytes:
+    larger = np.empty(room, np.uint8)
+    larger[: body.size] = body.records
+    return larger

@@ -1,0 +1,58 @@
+"""The events topic `<prefix>.events`: advisories, samples and the audit of requests, in JetStream's JSON.
+
+The key of a record is the subject that JetStream would publish to, so that whoever reads the topic can tell the kinds apart
+without a look at the values. Records of one consumer keep their order: all of the topic's records go to one partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import mmh3
+
+from overlay.consumer.advisories import encode_advisory
+from overlay.consumer.effects import Advise, Effect, Sample
+from overlay.output.entry import Entry
+from overlay.output.record import Record
+from overlay.units import format_time
+
+AUDIT = "$JS.EVENT.ADVISORY.API"
+_AUDIT_TYPE = "io.nats.jetstream.advisory.v1.api_audit"
+
+
+def events_topic(prefix: str) -> str:
+    return f"{prefix}.events"
+
+
+def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: int, prefix: str) -> list[Entry]:
+    """The advisories and samples among the effects of one step. `now`: ns since 1970; `prefix`: of the overlay's topics."""
+    topic = events_topic(prefix)
+    found = []
+    for at, effect in enumerate(effects):
+        if isinstance(effect, Advise | Sample):
+            subject, body = encode_advisory(effect, stream, consumer, _make_id(stream, consumer, now, at), now)
+            found.append(Entry(topic, Record(subject.encode(), body)))
+    return found
+
+
+def encode_audit(
+    server: str, subject: str, request: str, response: Mapping[str, object], now: int, prefix: str, client: str = ""
+) -> Entry:
+    """What was asked of the overlay and what it answered. `server`, `client`: names; `request`: its body as it came."""
+    body = {
+        "type": _AUDIT_TYPE,
+        "id": _make_id(subject, request, now, 0),
+        "timestamp": format_time(now),
+        "server": server,
+        "client": {"name": client} if client else {},
+        "subject": subject,
+        "request": request,
+        "response": json.dumps(response, separators=(",", ":")),
+    }
+    return Entry(events_topic(prefix), Record(AUDIT.encode(), json.dumps(body, separators=(",", ":")).encode()))
+
+
+def _make_id(*parts: object) -> str:
+    """An id that no other event has: one consumer takes no two steps at the same nanosecond."""
+    return f"{mmh3.hash128('/'.join(map(str, parts)), signed=False):032x}"

@@ -1,0 +1,98 @@
+"""The larder: records that were offered lately, so that a delivery is made without reading them again.
+
+A stream's pieces stand in the order in which they came; small ones are joined as they come, each time the last is at least
+half as large as the one before it, so that a trickle makes few pieces and each byte is copied a few times only. When there are
+too many bytes the oldest piece of all goes. What is not here has to be read again (recall), and lies on the counter
+for one step only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlay.arrays import Ints
+
+from .record_slice import Piece, join
+
+LARDER_BYTES = 64 << 20
+JOINED_BYTES = 1 << 20
+"""Pieces are joined up to here."""
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """For each sequence asked for: the number of its piece in `pieces`, NOWHERE where there is none, and its row there."""
+
+    pieces: Sequence[Piece]
+    number: Ints
+    row: Ints
+
+    @property
+    def missing(self) -> Ints:
+        """Places of those that are not here."""
+        return np.flatnonzero(self.number == NOWHERE)
+
+
+class Larder:
+    """See the module's text. `limit`: bytes over all streams; `joined`: up to which pieces are joined."""
+
+    def __init__(self, limit: int = LARDER_BYTES, joined: int = JOINED_BYTES) -> None:
+        self.size = 0
+        self._joined = joined
+        self._limit = limit
+        self._shelves: dict[str, list[Piece]] = {}
+        self._counter: dict[str, list[Piece]] = {}
+        self._order: deque[str] = deque()
+
+    def put(self, stream: str, piece: Piece) -> None:
+        """Take in a piece that has come from the stream."""
+        shelf = self._shelves.setdefault(stream, [])
+        shelf.append(piece)
+        self._order.append(stream)
+        self.size += piece.size
+        while len(shelf) > 1 and _belong_together(shelf[-2], shelf[-1], self._joined):
+            second, first = shelf.pop(), shelf.pop()
+            shelf.append(join(first, second))
+            self.size += shelf[-1].size - first.size - second.size
+            self._order.remove(stream)
+        while self.size > self._limit and len(self._order) > 1:
+            self.size -= self._shelves[self._order.popleft()].pop(0).size
+
+    def lay_out(self, stream: str, piece: Piece) -> None:
+        """Have a piece at hand until `clear`."""
+        self._counter.setdefault(stream, []).append(piece)
+
+    def clear(self) -> None:
+        self._counter.clear()
+
+    def find(self, stream: str, sequences: Ints) -> Found:
+        """Where the records of these stream sequences are."""
+        pieces = [*self._counter.get(stream, ()), *reversed(self._shelves.get(stream, ()))]
+        number = np.full(sequences.size, NOWHERE, np.int64)
+        row = np.zeros(sequences.size, np.int64)
+        order = np.argsort(sequences, kind="stable")
+        wanted = sequences[order]
+        missing = sequences.size
+        for i, piece in enumerate(pieces):
+            if not missing:
+                break
+            own = piece.sequences
+            low, high = np.searchsorted(wanted, (own[0], own[-1] + 1))
+            if low == high:
+                continue
+            at = np.searchsorted(own, wanted[low:high])
+            places = order[low:high]
+            hit = (own[at] == wanted[low:high]) & (number[places] == NOWHERE)
+            number[places[hit]], row[places[hit]] = i, at[hit]
+            missing -= int(hit.sum())
+        return Found(pieces, number, row)
+
+
+def _belong_together(first: Piece, second: Piece, most: int) -> bool:
+    is_next = first.partition == second.partition and first.sequences[-1] < second.sequences[0]
+    return bool(is_next and first.size <= 2 * second.size and first.size + second.size <= most)

@@ -1,0 +1,99 @@
+"""Records that are kept for a while: copies of some rows of a slice, which itself is gone with the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overlay.arrays import Ints
+from overlay.kernels import kernel
+from overlay.match.addressing import Addressed
+from overlay.scan.decode import Records
+from overlay.scan.header import Bytes
+from overlay.subject.dictionary import Codes, Texts
+
+_NO_FIELDS: Ints = np.empty((0, 0), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Some records of one partition in order of their offsets, with their stream sequences and subjects. Belongs to nobody
+    else, so it may be kept and shared."""
+
+    records: Records
+    codes: Codes
+    texts: Texts
+    partition: int
+    sequences: Ints
+
+    def __len__(self) -> int:
+        return self.sequences.size
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.records.buf.size + self.texts.text.size + 44 * len(self)
+
+    def measure(self, rows: Ints) -> Ints:
+        """Bytes of subject, key, headers and value of some rows, as pace and max_bytes count them."""
+        bounds = self.texts.bounds
+        codes = self.codes[rows]
+        return self.records.end[rows] - self.records.body[rows] + bounds[codes + 1] - bounds[codes]
+
+
+def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> Piece:
+    """A copy of rows, rising, that outlives the slice. `sequences`: of these rows, rising."""
+    source = slice_.records
+    sizes = source.end[rows] - source.body[rows]
+    end = np.cumsum(sizes)
+    body = end - sizes
+    buf = np.empty(int(end[-1]) if end.size else 0, np.uint8)
+    _gather(source.buf, source.body[rows], body, end, buf)
+    texts, codes = _shrink(slice_.texts, slice_.codes[rows])
+    records = _place(source, buf, source.offset[rows], source.timestamp[rows], body, end)
+    return Piece(records, codes, texts, slice_.partition, sequences)
+
+
+def join(first: Piece, second: Piece) -> Piece:
+    """Two pieces of a partition as one, the second behind the first."""
+    one, two = first.records, second.records
+    at, code = one.buf.size, first.texts.bounds.size - 1
+    records = _place(
+        two,
+        np.concatenate((one.buf, two.buf)),
+        np.concatenate((one.offset, two.offset)),
+        np.concatenate((one.timestamp, two.timestamp)),
+        np.concatenate((one.body, two.body + at)),
+        np.concatenate((one.end, two.end + at)),
+    )
+    bounds = np.concatenate((first.texts.bounds, second.texts.bounds[1:] + first.texts.bounds[-1]))
+    merged = Texts(np.concatenate((first.texts.text, second.texts.text)), bounds)
+    texts, codes = _shrink(merged, np.concatenate((first.codes, second.codes + np.int32(code))))
+    return Piece(records, codes, texts, first.partition, np.concatenate((first.sequences, second.sequences)))
+
+
+def _place(like: Records, buf: Bytes, offset: Ints, timestamp: Ints, body: Ints, end: Ints) -> Records:
+    return replace(
+        like, buf=buf, offset=offset, timestamp=timestamp, body=body, end=end, at=_NO_FIELDS, size=_NO_FIELDS,
+        next_offset=int(offset[-1]) + 1 if offset.size else 0,
+    )  # fmt: skip
+
+
+def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
+    """Only the subjects that occur, numbered anew: a dictionary has those of the whole topic."""
+    used, own = np.unique(codes, return_inverse=True)
+    sizes = texts.bounds[used + 1] - texts.bounds[used]
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    text = np.empty(int(bounds[-1]), np.uint8)
+    _gather(texts.text, texts.bounds[used], bounds[:-1], bounds[1:], text)
+    return Texts(text, bounds), own.astype(np.int32)
+
+
+@kernel
+def _gather(buf, first, at, end, out):  # type: ignore[no-untyped-def]
+    for i in range(first.size):
+        size = end[i] - at[i]
+        target, source = out[at[i] : at[i] + size], buf[first[i] : first[i] + size]
+        for k in range(size):
+            target[k] = source[k]

@@ -1,0 +1,83 @@
+"""Answers and pulled messages packed for a reply topic: neighbours of one partition share a batch, so that a thousand pulled
+messages do not take a thousand requests. What a topic refuses for its size can be taken apart again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from overlay.output.batch_builder import Outgoing
+from overlay.output.encoded_batch import EncodedBatch, encode_records
+from overlay.output.entry import BATCH_BYTES, Entry
+
+Piece = Entry | Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A batch for one partition, and the pieces that it was made of."""
+
+    partition: int
+    batch: EncodedBatch
+    pieces: Sequence[Piece]
+
+    @property
+    def count(self) -> int:
+        """Records in it."""
+        return self.batch.count
+
+    @property
+    def reply(self) -> str:
+        """The address of the pull request that its only piece is for; empty for several, and for an answer."""
+        (first, *others) = self.pieces
+        return first.reply if isinstance(first, Outgoing) and not others else ""
+
+    def split(self, now: int) -> list[Parcel]:
+        """Return two halves, or nothing where there is one piece only. `now`: ms."""
+        middle = len(self.pieces) // 2
+        return [_make_parcel(part, now) for part in (self.pieces[:middle], self.pieces[middle:])] if middle else []
+
+
+def count_records(piece: Piece) -> int:
+    """Return how many records a piece holds."""
+    return piece.batch.count if isinstance(piece, Outgoing) else 1
+
+
+def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[Parcel]]:
+    """Return the pieces, all for one topic, as batches by partition. Within a partition they keep their order. `now`: ms."""
+    by_partition: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        by_partition.setdefault(piece.partition, []).append(piece)
+    return {
+        partition: deque(_make_parcel(run, now) for run in _group(mine)) for partition, mine in by_partition.items()
+    }
+
+
+def _group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield neighbours that may share a batch: entries, or small batches that are not compressed."""
+    run: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if run and not (_may_share(run[-1], piece) and size + piece.size <= BATCH_BYTES):
+            yield run
+            run, size = [], 0
+        run.append(piece)
+        size += piece.size
+    if run:
+        yield run
+
+
+def _may_share(one: Piece, other: Piece) -> bool:
+    if isinstance(one, Outgoing) and isinstance(other, Outgoing):
+        return one.batch.is_joinable and other.batch.is_joinable
+    return isinstance(one, Entry) and isinstance(other, Entry)
+
+
+def _make_parcel(pieces: Sequence[Piece], now: int) -> Parcel:
+    records = [piece.record for piece in pieces if isinstance(piece, Entry)]
+    if records:
+        batch = encode_records(records, now, transactional=False)
+    else:
+        batch = EncodedBatch.join([piece.batch for piece in pieces if isinstance(piece, Outgoing)])
+    return Parcel(pieces[0].partition, batch, pieces)

@@ -1,0 +1,296 @@
+"""What goes to reply topics: answers to acks, statuses, and the messages of pull requests. It is sent outside every
+transaction, once the state that it tells of is committed.
+
+The client that waits for an answer chose its topic, so no transaction may depend on that topic. A topic that refuses a batch
+would abort the transaction, and one that takes no transaction marker (a size limit of 64 bytes is enough) would keep it open
+for ever. Here each topic has a queue of its own, and one that refuses, or takes its time, holds up no other.
+
+What is sent here may be lost, in a crash or because its topic refuses. The client that waits for an answer then asks again.
+Messages of a pull request wait for their ack and are delivered again after ack_wait; only those of a consumer without acks
+are lost, as in NATS. What waits for a topic that takes records is never dropped: while much waits for it, the pull requests
+that name it are given nothing more (`full`), and beyond a limit for all topics the desk waits (`make_room`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError, LeaderNotAvailableError
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.structs import TopicPartition
+
+from overlay.clock import monotonic, now_ms
+from overlay.errors import OverlayError
+from overlay.kafka.connection import Properties, open_client
+from overlay.logs import get_logger
+from overlay.output.entry import Entry
+from overlay.output.record import Record
+
+from .reply_batches import Parcel, Piece, count_records, pack
+from .reply_topics import Addressees
+
+log = get_logger(__name__)
+
+AVOID_S = 60.0
+"""How long a topic that has refused gets no answers."""
+AVOID_PASSING_S = 2.0
+"""The same where the reason may pass by itself: Kafka is away, or a partition has no leader."""
+PATIENCE_S = 5.0
+"""How long a topic may refuse for passing reasons."""
+BACKOFF_S = 0.1
+TOPIC_ROOM = 8 << 20
+"""Bytes on their way to one topic, committed or not, from which on no pull request that names it is given more."""
+ROOM = 64 << 20
+"""Bytes on their way to all topics while nothing more is handed out."""
+REQUEST_BYTES = 1 << 20
+"""A request is full with this; a single batch may be larger."""
+TURN = 2_000
+"""Pieces that are packed at once: the event loop does nothing else meanwhile."""
+CLOSE_S = 2.0
+ACKS_LEADER = 1
+TIMEOUT_MS = 5_000
+
+OnRefused = Callable[[str, int], None]
+"""Told of answers that went nowhere: the reason (missing, refused) and how many."""
+OnUnreachable = Callable[[frozenset[str], frozenset[str]], None]
+"""Told where nothing can be sent: what the addresses begin with (`TOPIC/` or `TOPIC/PARTITION/`), and single addresses."""
+Fault = type[Exception]
+
+
+def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Answering:
+    """The answers of one shard. `put` them, and `close` at the end."""
+
+    kafka: Properties
+    addressees: Addressees
+    on_refused: OnRefused
+    on_unreachable: OnUnreachable = _ignore
+    """Of the session that serves the shard now."""
+    _waiting: dict[str, deque[Piece]] = field(default_factory=dict)
+    """By topic."""
+    _sizes: Counter[str] = field(default_factory=Counter)
+    """Bytes that wait or are under way, by topic."""
+    _announced: Counter[str] = field(default_factory=Counter)
+    """Bytes that will be put once they are committed, by topic."""
+    _sent: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _client: AIOKafkaClient | None = None
+    _connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def full(self) -> frozenset[str]:
+        """The topics that much is on its way to."""
+        topics = self._sizes.keys() | self._announced.keys()
+        return frozenset(topic for topic in topics if self._sizes[topic] + self._announced[topic] >= TOPIC_ROOM)
+
+    def announce(self, pieces: Iterable[Piece]) -> None:
+        """Count pieces that will be put once they are committed."""
+        for piece in pieces:
+            self._announced[piece.topic] += piece.size
+
+    def put_announced(self, pieces: Sequence[Piece]) -> None:
+        """Queue pieces that were announced: they are committed."""
+        for piece in pieces:
+            self._announced[piece.topic] -= piece.size
+        self._announced = +self._announced  # a session that has ended took its own with it
+        self.put(pieces)
+
+    def leave(self) -> None:
+        """Forget the session that has ended: what it has announced and not committed will not come."""
+        self._announced.clear()
+        self.on_unreachable = _ignore
+        self._sent.set()
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        """Queue answers. Those to one partition keep their order."""
+        for piece in pieces:
+            topic = piece.topic
+            self._waiting.setdefault(topic, deque()).append(piece)
+            self._sizes[topic] += piece.size
+            if topic not in self._tasks:
+                self._tasks[topic] = asyncio.create_task(self._serve(topic), name=f"answers-{topic}")
+
+    async def make_room(self) -> None:
+        """Wait while very much is on its way. A topic that takes nothing loses what waits for it, so the wait ends."""
+        while self._sizes.total() + self._announced.total() > ROOM:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def close(self) -> None:
+        """Send what is queued if that takes little time, drop the rest, and disconnect."""
+        tasks = list(self._tasks.values())
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLOSE_S)
+        finally:
+            # also when the wait was cancelled
+            for task in tasks:
+                task.cancel()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                client, self._client = self._client, None
+                if client is not None:
+                    with contextlib.suppress(KafkaError, OSError):
+                        await client.close()
+
+    async def _serve(self, topic: str) -> None:
+        """Send what waits for a topic until nothing does."""
+        pieces: list[Piece] = []
+        try:
+            while waiting := self._waiting[topic]:
+                pieces = [waiting.popleft() for _ in range(min(len(waiting), TURN))]
+                if refused := await self._send(topic, pieces):
+                    self.on_refused("refused", refused)
+                self._sizes[topic] -= sum(piece.size for piece in pieces)
+                pieces = []
+                self._sent.set()
+        except Exception as error:
+            # an error here belongs to one topic's answers, and must not reach the shard
+            lost = sum(map(count_records, [*pieces, *self._waiting[topic]]))
+            self.on_refused("refused", lost)
+            log.exception("answers are dropped", topic=topic, count=lost, reason=str(error))
+        finally:
+            del self._tasks[topic], self._waiting[topic], self._sizes[topic]
+            self._sent.set()
+
+    async def _send(self, topic: str, pieces: Sequence[Piece]) -> int:
+        """Send to one topic. Returns how many records it did not take."""
+        try:
+            reachable, client = await self._find_reachable(pieces)
+        except OverlayError as error:
+            lost = sum(map(count_records, pieces))
+            log.warning("answers are dropped", topic=topic, count=lost, reason=str(error))
+            return lost
+        lanes = pack(reachable, now_ms())
+        dropped = 0
+        unreachable: set[str] = set()
+        while lanes:
+            heads = _load(lanes)
+            faults = await self._produce(client, topic, heads)
+            fatal: Fault | None = None
+            for partition in heads:
+                lane, fault = lanes[partition], faults.get(partition)
+                parcel = lane.popleft()
+                if fault is not None and issubclass(fault, kafka_errors.MessageSizeTooLargeError):
+                    # only a piece that is too large by itself is dropped
+                    halves = parcel.split(now_ms())
+                    lane.extendleft(reversed(halves))
+                    dropped += 0 if halves else parcel.count
+                    if parcel.reply:
+                        unreachable.add(parcel.reply)
+                elif fault is not None:
+                    fatal = fault
+                    dropped += parcel.count
+                if not lane:
+                    del lanes[partition]
+            if fatal is not None:
+                self._avoid(client, topic, fatal)
+                dropped += sum(parcel.count for lane in lanes.values() for parcel in lane)
+                break
+        if unreachable:
+            self.on_unreachable(frozenset(), frozenset(unreachable))
+        return dropped
+
+    def _avoid(self, client: AIOKafkaClient, topic: str, fault: Fault) -> None:
+        """Send nothing there for a while."""
+        seconds = AVOID_PASSING_S if _may_pass(fault) else AVOID_S
+        self.addressees.avoid([topic], seconds)
+        client.force_metadata_update()
+        log.warning(
+            "a topic refuses answers and gets none for now", topic=topic, reason=fault.__name__, seconds=seconds
+        )
+        self.on_unreachable(frozenset((f"{topic}/",)), frozenset())
+
+    async def _find_reachable(self, pieces: Sequence[Piece]) -> tuple[list[Piece], AIOKafkaClient]:
+        """Return the pieces whose topic and partition are there, and a client for them. Raises SourceUnavailable."""
+        partitions = dict.fromkeys(piece.partition for piece in pieces)
+        topic = pieces[0].topic
+        _, lost = await self.addressees.sort([Entry(topic, _NOTHING, partition) for partition in partitions])
+        nowhere = {entry.partition for entry in lost}
+        if nowhere:
+            self.on_refused("missing", sum(count_records(piece) for piece in pieces if piece.partition in nowhere))
+            # an address without a partition means the first
+            heads = frozenset(f"{topic}/{partition}/" if partition else f"{topic}/" for partition in nowhere)
+            self.on_unreachable(heads, frozenset())
+        return [piece for piece in pieces if piece.partition not in nowhere], await self._connect()
+
+    async def _produce(self, client: AIOKafkaClient, topic: str, parcels: Mapping[int, Parcel]) -> dict[int, Fault]:
+        """Write a batch to each of some partitions, trying again for a while. Returns the faults that remain."""
+        await client.add_topic(topic)
+        left = {partition: parcel.batch.build() for partition, parcel in parcels.items()}
+        final: dict[int, Fault] = {}
+        deadline = monotonic() + PATIENCE_S
+        while True:
+            faults = await self._ask(client, topic, left)
+            final |= {partition: fault for partition, fault in faults.items() if not _may_pass(fault)}
+            left = {partition: left[partition] for partition in faults.keys() - final.keys()}
+            if not left or monotonic() > deadline:
+                return final | {partition: faults[partition] for partition in left}
+            await asyncio.sleep(BACKOFF_S)
+            with contextlib.suppress(KafkaError, OSError):
+                await client.force_metadata_update()
+
+    async def _ask(self, client: AIOKafkaClient, topic: str, batches: Mapping[int, bytes]) -> dict[int, Fault]:
+        """Send each batch once, in a request for each leader. Returns the faults."""
+        by_leader: dict[int, dict[int, bytes]] = {}
+        faults: dict[int, Fault] = {}
+        for partition, data in batches.items():
+            leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
+            if leader is None or leader < 0:
+                faults[partition] = LeaderNotAvailableError
+            else:
+                by_leader.setdefault(leader, {})[partition] = data
+        for found in await asyncio.gather(
+            *(self._request(client, leader, topic, b) for leader, b in by_leader.items())
+        ):
+            faults |= found
+        return faults
+
+    @staticmethod
+    async def _request(
+        client: AIOKafkaClient, leader: int, topic: str, batches: Mapping[int, bytes]
+    ) -> dict[int, Fault]:
+        try:
+            response = await client.send(
+                leader, ProduceRequest(None, ACKS_LEADER, TIMEOUT_MS, [(topic, list(batches.items()))])
+            )
+        except (KafkaError, OSError) as error:
+            fault: Fault = type(error) if isinstance(error, KafkaError) else KafkaConnectionError
+            return dict.fromkeys(batches, fault)
+        found = {row[0]: kafka_errors.for_code(row[1]) for _, rows in response.topics for row in rows}
+        return {partition: error for partition, error in found.items() if error is not kafka_errors.NoError}
+
+    async def _connect(self) -> AIOKafkaClient:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await open_client(self.kafka, request_timeout_ms=TIMEOUT_MS)
+            return self._client
+
+
+_NOTHING = Record(None, None)
+
+
+def _may_pass(fault: Fault) -> bool:
+    return bool(getattr(fault, "retriable", False))
+
+
+def _load(lanes: Mapping[int, deque[Parcel]]) -> dict[int, Parcel]:
+    """Return the next parcel of each partition, as far as one request goes."""
+    load: dict[int, Parcel] = {}
+    size = 0
+    for partition, lane in lanes.items():
+        if not load or size + lane[0].batch.size <= REQUEST_BYTES:
+            load[partition] = lane[0]
+            size += lane[0].batch.size
+    return load

@@ -1,0 +1,171 @@
+"""One consumer at the desk: its machine, where its records go, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable, ReplayPolicy
+from overlay.consumer.acks import Flaw, Verb
+from overlay.consumer.effects import Refuse
+from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
+from overlay.consumer.machine import Machine
+from overlay.consumer.settling import find_meant
+from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.timer import find_blocked
+from overlay.consumer.window import Pair
+from overlay.output.assemble import name_incarnation
+from overlay.output.batch_builder import Outlet
+
+from .ack_decoder import Said
+
+
+def needs_machine(config: ConsumerConfig) -> bool:
+    """Whether a consumer can only be served by a machine; the others are handed what matches as it is read."""
+    paced = config.rate_limit_bps or config.replay_policy is ReplayPolicy.ORIGINAL or config.pause_until is not None
+    watched = config.flow_control or config.idle_heartbeat or config.inactive_threshold
+    return bool(config.ack_policy is not AckPolicy.NONE or not config.is_push or paced or watched)
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """`outlet`: None for a pull consumer, whose records go to whoever pulls; `letters`: the dead-letter topic."""
+
+    machine: Machine
+    outlet: Outlet | None = None
+    letters: Outlet | None = None
+    base: int = 0
+    """Bytes of its last checkpoint."""
+    logged: int = 0
+    """Bytes of changes since."""
+
+    @property
+    def blocked_at(self) -> int:
+        """A deadline that has come and waits for acks that are not read yet, ns; NEVER for none."""
+        return find_blocked(self.machine)
+
+    @property
+    def hold(self) -> int | None:
+        """The first stream sequence that was offered and is not delivered; None when there is none."""
+        offers = self.machine.offers
+        return offers.peek()[0] if offers.count else None
+
+    @property
+    def buries_refused(self) -> bool:
+        """Whether messages that their output can never take become dead letters."""
+        return self.letters is not None and self.machine.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
+
+    @property
+    def names_itself(self) -> bool:
+        """Whether the tokens of its deliveries name an incarnation."""
+        return bool(self.machine.lineage.incarnation)
+
+    def sift(self, said: Said) -> tuple[Said, list[Refuse]]:
+        """What was said of deliveries that its incarnations have made, and a refusal for each of the others."""
+        sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
+        given = np.zeros(sequences.size, np.bool_)
+        for name, rows in said.split():
+            meant = find_meant(self.machine, said.verb, name, sequences[rows], consumer_seqs[rows])
+            sequences[rows], consumer_seqs[rows], given[rows] = meant
+        said = replace(said, sequences=sequences, consumer_seqs=consumer_seqs)
+        delivered = sequences <= self.machine.window.delivered.stream
+        refused = [Refuse(Flaw.FUTURE)] * int((~delivered).sum())
+        refused += [Refuse(Flaw.INCARNATION)] * int((delivered & ~given).sum())
+        return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
+
+    def list_events(self, said: Said) -> Iterable[Event]:
+        """What was said as the machine takes it."""
+        if not said.sequences.size:
+            return ()
+        if said.verb is Verb.PROGRESS:
+            return (Progressed(said.sequences),)
+        if said.verb is not Verb.ACK:
+            return _one_by_one(said)
+        if self.machine.config.ack_policy is AckPolicy.EXPLICIT:
+            return (Acked(said.sequences, int(said.consumer_seqs[-1])),)
+        return _top_down(said)
+
+    def take_delta(self) -> bytes:
+        """What has changed since this was last asked."""
+        record = take_delta(self.machine)
+        self.logged += len(record)
+        return record
+
+    def take_checkpoint(self) -> bytes:
+        """Everything; changes count from here."""
+        record = take_checkpoint(self.machine)
+        self.base, self.logged = len(record), 0
+        return record
+
+
+def count_unnamed(said: Said | Event) -> Counter[str]:
+    """How many acks name no incarnation: by what lacks it, `token` or `range`."""
+    count = Counter[str]()
+    if isinstance(said, Said):
+        count["token"] = sum(rows.size for name, rows in said.split() if not name)
+    elif isinstance(said, RangeAcked):
+        count["range"] = int(not said.incarnation)
+    elif isinstance(said, Acked | Nakked | Progressed | Termed):
+        count["token"] = int(said.incarnation == "")
+    return count
+
+
+def _top_down(said: Said) -> Iterable[Event]:
+    """Acks of all below them. The highest says everything, unless a redelivery has overtaken it: then it is not heard, and
+    the next one counts that is of a later delivery."""
+    order = np.lexsort((said.consumer_seqs, -said.sequences))
+    latest = np.maximum.accumulate(said.consumer_seqs[order])
+    for at in order[np.diff(latest, prepend=0) > 0].tolist():
+        yield Acked(said.sequences[at : at + 1], int(said.consumer_seqs[at]))
+
+
+def _one_by_one(said: Said) -> Iterable[Event]:
+    """Naks and terms: each of them is an advisory of its own anyway."""
+    columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
+    for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
+        if said.verb is Verb.NAK:
+            yield Nakked(sequence, consumer_seq, deliveries)
+        else:
+            yield Termed(sequence, consumer_seq, deliveries)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a consumer's machine begins when nothing is remembered of it.
+
+    `start`: the first stream sequence that it may deliver; `sequence`: the last consumer sequence that was given out before.
+    `last`: the stream's last sequence when the consumer was created, for replay original. `incarnation`: names the machine in
+    its tokens if it waits for acks (overlay/consumer/lineage.py); empty for tokens that name none.
+    """
+
+    start: int = 1
+    sequence: int = 0
+    last: int = 0
+    records: Sequence[bytes] = field(default=())
+    incarnation: str = ""
+
+
+def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet | None, letters: Outlet | None) -> Seat:
+    """Seat a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
+
+    A record goes into the transaction of its deliveries. So records that end below the last consumer sequence are of a machine
+    that was given up: the consumer was served without one since, and nothing of them holds any more.
+    """
+    incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
+    if outlet is not None and incarnation:
+        outlet = replace(outlet, envelope=name_incarnation(outlet.envelope, incarnation))
+    machine = Machine(config, now, start=beginning.start, replay_until=beginning.last, incarnation=incarnation)
+    machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
+    machine.window.floor = machine.window.delivered
+    log, base, logged = Log(), 0, 0
+    records = [decode(value) for value in beginning.records]
+    if records and records[-1].head["delivered"].consumer < beginning.sequence:
+        records = []
+    for record, value in zip(records, beginning.records, strict=False):
+        log.apply(record)
+        base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
+    log.restore(machine)
+    return Seat(machine, outlet, letters, base, logged)

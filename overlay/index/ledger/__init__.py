@@ -1,0 +1,1 @@
+"""The ledger: stream sequences for the records of several partitions. Pure."""

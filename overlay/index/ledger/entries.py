@@ -1,0 +1,328 @@
+"""Ledger records: which offsets of which partitions got which stream sequences, as key and value of a Kafka record.
+
+A run gives `count` offsets of a partition, from `first_offset` on, as many sequences, from `first_sequence` on. What one round
+of the sequencer gives out is one record with a run for each partition; its runs follow each other in sequence without a gap.
+An offset that no reader ever sees (a control record, an aborted one, one that compaction took) has a sequence like any other:
+to readers that is a deleted message.
+
+A run of no records restarts its partition: the partition goes on at `first_offset`, and what was sequenced from there on is
+void. It is written when a log was cut or created again, or to say where partitions stand when the runs that say so are
+about to go with the retention of the index topic.
+
+Key: text for people, `run STREAM FIRST_SEQUENCE`. Unlike chunk headers, records of the ledger are never replaced or merged, and
+the order that counts is that of the log. In a compacted topic that takes keys that never repeat, and these never do: every
+record takes up at least one sequence (one of restarts alone takes up exactly one), and the sequencer goes on above all
+that is committed. The key of an aborted record may come again, but Kafka's cleaner forgets aborted records without a look at
+their keys.
+
+Value, little-endian:
+
+    at  0  uint8   version = 1
+    at  1  uint8   kind = 2
+    at  2  uint32  CRC-32C of everything after it
+    at  6  int64   first sequence
+    at 14  uint16  topics
+    at 16  uint32  runs
+    at 20          the topics: uint16 bytes of the name, the name; then the runs in the order of their sequences
+
+    run:  uint16 topic, its place among the topics; int32 partition; int64 first offset; int64 count, 0 restarts; int32 leader
+          epoch of the batch that ends at first offset + count; int64 its CRC, -1 not known
+
+The last two make the end of a partition's last run a position that can tell whether the log below it is still the one that
+was sequenced (kafka/log_position.py, design 11.5).
+
+Whatever is no such value comes back as `Foreign`, as with chunk headers (index/skip/encode.py). Values are read many
+at a time (`parse`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.index.skip.encode import RUNS, Foreign, check, lay_out, look, wrap
+from overlay.index.skip.murmur import hash128
+from overlay.kafka.log_position import Source
+from overlay.kernels import kernel
+from overlay.scan.header import Bytes
+
+Ints = npt.NDArray[np.int64]
+
+HEAD = np.dtype(
+    [
+        ("version", "u1"),
+        ("kind", "u1"),
+        ("crc_of_value", "<u4"),
+        ("first_sequence", "<i8"),
+        ("topics", "<u2"),
+        ("runs", "<u4"),
+    ]
+)
+RUN = np.dtype(
+    [
+        ("topic", "<u2"),
+        ("partition", "<i4"),
+        ("first_offset", "<i8"),
+        ("count", "<i8"),
+        ("epoch", "<i4"),
+        ("crc", "<i8"),
+    ]
+)
+_PAYLOAD = 6
+_HEAD, _RUN = HEAD.itemsize, RUN.itemsize
+_BEYOND = 1 << 62
+_KEY = re.compile(r"run (\S+) (\d{1,19})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Offset first_offset + i of the partition has sequence first_sequence + i, for i < count."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    count: int
+    first_sequence: int
+    epoch: int = -1
+    """Leader epoch of the batch that ends at next_offset; -1 when not known."""
+    crc: int = -1
+    """And its CRC."""
+
+    @property
+    def source(self) -> Source:
+        return self.topic, self.partition
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + self.count
+
+    @property
+    def next_sequence(self) -> int:
+        return self.first_sequence + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The runs of one record, at least one, each from the sequence on that the one before it ends with, else ValueError."""
+
+    runs: tuple[Run, ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs or any(one.next_sequence != two.first_sequence for one, two in pairwise(self.runs)):
+            raise ValueError(f"no round of one run after the other: {self.runs}")
+
+    @property
+    def first_sequence(self) -> int:
+        return self.runs[0].first_sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the round after this one, unless that skips some."""
+        return max(self.runs[-1].next_sequence, self.first_sequence + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounds:
+    """Values that were read together. Those of value i are runs starts[i] to starts[i + 1] - 1, none where it has a flaw."""
+
+    first_sequence: Ints
+    """Of each value, as are `flaws`."""
+    flaws: npt.NDArray[np.uint8]
+    starts: Ints
+    sources: tuple[Source, ...]
+    source: Ints
+    """Of each run its place in `sources`."""
+    first_offset: Ints
+    count: Ints
+    epoch: Ints
+    crc: Ints
+
+
+def encode_key(stream: str, first_sequence: int) -> bytes:
+    """The key of a round's record."""
+    return f"run {stream} {first_sequence}".encode()
+
+
+def decode_key(key: bytes) -> tuple[str, int] | None:
+    """Stream and first sequence of a round's record; None for any other key."""
+    found = _KEY.fullmatch(key.decode(errors="replace"))
+    return (found[1], int(found[2])) if found else None
+
+
+def encode(stream: str, round: Round) -> tuple[bytes, bytes]:
+    """Key and value of the record of a round."""
+    names = sorted({run.topic for run in round.runs})
+    place = {name: i for i, name in enumerate(names)}
+    head = np.zeros(1, HEAD)
+    head["first_sequence"], head["topics"], head["runs"] = round.first_sequence, len(names), len(round.runs)
+    rows = [(place[run.topic], run.partition, run.first_offset, run.count, run.epoch, run.crc) for run in round.runs]
+    texts = [name.encode() for name in names]
+    payload = b"".join(
+        [
+            head.tobytes()[_PAYLOAD:],
+            *(len(text).to_bytes(2, "little") + text for text in texts),
+            np.array(rows, RUN).tobytes(),
+        ]
+    )
+    return encode_key(stream, round.first_sequence), wrap(RUNS, payload)
+
+
+def decode(value: bytes | None) -> Round | Foreign:
+    """The round that a value holds."""
+    rounds = parse_values([value])
+    return Foreign.of(rounds.flaws[0]) if rounds.flaws[0] else read_round(rounds, 0)
+
+
+def read_round(rounds: Rounds, row: int) -> Round:
+    """The round of a value without a flaw."""
+    runs = []
+    sequence = int(rounds.first_sequence[row])
+    for i in range(int(rounds.starts[row]), int(rounds.starts[row + 1])):
+        topic, partition = rounds.sources[rounds.source[i]]
+        first_offset, count, epoch, crc = (
+            int(column[i]) for column in (rounds.first_offset, rounds.count, rounds.epoch, rounds.crc)
+        )
+        runs.append(Run(topic, partition, first_offset, count, sequence, epoch, crc))
+        sequence += count
+    return Round(tuple(runs))
+
+
+def parse_values(values: Sequence[bytes | None]) -> Rounds:
+    """As `parse`, for values that are Python's."""
+    return parse(*lay_out(values))
+
+
+def parse(buf: Bytes, at: Ints, size: Ints) -> Rounds:
+    """Read the values buf[at[i] : at[i] + size[i]]; size -1 for none."""
+    heads = np.zeros(at.size, HEAD)
+    flaws = np.zeros(at.size, np.uint8)
+    look(buf, at, size, RUNS, heads.view(np.uint8).reshape(at.size, _HEAD), flaws)
+    check(buf, at, size, heads["crc_of_value"], flaws)
+    first_sequence = heads["first_sequence"].copy()
+    topics, counts = (heads[name].astype(np.int64) for name in ("topics", "runs"))
+    counts[flaws != 0] = 0
+    runs_at = np.zeros(at.size, np.int64)
+    _place(buf, at, size, topics, counts, runs_at, flaws)
+    rows = _copy_rows(buf, runs_at, counts)
+    figures = np.array([rows[name] for name in ("topic", "partition", "first_offset", "count")], np.int64)
+    if _agree(first_sequence, topics, counts, figures, flaws):
+        rows = rows[np.repeat(flaws == 0, counts)]
+        counts[flaws != 0] = 0
+    sources, source = _find_sources(buf, at, topics, counts, rows)
+    starts = np.zeros(at.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    first_offset, count, epoch, crc = (
+        rows[name].astype(np.int64) for name in ("first_offset", "count", "epoch", "crc")
+    )
+    return Rounds(first_sequence, flaws, starts, sources, source, first_offset, count, epoch, crc)
+
+
+def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> npt.NDArray[np.void]:
+    rows = np.empty(int(counts.sum()), RUN)
+    _copy(buf, runs_at, counts, rows.view(np.uint8).reshape(rows.size, _RUN))
+    return rows
+
+
+def _find_sources(
+    buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: npt.NDArray[np.void]
+) -> tuple[tuple[Source, ...], Ints]:
+    """The partitions that the runs are about, and which of them each run is about."""
+    prints = np.empty(rows.size, np.uint64)
+    names = np.empty((2, rows.size), np.int64)
+    scratch = np.empty((3, int(topics.max(initial=0))), np.int64)
+    _fingerprint(buf, at, topics, counts, rows["topic"].copy(), rows["partition"].copy(), scratch, prints, names)
+    _, examples, source = np.unique(prints, return_index=True, return_inverse=True)
+    return tuple(
+        (
+            buf[names[0, i] : names[0, i] + names[1, i]].tobytes().decode(errors="replace"),
+            int(rows["partition"][i]),
+        )
+        for i in examples.tolist()
+    ), source.astype(np.int64)
+
+
+@kernel
+def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-untyped-def]
+    """Find where the runs of each value begin, and check that its parts fill it."""
+    for i in range(at.size):
+        if flaws[i]:
+            continue
+        pos, end = at[i] + _HEAD, at[i] + size[i]
+        for _ in range(topics[i]):
+            if pos + 2 > end:
+                break
+            pos += 2 + (np.int64(buf[pos]) | np.int64(buf[pos + 1]) << 8)
+        else:
+            if pos + _RUN * counts[i] == end:
+                runs_at[i] = pos
+                continue
+        flaws[i] = 6
+        counts[i] = 0
+
+
+@kernel
+def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
+    put = 0
+    for i in range(counts.size):
+        pos = runs_at[i]
+        for _ in range(counts[i]):
+            for j in range(_RUN):
+                out[put, j] = buf[pos + j]
+            pos += _RUN
+            put += 1
+
+
+@kernel
+def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-untyped-def]
+    """Find values whose figures contradict each other; whether there are any."""
+    topic, partition, first_offset, count = figures
+    found = False
+    run = 0
+    for i in range(counts.size):
+        if flaws[i]:
+            continue
+        sequence = first_sequence[i]
+        holds = counts[i] > 0 and 0 < sequence < _BEYOND
+        for j in range(run, run + counts[i]):
+            holds = (
+                holds
+                and topic[j] < topics[i]
+                and partition[j] >= 0
+                and 0 <= first_offset[j] < _BEYOND
+                and 0 <= count[j] < _BEYOND - first_offset[j]
+                and sequence + count[j] < _BEYOND
+            )
+            if not holds:
+                break
+            sequence += count[j]
+        run += counts[i]
+        if not holds:
+            flaws[i] = 7
+            found = True
+    return found
+
+
+@kernel
+def _fingerprint(buf, at, topics, counts, topic, partition, scratch, prints, names):  # type: ignore[no-untyped-def]
+    """A number for each run that is another for another partition, and where its topic's name lies."""
+    run = 0
+    for i in range(counts.size):
+        if not counts[i]:
+            continue
+        pos = at[i] + _HEAD
+        for j in range(topics[i]):
+            length = np.int64(buf[pos]) | np.int64(buf[pos + 1]) << 8
+            low, _ = hash128(buf, pos + 2, length, np.uint64(0))
+            scratch[0, j], scratch[1, j], scratch[2, j] = np.int64(low), pos + 2, length
+            pos += 2 + length
+        for j in range(run, run + counts[i]):
+            name = topic[j]
+            # an odd factor keeps the partitions of a topic apart; 64 bits keep topics apart
+            prints[j] = np.uint64(scratch[0, name]) ^ np.uint64(partition[j]) * np.uint64(0x9E3779B97F4A7C15)
+            names[0, j], names[1, j] = scratch[1, name], scratch[2, name]
+        run += counts[i]

@@ -1,0 +1,139 @@
+"""Records by subject of many chunks: which chunks have how many records whose subject matches.
+
+Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Past LIMIT distinct subjects a chunk
+that brings new ones goes without its counts, which readers take as not known: memory is bounded whatever the topic holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.arrays import Ragged
+from overlay.index.skip.encode import COUNTS_AT, TEXTS_AT, Block
+from overlay.kernels import kernel
+from overlay.subject import Matcher, Pattern, SubjectRule
+from overlay.subject.dictionary import Dictionary
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+LIMIT = 1 << 16
+
+
+class Choice:
+    """The subjects that match one of some patterns, as numbers of one table of subjects: each subject is asked once, ever."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._matcher = Matcher([(pattern, 0) for pattern in patterns])
+        self._flags: Flags = np.empty(0, np.bool_)
+
+    def learn(self, subjects: Sequence[str]) -> Flags:
+        """Whether each subject matches. `subjects`: those of the last time, and what has come behind them."""
+        if len(subjects) > self._flags.size:
+            fresh = subjects[self._flags.size :]
+            found = np.fromiter((bool(self._matcher.match(subject)) for subject in fresh), np.bool_, len(fresh))
+            self._flags = np.concatenate((self._flags, found))
+        return self._flags
+
+
+class Counts:
+    """A row for each chunk, empty where nothing is known (`add` says so)."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = min(limit, LIMIT)  # codes are uint16
+        self._subjects = Dictionary(SubjectRule.from_key(), "", 0, lambda subject: True, limit=1 << 62)
+        self._codes, self._records = Ragged(np.uint16), Ragged(np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self._records.nbytes
+
+    def add(self, block: Block, rows: Ints, wanted: Flags) -> Flags:
+        """Append these rows of a block. `wanted`: those whose counts are of use. Which of them are known."""
+        known = wanted & (len(self._subjects.subjects) < self._limit)
+        sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)
+        total = int(sizes.sum())
+        at, size, records = (np.empty(total, np.int64) for _ in range(3))
+        _list_subjects(block.buf, block.at[rows], sizes, at, size, records)
+        codes = self._subjects.encode(block.buf, at[None], size[None]) if total else np.empty(0, np.int32)
+        bad = (codes < 0) | (codes >= self._limit)
+        if bad.any():
+            owners = np.repeat(np.arange(rows.size), sizes)
+            known[owners[bad]] = False
+            kept = known[owners]
+            codes, records = codes[kept], records[kept]
+            sizes = np.where(known, sizes, 0)
+        self._records.widen(int(records.max(initial=0)))
+        self._codes.extend(sizes)[:] = codes
+        self._records.extend(sizes)[:] = records
+        return known
+
+    def truncate(self, rows: int) -> None:
+        self._codes.truncate(rows)
+        self._records.truncate(rows)
+
+    def take(self, kept: Ints) -> None:
+        self._codes.take(kept)
+        self._records.take(kept)
+
+    @property
+    def subjects(self) -> Sequence[str]:
+        """The subject of each number; they only ever become more."""
+        return self._subjects.subjects
+
+    def count(self, wanted: Flags, first: int, after: int) -> Ints:
+        """Records of each row first <= row < after whose subject is wanted; 0 where nothing is known."""
+        counts = np.zeros(after - first, np.int64)
+        if wanted.any():
+            _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
+        return counts
+
+    def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
+        """The wanted subjects of these rows by number, end to end, and where each row begins among them [rows + 1]."""
+        bounds = np.zeros(after - first + 1, np.int64)
+        starts = self._codes.starts[first : after + 1]
+        found = np.empty(int(starts[-1] - starts[0]), np.uint16)
+        used = _list_wanted(self._codes.data, starts, wanted, bounds, found)
+        return bounds, found[:used].copy()
+
+
+@kernel
+def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-untyped-def]
+    """Where the subjects of each row lie, and the records of each."""
+    put = 0
+    for row in range(sizes.size):
+        entry, text = parts[row, COUNTS_AT], parts[row, TEXTS_AT]
+        for _ in range(sizes[row]):
+            count = np.int64(0)
+            for i in range(4):
+                count |= np.int64(buf[entry + i]) << (8 * i)
+            length = np.int64(buf[entry + 4]) | (np.int64(buf[entry + 5]) << 8)
+            at[put], size[put], records[put] = text, length, count
+            put += 1
+            entry += 6
+            text += length
+
+
+@kernel
+def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-def]
+    for row in range(counts.size):
+        total = np.int64(0)
+        for i in range(starts[row], starts[row + 1]):
+            if wanted[codes[i]]:
+                total += np.int64(records[i])
+        counts[row] = total
+
+
+@kernel
+def _list_wanted(codes, starts, wanted, bounds, found):  # type: ignore[no-untyped-def]
+    put = 0
+    for row in range(bounds.size - 1):
+        for i in range(starts[row], starts[row + 1]):
+            if wanted[codes[i]]:
+                found[put] = codes[i]
+                put += 1
+        bounds[row + 1] = put
+    return put

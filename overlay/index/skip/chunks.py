@@ -1,0 +1,381 @@
+"""The chunk headers of one partition as arrays: what the planner asks, over a million chunks at once.
+
+A row is a chunk; rows are in offset order and do not overlap. Headers come in the order in which they were written, and a
+later one always wins: a chunk that grew is written anew under its first offset, merged chunks are written as one, a log
+that was cut is summarised again. Whatever of the older headers overlaps a newer one is dropped.
+
+What a header says is taken only as far as it was made from the config of today (config_fingerprint.py). Where the
+subjects were others, other records were the stream's: then `might_contain` is True, and `zone` and `subject_counts`
+are not known. The same holds for a property that was not listed or was read from elsewhere.
+
+Memory is bounded: some 100 bytes a chunk, its Bloom filter, 4 bytes for each of its counts by subject, 17 or 33 for each zone.
+Past `bloom_budget` bytes of filters the largest are folded to half their size (bloom.py): that lets more through and loses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.arrays import Ragged
+from overlay.index.pending.counts import Choice, Counts
+from overlay.kafka.log_position import Mark
+from overlay.kernels import kernel
+from overlay.subject import Pattern
+
+from . import bloom
+from .chunk_header import Header
+from .config_fingerprint import Scope
+from .encode import BLOOM_AT, TERMS_AT, ZONES_AT, Block, encode, parse_values, read_indexed
+from .murmur import hash128
+from .terms import Term, as_hashes
+from .zones import TYPES, Zone
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+BLOOM_BUDGET = 256 << 20
+
+_COPIED = (
+    "first_offset",
+    "next_offset",
+    "bytes",
+    "min_time",
+    "max_time",
+    "records",
+    "addressed",
+    "epoch",
+    "crc",
+    "hashes",
+)
+_COLUMNS: dict[str, npt.DTypeLike] = {
+    **dict.fromkeys(_COPIED, np.int64),
+    "epoch": np.int32,
+    "hashes": np.uint8,
+    "exact": np.bool_,
+    "current": np.bool_,
+    "counted": np.bool_,
+    "schema": np.int32,
+}
+_NULL, _VALUE, _KNOWN = 1, 2, 4
+_ZONE_SIZE = 38
+_COUNTED = 2
+
+
+class Chunks:
+    """Not for two threads at once. All arrays are [len(chunks)], views that hold until the chunks change."""
+
+    def __init__(self, scope: Scope, *, bloom_budget: int = BLOOM_BUDGET) -> None:
+        self._scope, self._budget = scope, bloom_budget
+        self._first, self._end = 0, 0  # rows in use; those before are dropped and not yet given back
+        self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
+        for name in scope.zones:
+            shape, dtype = ((0, 2), np.uint64) if scope.types[name] == "string" else ((0,), _find_storage(scope, name))
+            self._columns |= {f"{side} {name}": np.empty(shape, dtype) for side in ("min", "max")}
+            self._columns[f"zone {name}"] = np.empty(0, np.uint8)
+        self._blooms = Ragged(np.uint8)
+        self._counts = Counts()
+        self._schemas: dict[tuple[int, ...], int] = {}
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        return self._columns[name][self._first : self._end]
+
+    @property
+    def first_offset(self) -> Ints:
+        return self._column("first_offset")
+
+    @property
+    def next_offset(self) -> Ints:
+        return self._column("next_offset")
+
+    @property
+    def records(self) -> Ints:
+        return self._column("records")
+
+    @property
+    def addressed(self) -> Ints:
+        """Of the subjects of today where `current`."""
+        return self._column("addressed")
+
+    @property
+    def bytes(self) -> Ints:
+        return self._column("bytes")
+
+    @property
+    def min_time(self) -> Ints:
+        """Ms since 1970, -1 where not known."""
+        return self._column("min_time")
+
+    @property
+    def max_time(self) -> Ints:
+        return self._column("max_time")
+
+    @property
+    def epoch(self) -> npt.NDArray[np.int32]:
+        return self._column("epoch")
+
+    @property
+    def crc(self) -> Ints:
+        return self._column("crc")
+
+    @property
+    def exact(self) -> Flags:
+        return self._column("exact")
+
+    @property
+    def current(self) -> Flags:
+        """Whether subjects and filter values were then what they are now."""
+        return self._column("current")
+
+    @property
+    def made(self) -> Flags:
+        """Whether a chunk was made from all of the config of today; of others something has to be made anew."""
+        made = self.current.copy()
+        for name in self._scope.terms:
+            made &= self.covers(name)
+        for name in self._scope.zones:
+            zone = self.zone(name)
+            made &= zone.known if zone is not None else False
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, the table of subjects aside."""
+        return sum(column.nbytes for column in self._columns.values()) + self._blooms.nbytes + self._counts.nbytes
+
+    def find(self, offset: int) -> int:
+        """The row of the chunk that holds an offset, -1 for none."""
+        row = int(np.searchsorted(self.first_offset, offset, side="right")) - 1
+        return row if row >= 0 and offset < self.next_offset[row] else -1
+
+    def mark(self, row: int) -> Mark:
+        """Where a chunk ends, and what its last batch was."""
+        return Mark(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
+
+    def covers(self, name: str) -> Flags:
+        """Whether the Bloom filter has the terms of a property as it is declared today, of the records of today's stream."""
+        wanted = self._scope.terms.get(name)
+        has = np.array([wanted in schema for schema in self._schemas], np.bool_)
+        return has[self._column("schema")] & self.current if has.any() else np.zeros(len(self), np.bool_)
+
+    def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
+        """Whether all of the terms may be in a chunk; False is certain. Chunks outside `among` are False unseen."""
+        answer = np.ones(len(self), np.bool_) if among is None else among.copy()
+        for property in dict.fromkeys(term.property for term in terms):
+            known = self.covers(property) if property else self.current
+            tested = answer & known
+            hashes = as_hashes(*(term for term in terms if term.property == property))
+            bloom.test(self._blooms.data, self._blooms.starts[self._first :], self._column("hashes"), hashes, tested)
+            answer &= tested | ~known
+        return answer
+
+    def false_positives(self, among: Flags) -> npt.NDArray[np.float64]:
+        """The share of absent terms that each filter lets through, of the chunks `among`; 1 where there is no filter."""
+        answer = np.ones(int(np.count_nonzero(among)))
+        rows = np.flatnonzero(among)
+        bloom.measure(self._blooms.data, self._blooms.starts[self._first :], self._column("hashes"), rows, answer)
+        return answer
+
+    def zone(self, name: str) -> Zone | None:
+        """The zones of a property; None where no chunk has one of it as it is declared today."""
+        if name not in self._scope.zones:
+            return None
+        flags = self._column(f"zone {name}")
+        known = (flags & _KNOWN != 0) & self.current
+        if not known.any():
+            return None
+        low, high = self._column(f"min {name}"), self._column(f"max {name}")
+        return Zone(self._scope.types[name], low, high, flags & _NULL != 0, flags & _VALUE != 0, known)
+
+    @property
+    def counted(self) -> Flags:
+        """Whether records by subject are known."""
+        return self._column("counted")
+
+    def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
+        """Records of each chunk whose subject matches a pattern, as counted at sealing, and where that is known."""
+        return self.count_subjects(Choice(patterns)), self.counted
+
+    def count_subjects(self, choice: Choice, low: int = 0, high: int | None = None) -> Ints:
+        """Of the chunks low <= row < high the records with a subject of the choice, which is used for these chunks only; 0
+        where that is not known."""
+        rows = self._first + low, self._end if high is None else self._first + high
+        return self._counts.count(choice.learn(self._counts.subjects), *rows)
+
+    def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, npt.NDArray[np.uint16], Sequence[str]]:
+        """Which subjects of the choice the chunks low <= row < high hold: where the numbers of each begin [rows + 1], the
+        numbers end to end, and the subject of each number. None in chunks of which that is not known."""
+        subjects = self._counts.subjects
+        return *self._counts.list(choice.learn(subjects), self._first + low, self._first + high), subjects
+
+    def append(self, header: Header) -> None:
+        """Take in one header, in place of what it overlaps."""
+        self.extend(parse_values([encode(header)[1]]), np.zeros(1, np.int64))
+
+    def extend(self, block: Block, rows: Ints) -> None:
+        """Take in headers in the order of the index topic: rows of this partition, without flaws."""
+        if not rows.size:
+            return
+        heads = block.heads[rows]
+        first, after = heads["first_offset"], heads["next_offset"]
+        end = int(self.next_offset[-1]) if len(self) else 0
+        in_order = bool((first[1:] >= after[:-1]).all())
+        touching = bool((first[1:] == after[:-1]).all())
+        if touching and first[0] < end <= after[-1]:
+            self._truncate(int(np.searchsorted(self.next_offset, first[0], side="right")))
+            end = 0
+        self._add(block, rows, heads)
+        if not in_order or first[0] < end:
+            held = slice(self._first, self._end)
+            kept = np.empty(len(self), np.int64)
+            count = _settle(self._columns["first_offset"][held], self._columns["next_offset"][held], kept)
+            self._take(kept[:count] + self._first)
+
+    def truncate(self, offset: int) -> None:
+        """Void what reaches beyond an offset: the log was cut there."""
+        self._truncate(int(np.searchsorted(self.next_offset, offset, side="right")))
+
+    def drop(self, offset: int) -> None:
+        """Forget what lies wholly below an offset: the log begins there now."""
+        self._first += int(np.searchsorted(self.next_offset, offset, side="right"))
+        if self._first > max(len(self), 1024):
+            self._take(np.arange(self._first, self._end))
+
+    def _truncate(self, row: int) -> None:
+        self._end = self._first + row
+        self._blooms.truncate(self._end)
+        self._counts.truncate(self._end)
+
+    def _take(self, kept: Ints) -> None:
+        for name, column in self._columns.items():
+            self._columns[name] = column[kept]
+        self._blooms.take(kept)
+        self._counts.take(kept)
+        self._first, self._end = 0, kept.size
+
+    def _add(self, block: Block, rows: Ints, heads: npt.NDArray[np.void]) -> None:
+        """Append rows behind the others, wherever they belong."""
+        begin, end = self._end, self._end + rows.size
+        if end > self._columns["exact"].shape[0]:
+            self._grow(end)
+        self._end = end
+        for name in _COPIED:
+            self._column(name)[-rows.size :] = heads[name]
+        new = slice(begin, end)
+        current = heads["scope"] == self._scope.subject
+        self._columns["current"][new] = current
+        self._columns["exact"][new] = heads["flags"] & 1 != 0
+        self._columns["counted"][new] = self._counts.add(block, rows, current & (heads["flags"] & _COUNTED != 0))
+        self._columns["schema"][new] = self._find_schemas(block, rows)
+        for name, property in self._scope.zones.items():
+            self._add_zone(block, rows, name, property, new)
+        sizes = heads["bloom"].astype(np.int64)
+        _copy(block.buf, block.at[rows, BLOOM_AT], sizes, self._blooms.extend(sizes))
+        while self._blooms.used > self._budget and self._fold():
+            pass
+
+    def _grow(self, rows: int) -> None:
+        room = max(rows, self._end * 3 // 2)
+        for name, column in self._columns.items():
+            larger = np.empty((room, *column.shape[1:]), column.dtype)
+            larger[: self._end] = column[: self._end]
+            self._columns[name] = larger
+
+    def _find_schemas(self, block: Block, rows: Ints) -> npt.NDArray[np.int32]:
+        """Which properties each row has terms of, as numbers of sets: a config or two make all headers of a stream."""
+        prints = np.empty(rows.size, np.uint64)
+        _fingerprint(block.buf, block.at[rows, TERMS_AT], block.heads["indexed"][rows].astype(np.int64), prints)
+        _, examples, which = np.unique(prints, return_index=True, return_inverse=True)
+        sets = [read_indexed(block, int(rows[example])) for example in examples]
+        return np.array([self._schemas.setdefault(one, len(self._schemas)) for one in sets], np.int32)[which]
+
+    def _add_zone(self, block: Block, rows: Ints, name: str, property: int, new: slice) -> None:
+        type = self._scope.types[name]
+        raw = np.zeros((2, rows.size, 16), np.uint8)
+        counts = block.heads["zones"][rows].astype(np.int64)
+        flags = self._columns[f"zone {name}"][new]
+        _find_zones(block.buf, block.at[rows, ZONES_AT], counts, property, TYPES.index(type), raw[0], raw[1], flags)
+        for side, one in zip(("min", "max"), raw, strict=True):
+            column = self._columns[f"{side} {name}"]
+            little = (
+                one[:, :8].copy().view(column.dtype.newbyteorder("<"))[:, 0] if type != "string" else one.view(">u8")
+            )
+            column[new] = little
+
+    def _fold(self) -> bool:
+        """Halve the largest filters; False when all are as small as they may be."""
+        largest = int(np.diff(self._blooms.starts[: self._end + 1]).max(initial=0))
+        if largest <= bloom.MIN_BYTES:
+            return False
+        bloom.fold_all(self._blooms.data, self._blooms.starts[: self._end + 1], largest)
+        self._blooms.shrink()
+        return True
+
+
+def _find_storage(scope: Scope, name: str) -> type[np.generic]:
+    return np.float64 if scope.types[name] == "double" else np.int64
+
+
+@kernel
+def _settle(first, after, kept):  # type: ignore[no-untyped-def]
+    """Rows in the order they were written to rows in offset order, newer ones in place of what they overlap: how many."""
+    count = 0
+    for row in range(first.size):
+        place = count
+        while place > 0 and first[kept[place - 1]] >= first[row]:
+            place -= 1
+        beyond = place
+        while beyond < count and first[kept[beyond]] < after[row]:
+            beyond += 1
+        while place > 0 and after[kept[place - 1]] > first[row]:
+            place -= 1
+        moved = count - beyond
+        if place + 1 > beyond:
+            for i in range(moved - 1, -1, -1):
+                kept[place + 1 + i] = kept[beyond + i]
+        else:
+            for i in range(moved):
+                kept[place + 1 + i] = kept[beyond + i]
+        kept[place] = row
+        count = place + 1 + moved
+    return count
+
+
+@kernel
+def _copy(buf, at, sizes, out):  # type: ignore[no-untyped-def]
+    put = 0
+    for i in range(at.size):
+        for j in range(sizes[i]):
+            out[put + j] = buf[at[i] + j]
+        put += sizes[i]
+
+
+@kernel
+def _fingerprint(buf, at, counts, out):  # type: ignore[no-untyped-def]
+    for i in range(at.size):
+        out[i], _ = hash128(buf, at[i], 4 * counts[i], np.uint64(0))
+
+
+@kernel
+def _find_zones(buf, at, counts, property, type, low, high, flags):  # type: ignore[no-untyped-def]
+    """The zone of one property in each row; flags 0 where there is none."""
+    for i in range(at.size):
+        flags[i] = 0
+        for j in range(counts[i]):
+            pos = at[i] + _ZONE_SIZE * j
+            found = np.int64(0)
+            for k in range(4):
+                found |= np.int64(buf[pos + k]) << (8 * k)
+            if found != property or buf[pos + 4] != type:
+                continue
+            flags[i] = buf[pos + 5] | np.uint8(_KNOWN)
+            for k in range(16):
+                low[i, k] = buf[pos + 6 + k]
+                high[i, k] = buf[pos + 22 + k]

@@ -1,0 +1,93 @@
+"""What of a record goes into the header of its chunk: its subject's terms, its filter value, its indexed properties.
+
+Subjects are codes, so their terms are hashed once for each code and found by it afterwards (Vocabulary); the same holds for
+filter values that a template makes. Properties, and a filter value that stands in a header, are read where they lie
+(properties.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.arrays import Ragged
+from overlay.config.stream import StreamConfig
+from overlay.field import Field
+from overlay.match import Addressed
+from overlay.match.values import Templated
+from overlay.subject.dictionary import Codes, Dictionary, Texts
+
+from .bloom import limit_terms
+from .config_fingerprint import find_scope
+from .properties import Properties
+from .term_set import TermNumbers, TermSet
+from .terms import UNFILTERED, hash_subjects, hash_texts
+
+Ints = npt.NDArray[np.int64]
+
+
+class Vocabulary:
+    """The terms of a dictionary's codes, for as long as the codes mean the same subjects."""
+
+    def __init__(self, dictionary: Dictionary, *, whole: bool = False) -> None:
+        self.generation = dictionary.generation
+        self.subjects = dictionary.subjects
+        self._hash = hash_texts if whole else hash_subjects
+        self._terms = TermNumbers()
+        self._numbers = Ragged(np.int32)
+
+    def learn(self, texts: Texts) -> None:
+        """Hash what has come to the dictionary since the last time."""
+        known = self._numbers.rows
+        if known < texts.bounds.size - 1:
+            hashes, counts = self._hash(texts, known)
+            self._numbers.extend(counts)[:] = self._terms.number(hashes)
+
+    def put(self, codes: npt.NDArray[np.int32], terms: TermSet) -> None:
+        """Put the terms of some codes into a set."""
+        self._terms.put(codes, self._numbers.starts, self._numbers.data, terms)
+
+
+class Contents:
+    """What the headers of one stream hold. Shared by the sealers of its partitions, on one thread."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        self.scope = find_scope(stream)
+        self.index = stream.index
+        self.limit = limit_terms(stream.index.bloom_bytes)
+        self.properties = Properties(stream)
+        chosen = stream.filter_value
+        self._made = None if chosen.template is None else Templated(chosen.template)
+        self.fields: tuple[Field, ...] = self._list_fields()
+        """What slices must be decoded with, beside the fields of the subject."""
+        self._vocabularies: dict[Dictionary, Vocabulary] = {}
+
+    def _list_fields(self) -> tuple[Field, ...]:
+        fields = self.properties.fields | set(self._made.fields if self._made else ())
+        return tuple(sorted(fields, key=str))
+
+    def vocabulary(self, dictionary: Dictionary, *, whole: bool = False) -> Vocabulary:
+        """The terms of all codes that a dictionary has given out; another object once it gives them out anew.
+
+        `whole`: its texts are filter values, terms as a whole only.
+        """
+        known = self._vocabularies.get(dictionary)
+        if known is None or known.generation != dictionary.generation:
+            known = self._vocabularies[dictionary] = Vocabulary(dictionary, whole=whole)
+        known.learn(dictionary.texts)
+        return known
+
+    def add_values(self, piece: Addressed, low: int, high: int, terms: TermSet) -> None:
+        """Put in the filter values that a template makes of records low:high, those that are in the stream."""
+        if self._made is None:
+            return
+        rows = low + np.flatnonzero(piece.codes[low:high] >= 0)
+        dictionary, codes = self._made.encode(piece, rows)
+        self.vocabulary(dictionary, whole=True).put(_find_distinct(codes), terms)
+        if codes.size and codes.min() < 0:
+            terms.add(UNFILTERED)
+
+
+def _find_distinct(codes: Codes) -> Codes:
+    """The codes that occur, those of no value aside."""
+    return np.flatnonzero(np.bincount(codes[codes >= 0])).astype(np.int32) if codes.size else codes

@@ -1,0 +1,189 @@
+"""Sealing: the slices that a partition's scan yields become chunk headers.
+
+Where a chunk ends. After the first record batch with which it holds `chunk_records` committed records or `chunk_bytes` bytes
+of the log. Chunks never split a batch, for a batch is the least that can be fetched, and they cover whatever lies between
+records: control batches, aborted records, gaps. Only what cannot be read is left out, so that whoever reads that part of
+the log meets it whatever he is looking for. Nothing at or past the last stable offset is sealed: the feed hands out nothing
+of it.
+
+Age. When a chunk has held records for `chunk_age`, its header is handed out as it is, and the chunk goes on growing: the next
+header begins at the same offset, has the same key in the index topic and takes the first one's place. So a quiet topic is
+indexed within seconds and still ends with full chunks, whose filters were made for exactly the terms they hold.
+Joining filters later (merge.py) would let more through.
+
+What it costs. A pass over the codes and timestamps of a slice, some nanoseconds a record; what is done for each subject is
+done once a chunk for those that occur. What is done for properties is in value_cache.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.kernels import kernel
+from overlay.match import Addressed
+from overlay.scan import Malformed
+from overlay.scan.header import Batches
+
+from . import bloom
+from .chunk_header import Header
+from .contents import Contents, Vocabulary
+from .subject_counts import Census
+from .term_set import TermSet
+
+Ints = npt.NDArray[np.int64]
+
+_NS_PER_MS = 1_000_000
+
+
+class Sealer:
+    """Seals one partition from `position` on. Not for two threads at once."""
+
+    def __init__(self, contents: Contents, topic: str, partition: int, position: int) -> None:
+        self.position = position
+        """Where the next slice begins."""
+        self._contents, self._topic, self._partition = contents, topic, partition
+        self._draft = _Draft(contents, position, Census(), TermSet(contents.limit))
+
+    def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
+        """Take in the next slice; the headers of the chunks that are full with it. `now`: ms, for `age`.
+
+        `batches`: those of the fetch that the slice is from, as scan.header.split finds them. Slices are given in the
+        order and at the time in which they come, one directly behind the other; they must hold contents.fields.
+        """
+        if isinstance(piece, Malformed):
+            return self._pass_over(piece)
+        offsets, after = piece.records.offset, piece.records.next_offset
+        ends, sizes = (np.empty(batches.size, np.int64) for _ in range(2))
+        # columns by themselves: numba takes far longer to recognise an array of records than this kernel does to run
+        spans = batches["base_offset"], batches["last_offset"], batches["at"], batches["end"]
+        low, high, is_whole = _measure(*spans, self.position, after, offsets, ends, sizes)
+        batches, ends, sizes = batches[low:high], ends[low:high], sizes[low:high]
+        vocabulary = self._contents.vocabulary(piece.dictionary)
+        full = []
+        row, first = 0, 0
+        while (last := self._find_end(ends, sizes, row, first)) < batches.size:
+            self._draft.add(piece, vocabulary, row, int(ends[last]), batches[first : last + 1], now)
+            full.append(self._draft.seal(self._topic, self._partition))
+            row, first = int(ends[last]), last + 1
+            self._draft = self._draft.begin(int(batches[last]["last_offset"]) + 1)
+        self._draft.add(piece, vocabulary, row, len(piece.records), batches[first:], now)
+        self._draft.is_whole = is_whole
+        self.position = after
+        return full
+
+    def _find_end(self, ends: Ints, sizes: Ints, row: int, first: int) -> int:
+        """The batch with which the draft is full; how many there are when it is not."""
+        index, draft = self._contents.index, self._draft
+        before = int(sizes[first - 1]) if first else 0
+        by_records = int(ends.searchsorted(row + index.chunk_records - draft.records))
+        by_bytes = int(sizes.searchsorted(before + index.chunk_bytes - draft.bytes))
+        return max(min(by_records, by_bytes), first)
+
+    def age(self, now: int) -> list[Header]:
+        """The header of the chunk that has held records for chunk_age since one was last handed out, if there is one."""
+        since = self._draft.since
+        if since is None or now - since < self._contents.index.chunk_age // _NS_PER_MS:
+            return []
+        return self.flush()
+
+    def flush(self) -> list[Header]:
+        """The header of what has come since the last one, however little; none while a batch is taken in only in part."""
+        if not self._draft.records or not self._draft.is_whole or self._draft.since is None:
+            return []
+        self._draft.since = None
+        return [self._draft.seal(self._topic, self._partition)]
+
+    def _pass_over(self, piece: Malformed) -> list[Header]:
+        """Seal what lies before a batch that cannot be read, and begin anew behind it."""
+        sealed = self.flush()
+        self.position = max(piece.next_offset, self.position)
+        self._draft = self._draft.begin(self.position)
+        return sealed
+
+
+class _Draft:
+    """The chunk that is growing. Chunk after chunk takes over `census` and `terms`, for their memory."""
+
+    def __init__(self, contents: Contents, first_offset: int, census: Census, terms: TermSet) -> None:
+        self.records = self.bytes = 0
+        self.next_offset = first_offset
+        self.is_whole = True
+        """Whether it ends where a batch ends."""
+        self.since: int | None = None
+        """When the first record came that no header has been handed out for, ms."""
+        self._contents, self._first_offset = contents, first_offset
+        self._census, self._terms = census, terms
+        self._exact = True
+        self._epoch = self._crc = -1
+        self._extents = contents.properties.begin()
+
+    def begin(self, first_offset: int) -> _Draft:
+        """The chunk after this one."""
+        self._census.clear()
+        self._terms.clear()
+        return _Draft(self._contents, first_offset, self._census, self._terms)
+
+    def add(self, piece: Addressed, vocabulary: Vocabulary, low: int, high: int, batches: Batches, now: int) -> None:
+        """Take in records low:high of a slice, and the batches that end with them."""
+        if high > low:
+            self.since = now if self.since is None else self.since
+            self.records += high - low
+            codes, times = piece.codes[low:high], piece.records.timestamp[low:high]
+            self._census.add(codes, times, vocabulary, self._terms)
+            self._contents.add_values(piece, low, high, self._terms)
+            self._contents.properties.add(piece, low, high, self._extents, self._terms)
+        if batches.size:
+            self._add_batches(batches)
+
+    def _add_batches(self, batches: Batches) -> None:
+        base, last_offset = batches["base_offset"], batches["last_offset"]
+        size, has_all = _sum(base, last_offset, batches["at"], batches["end"], batches["count"], self.next_offset)
+        last = batches[-1]
+        self.bytes += size
+        self._exact = self._exact and has_all
+        self.next_offset = int(last["last_offset"]) + 1
+        self._epoch, self._crc = int(last["leader_epoch"]), int(last["crc"])
+
+    def seal(self, topic: str, partition: int) -> Header:
+        """The header of everything taken in so far."""
+        contents = self._contents
+        self._census.put(self._terms)
+        return Header(
+            topic, partition, self._first_offset, self.next_offset, self.records, self._census.addressed, self.bytes,
+            *self._census.times, self._epoch, self._crc, self._exact, contents.scope.subject,
+            tuple(sorted(contents.scope.terms.values())),
+            bloom.make(self._terms.hashes, contents.index.bloom_bytes),
+            self._census.count(),
+            {contents.scope.zones[name]: zone for name, zone in contents.properties.find_zones(self._extents).items()},
+        )  # fmt: skip
+
+
+@kernel
+def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # type: ignore[no-untyped-def]
+    """Which batches end within position .. after - 1: (first, last + 1, whether none is cut at `after`).
+
+    Of these, the records up to the end of each, and the bytes of the log up to it.
+    """
+    low = 0
+    while low < last.size and last[low] < position:
+        low += 1
+    row, size, high = 0, 0, low
+    while high < last.size and last[high] < after:
+        while row < offsets.size and offsets[row] <= last[high]:
+            row += 1
+        size += end[high] - at[high]
+        ends[high], sizes[high] = row, size
+        high += 1
+    return low, high, high == last.size or base[high] >= after
+
+
+@kernel
+def _sum(base, last, at, end, count, position):  # type: ignore[no-untyped-def]
+    """The bytes of some batches, and whether they hold a record for each offset from `position` on."""
+    size, has_all = 0, True
+    for i in range(base.size):
+        size += end[i] - at[i]
+        has_all = has_all and base[i] <= position and count[i] == last[i] - base[i] + 1
+        position = last[i] + 1
+    return size, has_all

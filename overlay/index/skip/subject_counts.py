@@ -1,0 +1,98 @@
+"""The subjects of a chunk while it grows: how many records have each, and from when to when these are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from overlay.kernels import kernel
+from overlay.subject.dictionary import Codes
+
+from .chunk_header import MAX_SUBJECTS, NO_TIME
+from .contents import Ints, Vocabulary
+from .term_set import TermSet
+
+MAX_SUBJECT_CHARS = 16_384
+"""Of all subjects of a chunk together, counted with their records: a header stays small beside its chunk."""
+_NO_MIN = 1 << 62
+
+
+class Census:
+    """Counts codes of one vocabulary after the other. Not for two threads at once."""
+
+    def __init__(self) -> None:
+        self.addressed = 0
+        """Records with a subject in the stream."""
+        self._times = np.array([_NO_MIN, -1], np.int64)
+        self._vocabulary: Vocabulary | None = None
+        self._counts = np.zeros(0, np.int64)
+        self._seen = np.empty(0, np.int32)
+        self._distinct = 0
+        self._earlier: dict[str, int] | None = {}
+
+    def clear(self) -> None:
+        """Begin anew, in the same memory."""
+        self._forget_codes()
+        self.addressed = 0
+        self._times[:] = _NO_MIN, -1
+        self._earlier = {}
+
+    def _forget_codes(self) -> None:
+        self._counts[self._seen[: self._distinct]] = 0
+        self._distinct = 0
+
+    def add(self, codes: Codes, times: Ints, vocabulary: Vocabulary, terms: TermSet) -> None:
+        """Count records by their codes. When the codes are of a new vocabulary, the terms of those before go to `terms`."""
+        if vocabulary is not self._vocabulary:
+            self.put(terms)
+            self._earlier = self.count()
+            self._forget_codes()
+            self._vocabulary = vocabulary
+        known = len(vocabulary.subjects)
+        if known > self._counts.size:
+            counts, seen = np.zeros(2 * known, np.int64), np.empty(2 * known, np.int32)
+            counts[: self._counts.size], seen[: self._seen.size] = self._counts, self._seen
+            self._counts, self._seen = counts, seen
+        self._distinct, added = _tally(codes, times, self._counts, self._seen, self._distinct, self._times)
+        self.addressed += added
+
+    def put(self, terms: TermSet) -> None:
+        """Put the terms of the subjects that were counted into a set."""
+        if self._vocabulary is not None:
+            self._vocabulary.put(self._seen[: self._distinct], terms)
+
+    def count(self) -> dict[str, int] | None:
+        """Records by subject; None for more than MAX_SUBJECTS, or MAX_SUBJECT_CHARS."""
+        if self._earlier is None or self._distinct > MAX_SUBJECTS:
+            return None
+        counts = dict(self._earlier)
+        if self._vocabulary is not None:
+            for code in self._seen[: self._distinct].tolist():
+                subject = self._vocabulary.subjects[code]
+                counts[subject] = counts.get(subject, 0) + int(self._counts[code])
+        is_small = len(counts) <= MAX_SUBJECTS and sum(map(len, counts)) <= MAX_SUBJECT_CHARS
+        return counts if is_small else None
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The smallest and the largest timestamp, ms; NO_TIME where a record has none, or there is no record."""
+        low, high = self._times.tolist()
+        return (low, high) if 0 <= low < _NO_MIN else (NO_TIME, NO_TIME)
+
+
+@kernel
+def _tally(codes, times, counts, seen, distinct, bounds):  # type: ignore[no-untyped-def]
+    """Count the records of each code, list codes when they are met first, widen the bounds of time: (codes, records)."""
+    addressed = 0
+    low, high = bounds[0], bounds[1]
+    for row in range(codes.size):
+        code = codes[row]
+        low, high = min(low, times[row]), max(high, times[row])
+        if code < 0:
+            continue
+        addressed += 1
+        if counts[code] == 0:
+            seen[distinct] = code
+            distinct += 1
+        counts[code] += 1
+    bounds[0], bounds[1] = low, high
+    return distinct, addressed

@@ -1,0 +1,317 @@
+"""The memo: properties read where the scan found them, and what is known of the values that were met before.
+
+What. A kernel goes over the bytes of values and makes no column of them. It puts their terms into a chunk's set and widens
+the chunk's bounds (zones.py). Values repeat, within a chunk and from one chunk to the next, so of each of the last few
+thousand it keeps what it has worked out, in a line of 64 bytes:
+
+    words 0-3  the value, zeros behind it; the last byte is its size
+    words 4-5  the hash of its term
+    word 6     the number that it spells, as 64 bits
+    word 7     the number of the chunk that had it last, times 4, and what the value is (UNREAD to LEFT)
+
+A value that its chunk has already is passed over after one look; one that only earlier chunks had is put in without being
+read again. Values of more than SHORT bytes are read each time: what is as long seldom repeats. When the lines are used
+up all of them are forgotten.
+
+Where time goes. While a slice is decoded some megabytes go through the cache, and what the memo touches is no longer in it. A
+loop that branches on what it has loaded waits for each of these loads; so values are worked through in blocks, by short
+loops, of which one does nothing but touch: the processor then has many loads under way at once. That halves the time.
+
+LEFT are values that are not read here: doubles of so many digits that Python has to read them, and JSON strings with
+escapes, which need memory. properties.py reads them as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.kernels import kernel
+from overlay.scan.decode import Records
+from overlay.scan.numbers import read_boolean, read_double, read_long
+from overlay.scan.states import GOOD, HARD
+from overlay.scan.texts import is_utf8
+from overlay.scan.times import read_timestamp
+from overlay.scan.words import find_quote, load
+from overlay.subject.dictionary import Codes
+
+from .murmur import hash128, hash_short
+from .term_set import TermSet, find_room, insert
+from .terms import canonical_double
+from .zones import DOUBLES, INTEGERS, KEY_TEXT, KEYS, make_key, widen
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+TYPES = ("string", "binary", "long", "double", "boolean", "timestamp")
+_STRING, _BINARY, _LONG, _DOUBLE, _BOOLEAN, _TIMESTAMP = range(6)
+_ORDERS = np.array([KEYS, KEYS, INTEGERS, DOUBLES, INTEGERS, INTEGERS])
+_ORDERS.setflags(write=False)
+
+SHORT = 31
+"""Bytes of the longest value that has a line: a timestamp of RFC 3339 is shorter."""
+_UNREAD, _NULL, _READ, _LEFT = range(4)
+
+_BITS = 13  # half of the places are ever in use, so that the next free one is near
+_LINE = np.uintp(8)
+_HASH, _NUMBER, _STATE = np.uintp(4), np.uintp(6), np.uintp(7)
+_ONE, _TWO, _THREE = np.uintp(1), np.uintp(2), np.uintp(3)
+_KIND = np.uint64(3)
+_BLOCK = 256
+
+_ODD, _OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+_MASKS.setflags(write=False)
+
+# of a property, and of the words of a chunk, behind its bounds
+_SLOT, _TYPE, _IS_JSON, _LEAST, _HAS_TERMS, _HAS_ZONE = range(6)
+_CHUNK, HAS_NULL, HAS_LEFT = 5, 6, 7
+
+_NO_TABLE, _NO_HASHES = np.empty(0, np.int32), np.empty((0, 2), np.uint64)
+
+
+class Wanted(NamedTuple):
+    """What is read of the records: a field, and what for."""
+
+    type: str
+    is_json: bool
+    least: int
+    """Bytes without which a value counts as NULL."""
+    seed: int
+    """Of its terms."""
+    has_terms: bool
+    has_zone: bool
+
+
+class Memo:
+    """The memo of some properties, shared by the chunks of a stream. Not for two threads at once."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self._about = np.array(
+            [(-1, TYPES.index(each.type), each.is_json, each.least, each.has_terms, each.has_zone) for each in wanted],
+            np.int64,
+        ).reshape(-1, 6)
+        self._seeds = np.array([each.seed for each in wanted], np.uint64)
+        self._places = np.zeros((len(wanted), 1 << _BITS), np.uint16)
+        self._lines = np.zeros((len(wanted), (1 << _BITS - 1) * int(_LINE)), np.uint64)
+        self._chunks = 0
+
+    def begin(self) -> Words:
+        """A new chunk: [properties, 8], the bounds of each, as zones.widen has them, and at HAS_NULL and HAS_LEFT whether
+        there was NULL, and a value that is LEFT."""
+        self._chunks += 1
+        words = np.zeros((len(self._about), 8), np.uint64)
+        words[:, _CHUNK] = self._chunks
+        return words
+
+    def take(self, records: Records, rows: slice, codes: Codes, slots: Ints, words: Words, terms: TermSet) -> None:
+        """Take in the values of some records, those with a code from 0 on. `slots`: where each property is among the
+        fields of the records, -1 for one that is left as a whole; `codes`: of these records."""
+        self._about[:, _SLOT] = slots
+        arrays = (
+            records.buf, records.at[:, rows], records.size[:, rows], codes,
+            self._about, self._seeds, self._places, self._lines, words,
+        )  # fmt: skip
+        count = len(self._about) * codes.size
+        done = terms.fill(_take, count, *arrays)
+        if done < count:
+            _take(*arrays, done, _NO_TABLE, _NO_HASHES, 0)
+
+
+@kernel
+def _take(buf, at, size, codes, about, seeds, places, lines, words, row, table, hashes, count):  # type: ignore[no-untyped-def]
+    """Take in values, property by property, as termset.fill has it; without a table terms are left out."""
+    keys, rows = np.empty((_BLOCK, 5), np.uint64), np.empty(_BLOCK, np.int64)
+    records = codes.size
+    while row < about.shape[0] * records and (table.size == 0 or find_room(table, count) > 0):
+        number, first = row // records, row % records
+        this, slot = about[number], about[number, _SLOT]
+        if slot < 0:
+            words[number, HAS_LEFT] = 1
+            row += records
+            continue
+        last = first + min(_BLOCK, records - first, find_room(table, count) if table.size else _BLOCK)
+        count = _take_block(
+            buf, at[slot], size[slot], codes, this, seeds[number], places[number], lines[number], words[number],
+            first, last, keys, rows, table, hashes, count,
+        )  # fmt: skip
+        row += last - first
+    return row, count
+
+
+@kernel
+def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, last, keys, rows, table, hashes, count):  # type: ignore[no-untyped-def]
+    """Take in one property of records first:last, no more than there is room for. Returns the number of terms."""
+    if lines[0] + np.uint64(_BLOCK) >= np.uint64(lines.size) // _LINE:
+        _forget(places, lines)
+    values = _list_values(buf, at, size, codes, this[_LEAST], first, last, words, keys, rows)
+    fresh = _sift(values, places, lines, words, keys, rows)
+    _touch_terms(fresh, keys, lines, table)
+    type, is_json, has_terms = this[_TYPE], this[_IS_JSON], this[_HAS_TERMS]
+    for i in range(fresh):
+        pos, length, line = at[rows[i]], size[rows[i]], np.uintp(keys[i, 0])
+        kind = lines[line + _STATE] & _KIND
+        if kind == _UNREAD or line == 0:
+            kind = np.uint64(_read(buf, pos, length, type, is_json, has_terms, seed, lines, line))
+            lines[line + _STATE] |= kind
+        if kind == _NULL:
+            words[HAS_NULL] = 1
+        elif kind == _LEFT:
+            words[HAS_LEFT] = 1
+        else:
+            if has_terms and table.size:
+                _, count = insert(table, hashes, count, lines[line + _HASH], lines[line + _HASH + _ONE])
+            if this[_HAS_ZONE]:
+                high, low = lines[line + _NUMBER], np.uint64(0)
+                if type == _STRING:
+                    high, low = _make_key(buf, pos + is_json, length - 2 * is_json)
+                widen(words, high, low, _ORDERS[type])
+    return count
+
+
+@kernel
+def _forget(places, lines):  # type: ignore[no-untyped-def]
+    for place in range(places.size):
+        places[place] = 0
+    lines[0] = 0
+
+
+@kernel
+def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  # type: ignore[no-untyped-def]
+    """List the records that have a value, and what finds its line: the value and its place. Returns how many."""
+    count = 0
+    for i in range(first, last):
+        if codes[i] < 0:
+            continue
+        if size[i] < least:
+            words[HAS_NULL] = 1
+            continue
+        a = b = c = d = np.uint64(0)
+        if size[i] <= 16:  # all words in each branch: with one load before both, all of them were always made
+            a, b = _load(buf, at[i], size[i])
+            d = np.uint64(size[i] + 1) << np.uint64(56)
+        elif size[i] <= SHORT:
+            a, b = _load(buf, at[i], 16)
+            c, d = _load(buf, at[i] + 16, size[i] - 16)
+            d |= np.uint64(size[i] + 1) << np.uint64(56)
+        mixed = (a ^ c) * _ODD ^ (b ^ d) * _OTHER
+        keys[count, 0], keys[count, 1], keys[count, 2], keys[count, 3] = a, b, c, d
+        keys[count, 4] = (mixed ^ (mixed >> np.uint64(32))) * _ODD >> np.uint64(64 - _BITS)
+        rows[count] = i
+        count += 1
+    return count
+
+
+@kernel
+def _sift(values, places, lines, words, keys, rows):  # type: ignore[no-untyped-def]
+    """Keep the records whose value the chunk does not have yet, and list its line, 0 for a long one: how many."""
+    touched = np.uint64(0)
+    for i in range(values):
+        touched ^= lines[np.uintp(places[np.uintp(keys[i, 4])]) * _LINE + _STATE]
+    lines[1] = touched  # or it would not be read at all
+    chunk = words[_CHUNK] << np.uint64(2)
+    fresh = 0
+    for i in range(values):
+        line = np.uintp(0)
+        if keys[i, 3]:
+            line = _find(keys[i, 0], keys[i, 1], keys[i, 2], keys[i, 3], np.uintp(keys[i, 4]), places, lines)
+        state = lines[line + _STATE]
+        if line and state & ~_KIND == chunk:
+            continue
+        lines[line + _STATE] = chunk | (state & _KIND)
+        rows[fresh], keys[fresh, 0] = rows[i], line
+        fresh += 1
+    return fresh
+
+
+@kernel(forceinline=True)
+def _find(a, b, c, d, place, places, lines):  # type: ignore[no-untyped-def]
+    """The line of a value, which is given one if it has none."""
+    while places[place]:
+        line = np.uintp(places[place]) * _LINE
+        # one branch and not four: it goes the same way nearly always
+        if ((lines[line] ^ a) | (lines[line + _ONE] ^ b) | (lines[line + _TWO] ^ c) | (lines[line + _THREE] ^ d)) == 0:
+            return line
+        place = (place + _ONE) & np.uintp((1 << _BITS) - 1)
+    lines[0] += np.uint64(1)
+    places[place] = lines[0]
+    line = np.uintp(lines[0]) * _LINE
+    lines[line], lines[line + _ONE], lines[line + _TWO], lines[line + _THREE] = a, b, c, d
+    lines[line + _STATE] = _UNREAD
+    return line
+
+
+@kernel
+def _touch_terms(fresh, keys, lines, table):  # type: ignore[no-untyped-def]
+    touched = np.int32(0)
+    if table.size:
+        for i in range(fresh):
+            touched ^= table[np.uintp(lines[np.uintp(keys[i, 0]) + _HASH]) & np.uintp(table.size - 1)]
+    lines[1] = touched
+
+
+@kernel(forceinline=True)
+def _load(buf, pos, size):  # type: ignore[no-untyped-def]
+    """Up to 16 bytes as two little-endian words, zeros behind them."""
+    if pos + 16 <= buf.size:
+        first, second = load(buf, pos), load(buf, pos + 8)
+        return first & _MASKS[min(size, 8)], second & _MASKS[max(size - 8, 0)]
+    first = second = np.uint64(0)
+    for i in range(size):
+        byte = np.uint64(buf[np.uintp(pos + i)]) << np.uint64(8 * (i & 7))
+        if i < 8:
+            first |= byte
+        else:
+            second |= byte
+    return first, second
+
+
+@kernel
+def _make_key(buf, pos, size):  # type: ignore[no-untyped-def]
+    first, second = _load(buf, pos, min(size, KEY_TEXT))
+    return make_key(first, second, size)
+
+
+@kernel
+def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type: ignore[no-untyped-def]
+    """Fill in the line of a value what it says: what it is."""
+    if type <= _BINARY:  # texts
+        if is_json:
+            if size < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(pos + size - 1)] != 0x22:
+                return _NULL
+            pos, size = pos + 1, size - 2
+            if find_quote(buf, pos, pos + size) < pos + size:
+                return _LEFT
+        if type == _STRING and not is_utf8(buf, pos, pos + size):
+            return _NULL
+        if has_terms:
+            lines[line + _HASH], lines[line + _HASH + _ONE] = hash128(buf, pos, size, seed)
+        return _READ
+    state, number = _read_number(buf, pos, pos + size, type, is_json)
+    if state != GOOD:
+        return _LEFT if state == HARD else _NULL
+    lines[line + _NUMBER] = number
+    if has_terms:
+        term = canonical_double(np.uint64(number).view(np.float64)) if type == _DOUBLE else number
+        hash = hash_short(term, np.uint64(0), 1 if type == _BOOLEAN else 8, seed)
+        lines[line + _HASH], lines[line + _HASH + _ONE] = hash
+    return _READ
+
+
+@kernel
+def _read_number(buf, pos, end, type, is_json):  # type: ignore[no-untyped-def]
+    """(state, what pos:end spells as 64 bits)."""
+    if type == _LONG:
+        number, state = read_long(buf, pos, end, is_json)
+        return state, np.uint64(number)
+    if type == _DOUBLE:
+        number, state = read_double(buf, pos, end, is_json)
+        return state, np.float64(number).view(np.uint64)
+    if type == _BOOLEAN:
+        truth, state = read_boolean(buf, pos, end, is_json)
+        return state, np.uint64(truth)
+    number, state = read_timestamp(buf, pos, end, is_json)
+    return state, np.uint64(number)

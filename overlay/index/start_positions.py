@@ -1,0 +1,300 @@
+"""Where a new consumer begins: its deliver policy turned into a position in each partition.
+
+all             the log's start
+new             the end at the moment of creation. What was in an open transaction then was produced before, and is left out
+by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for. With several
+                partitions the ledger says where the sequence is, and where the next ones are in the other partitions
+by_start_time   the first record at or after the time; the end when there is none yet. Brokers know; where they do not, what
+                chunk headers allow is read
+last            the last record that matches, and everything after it, looked for from the end in chunks that may hold one
+last_per_subject  the last record of every matching subject, then everything after: a snapshot, see worker/last_messages.py
+
+With several partitions `last` is the matching record with the highest sequence, and other partitions start behind it. Of
+records that have no sequence yet it is the one with the latest timestamp, and other partitions start at their ends.
+
+Where the log ended at the creation is known from the consumer's definition (overlay/control/creation.py), and counts for
+`new`, `last` and `last_per_subject`. Where it is not, the end counts as it is when the consumer is first served.
+
+An index only says what need not be read: without one the answers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.config.consumer import ConsumerConfig, DeliverPolicy
+from overlay.config.stream import StreamConfig
+from overlay.errors import SourceChanged
+from overlay.kafka.admin import Admin, OffsetSpec
+from overlay.kafka.fetcher import Feed
+from overlay.kafka.log_position import Source
+from overlay.kafka.range_reader import read_span
+from overlay.match import Addressed, Addressing, Audience
+from overlay.scan.columns import Ints
+from overlay.subject import Pattern
+
+from .ledger.ledger import Ledger
+from .pending.estimate import simplify
+from .pending.last_per_subject import Lasts, Piece, find_since, find_tail
+from .skip.chunks import Chunks
+from .skip.derive import derive
+from .skip.plan import plan, weigh
+from .skip.prune import evaluate
+from .topic import Index
+
+WINDOW = 20_000
+"""Offsets that the search for the last message looks back at first; each further step looks back twice as far."""
+
+_NONE_YET = 1 << 62
+
+Step = Callable[[int, int], None]
+"""Told how many offsets of a search are settled, and the bytes that were fetched since it was told last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`positions` to read from; below `snapshot`, where there is one, only the last message of each subject counts, and
+    below `floor` none at all."""
+
+    positions: Mapping[Source, int]
+    snapshot: Mapping[Source, int] = field(default_factory=dict)
+    floor: Mapping[Source, int] = field(default_factory=dict)
+
+
+async def find_start(
+    client: AIOKafkaClient,
+    admin: Admin,
+    config: ConsumerConfig,
+    stream: StreamConfig,
+    sources: Sequence[Source],
+    ledger: Ledger | None = None,
+    index: Index | None = None,
+    created: Mapping[Source, int] | None = None,
+) -> Start:
+    """The start of a consumer that has no position yet. `ledger`: of a stream whose sequences are no offsets; `index`: its
+    chunks, as far as there are some; `created`: the high watermarks when it was created, None where they are not known.
+
+    Raises SourceChanged, SourceUnavailable.
+    """
+    index = index or Index(stream)
+    bounds = await admin.find_bounds(sources)
+    earliest = {source: first for source, (first, _) in bounds.items()}
+    ends = {source: end for source, (_, end) in bounds.items()}
+    if config.deliver_policy.begins_at_end:
+        if created is None:
+            created = await admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
+        ends = {source: min(max(at, earliest[source]), ends[source]) for source, at in created.items()}
+        bounds = {source: (earliest[source], end) for source, end in ends.items()}
+    match config.deliver_policy:
+        case DeliverPolicy.ALL:
+            return Start(earliest)
+        case DeliverPolicy.NEW:
+            assert created is not None
+            beyond = {source: at for source, at in created.items() if at > ends[source]}
+            return Start(ends, floor={**ends, **beyond} if ledger is not None else beyond)
+        case DeliverPolicy.LAST_PER_SUBJECT:
+            return Start(earliest, ends)
+        case DeliverPolicy.BY_START_SEQUENCE:
+            if ledger is not None:
+                return Start(_find_places(ledger, config.opt_start_seq, bounds))
+            if len(sources) > 1:
+                raise SourceChanged(
+                    f"consumer {config.id[1]}: by_start_sequence needs the stream's ledger, which is not there"
+                )
+            only = sources[0]
+            first = config.opt_start_seq - 1
+            return Start({only: min(max(first, earliest[only]), ends[only])}, floor={only: first})
+        case DeliverPolicy.BY_START_TIME:
+            assert config.opt_start_time is not None  # facts b, 10094
+            # the first record at or after it: a time between two milliseconds begins at the later one
+            # and Kafka gives negative ones a meaning of their own
+            since = max(0, -(-config.opt_start_time // 1_000_000))
+            return _start_at(await find_offsets_since(client, admin, index, bounds, since), ledger)
+        case DeliverPolicy.LAST:
+            return _start_at(await _find_last(client, config, index, bounds, ledger), ledger)
+
+
+async def find_replay_end(
+    admin: Admin, sources: Sequence[Source], starts: Mapping[Source, int], ledger: Ledger | None = None
+) -> int:
+    """Return the last sequence of a stream now, 0 for an empty one. `starts`: where its logs begin.
+
+    What has no sequence yet is counted in: the ledger gives the next ones to it. Raises SourceUnavailable.
+    """
+    ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
+    if ledger is None:
+        return max(ends.values(), default=0)
+    waiting = sum(max(0, end - max(ledger.end_of(source), starts[source])) for source, end in ends.items())
+    return ledger.next_sequence - 1 + waiting
+
+
+def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
+    """At one place in each partition. By sequences the first of them may come before the start of another partition."""
+    return Start(positions, floor={} if ledger is None else positions)
+
+
+async def find_offsets_since(
+    client: AIOKafkaClient,
+    admin: Admin,
+    index: Index,
+    bounds: Mapping[Source, tuple[int, int]],
+    since: int,
+) -> dict[Source, int]:
+    """The first record with timestamp >= since (ms) of each partition, its end where there is none."""
+    found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
+    # where the first such record was deleted, brokers say that there is none, though later ones may be there
+    doubtful = {source: bounds[source] for source, at in found.items() if at < 0 < bounds[source][0]}
+    newest = await admin.find_offsets(doubtful, OffsetSpec.max_timestamp())
+    for source, (first, end) in doubtful.items():
+        at = newest[source]
+        if first <= at < end and await _find_first(client, index.stream, source, (at, at + 1), since) is None:
+            continue
+        for span in find_since(index.of(source), since, first, end):
+            begin = await _find_first(client, index.stream, source, (span.first_offset, span.next_offset), since)
+            if begin is not None:
+                found[source] = begin
+                break
+    return {source: at if at >= 0 else bounds[source][1] for source, at in found.items()}
+
+
+async def _find_first(
+    client: AIOKafkaClient, stream: StreamConfig, source: Source, span: tuple[int, int], since: int
+) -> int | None:
+    """The first record of a part of a partition that has timestamp >= since. Corrupt batches are passed over, as in `_scan`."""
+    addressing = Addressing(stream.subject.rule, stream.patterns)
+    async with aclosing(read_span(client, *source, *span)) as fetches:
+        async for fetched in fetches:
+            position = max(fetched.position, span[0])
+            for piece in addressing.read(*source, fetched.data, position, stop=span[1], aborted=fetched.aborted):
+                if isinstance(piece, Addressed) and (late := np.flatnonzero(piece.records.timestamp >= since)).size:
+                    return int(piece.records.offset[late[0]])
+    return None
+
+
+def _find_places(ledger: Ledger, sequence: int, bounds: Mapping[Source, tuple[int, int]]) -> dict[Source, int]:
+    """Where a sequence and those above it begin, within the logs; the log's start where the ledger knows nothing."""
+    places = ledger.positions_at(sequence)
+    return {source: min(max(places.get(source, 0), first), end) for source, (first, end) in bounds.items()}
+
+
+def patterns(config: ConsumerConfig) -> tuple[Pattern, ...]:
+    """A consumer's filters, parsed; one that takes everything when it has none."""
+    return tuple(Pattern.parse(text) for text in config.filters or (">",))
+
+
+async def _find_last(
+    client: AIOKafkaClient,
+    config: ConsumerConfig,
+    index: Index,
+    bounds: Mapping[Source, tuple[int, int]],
+    ledger: Ledger | None,
+) -> dict[Source, int]:
+    """Positions from which the last matching message comes first."""
+    best: tuple[int, int, Source, int] | None = None  # sequence, timestamp, where
+    for source, (first, end) in bounds.items():
+        found = await _find_last_in(client, config, index, source, first, end)
+        if found is not None:
+            timestamp, offset = found
+            known = 0 if ledger is None else int(ledger.sequence_of(source, np.array([offset]))[0])
+            here = known or _NONE_YET, timestamp, source, offset
+            best = here if best is None else max(best, here)
+    ends = {source: end for source, (_, end) in bounds.items()}
+    if best is None:
+        return ends
+    sequence, _, source, offset = best
+    others = ends if ledger is None or sequence == _NONE_YET else _find_places(ledger, sequence, bounds)
+    return {**others, source: offset}
+
+
+async def _find_last_in(
+    client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: Source, first: int, end: int
+) -> tuple[int, int] | None:
+    """Timestamp and offset of a partition's last match, looked for backwards in ever larger windows."""
+    stream, chunks, wanted = index.stream, index.of(source), patterns(config)
+    route = plan(evaluate(derive(stream, wanted, None, None, now=0), chunks), chunks, first, end)
+    # headers are sure of a match from there on, unless the topic has lost it since
+    enough = find_tail(chunks, simplify(stream, wanted), first, end, 1)
+    window = WINDOW
+    for span in reversed(list(route)):
+        stop = span.next_offset
+        while stop > span.first_offset:
+            low = max(span.first_offset, stop - window, enough if enough < stop else first)
+            found: list[tuple[int, int]] = []
+
+            def note(piece: Addressed, rows: Ints, found: list[tuple[int, int]] = found) -> None:
+                if rows.size:
+                    found[:] = [(int(piece.records.timestamp[rows[-1]]), int(piece.records.offset[rows[-1]]))]
+
+            size = int(weigh(chunks, np.array([low]), np.array([stop]))[0])
+            await _scan(client, wanted, stream, source, Piece(low, stop, size), note)
+            if found:
+                return found[0]
+            stop, window = low, window * 2
+    return None
+
+
+async def find_lasts(
+    client: AIOKafkaClient,
+    wanted: Sequence[Pattern],
+    stream: StreamConfig,
+    source: Source,
+    span: tuple[int, int],
+    chunks: Chunks,
+    step: Step,
+    feed: Feed | None = None,
+) -> dict[str, int]:
+    """Return by subject the offset of the last message in a part of a partition, of the subjects that match `wanted`.
+
+    From the end on, as much is read as `chunks` leave in doubt (index/pending/last_per_subject.py). `feed` reads, by
+    default one on the connections of `client`. Raises SourceChanged, SourceUnavailable.
+    """
+    search = Lasts(chunks, wanted, *span)
+    lasts: dict[str, int] = {}
+
+    def note(slice_: Addressed, rows: Ints) -> None:
+        codes, index = np.unique(slice_.codes[rows][::-1], return_index=True)
+        offsets = slice_.records.offset[rows][::-1][index]
+        subjects = slice_.dictionary.subjects
+        lasts.update((subjects[code], offset) for code, offset in zip(codes.tolist(), offsets.tolist(), strict=True))
+
+    while pieces := search.next():
+        for piece in pieces:
+            shifted = _shift(step, span[1] - piece.next_offset)
+            await _scan(client, wanted, stream, source, piece, note, shifted, feed)
+            search.take(lasts.items())
+            lasts.clear()
+    return search.found
+
+
+def _shift(step: Step, settled: int) -> Step:
+    return lambda done, size: step(settled + done, size)
+
+
+async def _scan(
+    client: AIOKafkaClient,
+    wanted: Sequence[Pattern],
+    stream: StreamConfig,
+    source: Source,
+    part: Piece,
+    note: Callable[[Addressed, Ints], None],
+    step: Step = lambda done, size: None,
+    feed: Feed | None = None,
+) -> None:
+    """Show `note` every slice of a part of a partition and its matching rows. Corrupt batches are passed over here: the
+    delivery that follows meets them again and does what the stream's on_corrupt says."""
+    addressing = Addressing(stream.subject.rule, stream.patterns)
+    audience = Audience(addressing.dictionary(*source), [wanted])
+    first, end, size = part
+    reading = read_span(client, *source, first, end, size=size if size > 0 else None, feed=feed)
+    async with aclosing(reading) as fetches:
+        async for fetched in fetches:
+            position = max(fetched.position, first)
+            for slice_ in addressing.read(*source, fetched.data, position, stop=end, aborted=fetched.aborted):
+                if isinstance(slice_, Addressed):
+                    note(slice_, audience.select(slice_.codes).of(0))
+            step(min(fetched.next_offset, end) - first, fetched.data.size)

@@ -1,0 +1,1 @@
+"""Kafka as the overlay speaks to it: settings, questions to brokers, fetches, and positions in logs."""

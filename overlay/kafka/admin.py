@@ -1,0 +1,432 @@
+"""Questions and orders to Kafka's admin side, through aiokafka's connections.
+
+confluent-kafka's admin client must not be used for groups: when a coordinator's connection breaks under such a request,
+librdkafka may end the process (its issues 3663 and 4605).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
+
+from overlay.clock import monotonic
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+
+from .brokers import Address, Brokers, Lost
+from .connection import Properties, open_client
+from .groups import Found, Group, Groups
+from .protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
+from .topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
+
+__all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled", "connect", "new_topic"]
+
+DEADLINE_S = 15.0
+LEADER_S = 5.0
+PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+TOPIC = 2
+"""The type of a topic in requests for configurations."""
+
+# creations that Kafka had no say in yet
+_PASSING = (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
+_REFUSED = (Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
+_UNLED = (
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.LEADER_NOT_AVAILABLE,
+    # right after an election a leader may not know yet which offsets are committed
+    Code.OFFSET_NOT_AVAILABLE,
+    # metadata is of the last election, and the broker that is asked has not heard of it, or the other way round
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+    # groups live in partitions as well, and the first question for one makes their topic
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.NOT_COORDINATOR,
+)
+
+
+class Admin:
+    """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time.
+
+    Connections open with the first question, in the running loop; `close` closes them, and so does `async with`.
+    """
+
+    def __init__(self, kafka: Properties) -> None:
+        self._brokers = Brokers(kafka)
+        self._groups = Groups(self._brokers)
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. A later question opens new ones."""
+        await self._brokers.close()
+
+    @asynccontextmanager
+    async def _in_time(self, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                yield
+        except TimeoutError as error:
+            reason = f": {self._brokers.failure}" if self._brokers.failure else ""
+            raise SourceUnavailable(f"{what}: Kafka did not answer within {DEADLINE_S:g} s{reason}") from error
+        except Unsupported as error:
+            raise SourceUnavailable(
+                f"{what}: the broker does not know a request that the overlay needs; see docs/your-own-kafka.md: {error}"
+            ) from error
+
+    async def find_cluster(self) -> str:
+        """The id that Kafka gave the cluster when it was made."""
+        async with self._in_time("the cluster"):
+            return str((await self._brokers.find_topics(())).cluster_id)
+
+    async def find_topics(
+        self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
+    ) -> dict[str, TopicFacts]:
+        """What there is of the named topics; missing ones are left out.
+
+        `denied` takes the topics that we may not look at, and why; without it CredentialsRefused is raised for the first.
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        async with self._in_time(f"topics {_list(wanted)}"):
+            found: dict[str, tuple[str, tuple[Replicas, ...]]] = {}
+            for code, name, identity, _, partitions, *_ in (await self._brokers.find_topics(wanted)).topics:
+                if code == Code.NONE:
+                    found[name] = identity, count_replicas(partitions)
+                elif code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    _refuse(name, _judge(f"topic {name}", "Describe", code), denied)
+            configs = await self._read_configs(list(found)) if with_config else {}
+        return {
+            name: TopicFacts(name, identity, len(replicas), configs.get(name, {}), replicas)
+            for name, (identity, replicas) in sorted(found.items())
+            if name in configs or not with_config
+        }
+
+    async def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        configs: dict[str, dict[str, str]] = {}
+        (answer,) = await self._brokers.ask_any([DescribeConfigsRequest([(TOPIC, name, None) for name in names])])
+        for code, message, _, name, entries, *_ in answer.resources:
+            if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                continue  # deleted just now, or created just now, and another broker was asked than before
+            if code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED):
+                raise _judge(f"topic {name}", "DescribeConfigs", code, message)
+            # what it would say has defaults, where we may not look
+            configs[name] = {key: value for key, value, *_ in entries or ()}
+        return configs
+
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
+        """Create topics, and wait until every one can be described. Those that are there already are left as they are.
+
+        Returns why for each that Kafka refused. Topics come from `new_topic`.
+        """
+        wanted = {topic.name: topic for topic in topics}
+        refused = await self._create_topics(wanted) if wanted else {}
+        await self.await_topics(wanted.keys() - refused.keys())
+        return refused
+
+    async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
+        made: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]
+        refused: dict[str, str] = {}
+        async with self._in_time(f"topics {_list(wanted)}"):
+            answers = await self._order(CreateTopicsRequest(made, int(DEADLINE_S * 1000), False))
+        for name, code, message, *_ in answers.topic_errors:
+            if code in _PASSING or _is_starting(code, message):
+                raise _judge(f"topic {name}", "Create", code, message)
+            if code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                refused[name] = f"topic {name} cannot be created: {message or describe_code(code)}"
+        return refused
+
+    async def _order(self, request: Any) -> Any:
+        """Give an order to the controller, and to the next one if it has moved.
+
+        A creation is ordered again without an answer, and never a deletion: it could be of a topic that was created anew.
+        """
+        is_creation = isinstance(request, CreateTopicsRequest)
+        while True:
+            answer = await (self._brokers.ask_controller if is_creation else self._brokers.order_once)(request)
+            results = answer.topic_errors if is_creation else answer.topic_error_codes
+            if all(code != Code.NOT_CONTROLLER for _, code, *_ in results):
+                return answer
+            await asyncio.sleep(PAUSE_S)
+
+    async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
+        wanted = set(names)
+        deadline = monotonic() + DEADLINE_S
+        while wanted - (found := await self.find_topics(wanted)).keys():
+            if monotonic() >= deadline:
+                raise SourceUnavailable(
+                    f"topics {', '.join(sorted(wanted))}: created, but not all brokers know of them after {DEADLINE_S:.0f} s"
+                )
+            await asyncio.sleep(PAUSE_S)
+        return found
+
+    async def find_offsets(
+        self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
+    ) -> dict[tuple[str, int], int]:
+        """An offset of each partition: OffsetSpec.earliest(), latest(), or for_timestamp(ms), which gives -1 for none.
+
+        The latest is the last stable offset, or with `committed=False` the high watermark.
+        """
+        (found,) = await self._find_offsets(sources, [(spec, committed)])
+        return found
+
+    async def _find_offsets(
+        self, sources: Iterable[tuple[str, int]], questions: Sequence[tuple[OffsetSpec, bool]]
+    ) -> list[dict[tuple[str, int], int]]:
+        """Return an offset of each partition for each question; `find_offsets` says what one is. All go to a leader at once."""
+        wanted = list(dict.fromkeys(sources))
+        found: list[dict[tuple[str, int], int]] = [{} for _ in questions]
+
+        async def ask() -> None:
+            await self._ask_leaders([s for s in wanted if not all(s in each for each in found)], questions, found)
+
+        if wanted:
+            async with self._in_time(_list(f"{topic}-{partition}" for topic, partition in wanted)):
+                await self._await_leaders(ask, PAUSE_S)
+        return [{source: each[source] for source in wanted} for each in found]
+
+    async def _ask_leaders(
+        self,
+        wanted: Collection[tuple[str, int]],
+        questions: Sequence[tuple[OffsetSpec, bool]],
+        found: Sequence[dict[tuple[str, int], int]],
+    ) -> None:
+        """Put the answers into `found`, by question. Raises what is wrong with the first partition that has none."""
+
+        async def ask(address: Address, sources: list[tuple[str, int]]) -> None:
+            by_topic = _by_topic(sources)
+            requests = [
+                ListOffsetsRequest(by_topic, spec.timestamp, committed=committed) for spec, committed in questions
+            ]
+            answers = await self._brokers.send(address, requests)
+            for source in sources:
+                codes.pop(source, None)
+            for answer, offsets in zip(answers, found, strict=True):
+                for topic, partitions, _ in answer.topics:
+                    for partition, code, _, offset, *_ in partitions:
+                        codes[topic, partition] = code or codes.get((topic, partition), Code.NONE)
+                        if code == Code.NONE:
+                            offsets[topic, partition] = offset
+
+        codes: dict[tuple[str, int], int] = {}
+        await self._brokers.ask_each(wanted, lambda sources, _: self._find_leaders(sources, codes), ask)
+        for topic, partition in wanted:
+            if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
+                raise _judge(f"{topic}-{partition}", "Describe", code)
+
+    async def _find_leaders(
+        self, sources: Iterable[tuple[str, int]], codes: dict[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """Return the node that leads each partition. `codes` takes why, for partitions without one."""
+        wanted = _by_topic(sources)
+        leaders: dict[tuple[str, int], int] = {}
+        for code, topic, _, _, partitions, *_ in (await self._brokers.find_topics(wanted)).topics:
+            at = {partition: leader for _, partition, leader, *_ in partitions}
+            for partition in wanted[topic]:
+                if code or partition not in at:
+                    codes[topic, partition] = code or Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif at[partition] < 0:
+                    codes[topic, partition] = Code.LEADER_NOT_AVAILABLE
+                else:
+                    leaders[topic, partition] = at[partition]
+        return leaders
+
+    async def find_bounds(
+        self, sources: Iterable[tuple[str, int]], *, committed: bool = True
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Log start and end of each partition."""
+        first, last = await self._find_offsets(
+            sources, [(OffsetSpec.earliest(), True), (OffsetSpec.latest(), committed)]
+        )
+        return {source: (start, last[source]) for source, start in first.items()}
+
+    async def count_members(self, group: str) -> int:
+        """How many members a consumer group has now; none when Kafka knows of no such group."""
+        return (await self.count_members_of([group]))[group]
+
+    async def count_members_of(self, groups: Iterable[str], *, denied: dict[str, str] | None = None) -> dict[str, int]:
+        """The same of several groups, in one request. `denied`: as with `find_topics`."""
+        found = await self.describe_groups(groups, denied=denied)
+        return {name: len(group.members) for name, group in found.items()}
+
+    async def describe_groups(
+        self, groups: Iterable[str], *, denied: dict[str, str] | None = None, operations: bool = False
+    ) -> dict[str, Group]:
+        """Return each group's members, none for a group that Kafka does not know. `operations`: ask which of them are allowed
+        to this user. `denied`: as with `find_topics`."""
+        found: Found[Group] = Found()
+
+        async def ask(names: Collection[str]) -> None:
+            await self._groups.describe(names, found, operations=operations)
+
+        await self._ask_groups(groups, found, ask, denied)
+        return found.answers
+
+    async def find_committed(
+        self, groups: Iterable[str], *, denied: dict[str, str] | None = None
+    ) -> dict[str, dict[str, dict[int, int]]]:
+        """The offsets that consumer groups have committed, by topic and partition; none where Kafka knows of no such group.
+
+        Kafka is asked for all groups at once. `denied` takes those that we may not look at, as with `find_topics`.
+        """
+        found: Found[dict[str, dict[int, int]]] = Found()
+
+        async def ask(names: Collection[str]) -> None:
+            await self._groups.find_committed(names, found)
+
+        await self._ask_groups(groups, found, ask, denied)
+        return found.answers
+
+    async def _ask_groups(
+        self, groups: Iterable[str], found: Found[Any], ask: Any, denied: dict[str, str] | None
+    ) -> None:
+        """Ask about groups until `found` has an answer for each, or the refusal of it."""
+        wanted = sorted(set(groups))
+        refused: dict[str, str] = {}
+
+        async def ask_rest() -> None:
+            rest = [group for group in wanted if group not in found.answers and group not in refused]
+            found.codes.clear()
+            await ask(rest)
+            faults: list[OverlayError] = []
+            for group, code in found.codes.items():
+                judged = _judge(f"group {group}", "Describe", code)
+                if denied is not None and isinstance(judged, CredentialsRefused):
+                    refused[group] = str(judged)
+                else:
+                    faults.append(judged)
+            if faults:
+                # a group that waits for its coordinator is asked for again, so others come first
+                raise min(faults, key=lambda fault: isinstance(fault, Unled))
+
+        if wanted:
+            async with self._in_time(f"groups {_list(wanted)}"):
+                # a coordinator that loads its groups is asked about all of them again
+                await self._await_leaders(ask_rest, LONGEST_PAUSE_S)
+        if denied is not None:
+            denied |= refused
+
+    async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
+        """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
+        began, pause = monotonic(), PAUSE_S
+        while True:
+            try:
+                return await ask()
+            except Unled:
+                if monotonic() - began >= LEADER_S:
+                    raise
+                self._brokers.doubt()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest_pause_s)
+
+    async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
+        """Give properties of a topic other values. Returns why Kafka refuses, empty if it has done so."""
+        async with self._in_time(f"topic {topic}"):
+            answer = await self._brokers.ask_controller(IncrementalAlterConfigsRequest(topic, config))
+        for code, message, *_ in answer.resources:
+            if code in _PASSING:
+                raise _judge(f"topic {topic}", "AlterConfigs", code, message)
+            if code != Code.NONE:
+                return f"topic {topic} cannot be altered: {message or describe_code(code)}"
+        return ""
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; one that is not there is left alone."""
+        try:
+            async with self._in_time(f"topic {topic}"):
+                answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
+        except Lost as error:
+            raise SourceUnavailable(
+                f"topic {topic}: the broker did not say whether it deletes it; look for it before you order that again: {error}"
+            ) from error
+        for name, code, *_ in answer.topic_error_codes:
+            if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
+                raise _judge(f"topic {name}", "Delete", code)
+
+    async def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records below an offset. Raises ValueError for a negative one: Kafka takes -1 for the high watermark."""
+        if before < 0:
+            raise ValueError(f"{topic}-{partition}: there are no records below {before}")
+        codes: dict[tuple[str, int], int] = {}
+
+        async def ask(address: Address, _: list[tuple[str, int]]) -> None:
+            request = DeleteRecordsRequest([(topic, [(partition, before)])], int(DEADLINE_S * 1000))
+            (answer,) = await self._brokers.send(address, [request])
+            codes[topic, partition] = answer.topics[0][1][0][2]
+
+        async with self._in_time(f"{topic}-{partition}"):
+            await self._brokers.ask_each([(topic, partition)], lambda s, _: self._find_leaders(s, codes), ask)
+        if code := codes.get((topic, partition), Code.UNKNOWN_TOPIC_OR_PARTITION):
+            raise _judge(f"{topic}-{partition}", "Delete", code)
+
+
+@asynccontextmanager
+async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClient]]:
+    """Open an admin and a client for the block. Raises SourceUnavailable."""
+    async with Admin(kafka) as admin:
+        client = await open_client(kafka)
+        try:
+            yield admin, client
+        finally:
+            await client.close()
+
+
+class Unled(SourceUnavailable):
+    """A partition or a group has no leader at the moment, as right after its topic was created."""
+
+
+def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sources:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _list(names: Iterable[str], most: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def _refuse(name: str, judged: OverlayError, denied: dict[str, str] | None) -> None:
+    if denied is None or not isinstance(judged, CredentialsRefused):
+        raise judged
+    denied[name] = str(judged)
+
+
+def _is_starting(code: int, message: str | None) -> bool:
+    """Return whether a creation was refused since no broker takes part in the cluster yet. A broker is fenced from its start
+    until its first heartbeats have reached the controller. Only the message tells this from a replication factor that there
+    are too few brokers for."""
+    return code == Code.INVALID_REPLICATION_FACTOR and "All brokers are currently fenced" in (message or "")
+
+
+def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:
+    """Return the error to raise: one that an operator has to act on, or one that passes."""
+    if code in _REFUSED:
+        return CredentialsRefused(
+            f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"
+        )
+    kind = Unled if code in _UNLED else SourceUnavailable
+    return kind(f"{what}: {message or describe_code(code)}")

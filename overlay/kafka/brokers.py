@@ -1,0 +1,298 @@
+"""Connections to the brokers of a cluster, and which broker is asked what.
+
+A connection serves one question at a time: a broker answers the requests of a connection one after the other, so a slow
+question never delays another. Connections wait for the next question after an answer, and are closed after a failure.
+
+Deadlines are the caller's (`asyncio.timeout`). Until then a question is sent again, to the broker that is responsible by
+then, whenever a connection breaks; and no single broker is waited for as long as another one may answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from aiokafka import client as aiokafka_client
+from aiokafka.conn import AIOKafkaConnection, collect_hosts
+
+from overlay.chance import choose, shuffle
+from overlay.clock import monotonic
+
+from .connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
+from .protocol import TopicsRequest, Unsupported
+
+T = TypeVar("T")
+
+Address = tuple[str, int]
+Locate = Callable[[Collection[T], bool], Awaitable[Mapping[T, int]]]
+"""Returns the responsible node of each item, and leaves out items that need no answer. The flag asks for what the cluster says
+now, instead of what was known before."""
+Ask = Callable[[Address, list[T]], Coroutine[Any, Any, None]]
+"""Asks one broker about items and keeps the answers. It may be called again for items without an answer."""
+
+AT_ONCE = 8
+"""Connections to one broker. Further questions to it wait."""
+IDLE_MS = 60_000
+PAUSE_S = 0.1
+"""Between two tries after failures; it doubles up to LONGEST_PAUSE_S."""
+LONGEST_PAUSE_S = 1.0
+HURRY_S = 1.0
+"""After so long without an answer, another broker is asked too where any broker can answer."""
+LOOK_S = 2.0
+"""After so long without an answer, the cluster is asked whether the same broker is still responsible."""
+REREAD_S = 1.0
+"""Certificates are read again after a failure, and at most once in so many seconds."""
+CLOSE_S = 2.0
+
+
+class Lost(Exception):
+    """A broker did not answer: it cannot be connected to, or the connection broke."""
+
+
+class Brokers:
+    """The brokers of one cluster. Belongs to the event loop of its first question, until `close`."""
+
+    def __init__(self, kafka: Properties) -> None:
+        self._kafka = kafka
+        self._settings: dict[str, Any] = {}
+        self._read_at = 0.0
+        self._reading = asyncio.Lock()
+        self._bootstrap: list[Address] = []
+        self._nodes: dict[int, Address] = {}
+        self._preferred: Address | None = None
+        self._idle: dict[Address, list[AIOKafkaConnection]] = {}
+        self._slots: dict[Address, asyncio.Semaphore] = {}
+        self._closing: set[Awaitable[None]] = set()
+        self.failure = ""
+        """Of the last try that failed since a broker answered."""
+
+    async def close(self) -> None:
+        """Close all connections. The next question opens new ones."""
+        for address in self._idle:
+            self._hang_up_idle(address)
+        self._idle.clear()
+        self._slots.clear()
+        self._reading = asyncio.Lock()  # the next one may be of another event loop
+        closing, self._closing = self._closing, set()
+        if closing:
+            await asyncio.wait({asyncio.ensure_future(one) for one in closing}, timeout=CLOSE_S)
+
+    def doubt(self) -> None:
+        """Ask another broker next time: the answers of the last one may be outdated."""
+        others = [address for address in self._nodes.values() if address != self._preferred]
+        self._preferred = choose(others) if others else None
+
+    def learn(self, node: int, address: Address) -> None:
+        """Remember where a broker is, as another one says. It may have moved."""
+        self._nodes[node] = address
+
+    async def find_topics(self, topics: Iterable[str]) -> Any:
+        """Return the metadata of the cluster and of some topics, as the broker that answers first has it."""
+        (found,) = await self.ask_any([TopicsRequest(topics)])
+        self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}
+        return found
+
+    async def ask_controller(self, request: Any) -> Any:
+        """Return the answer to an order. Where brokers pass orders on to the controller, any of them may answer."""
+        controller = (await self.find_topics(())).controller_id
+        (answer,) = await self.ask_any([request], first=self._nodes.get(controller), hurry_s=2 * LOOK_S)
+        return answer
+
+    async def order_once(self, request: Any) -> Any:
+        """Return the answer to an order that must not be given twice. Raises Lost if the answer does not come: the order may
+        have been carried out, or may be later.
+
+        As `ask_controller` otherwise. A broker that answers a question gets the order right after it.
+        """
+        pause = PAUSE_S
+        while True:
+            controller = (await self.find_topics(())).controller_id
+            if (address := self._nodes.get(controller)) is not None:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await self.send(address, [TopicsRequest(())])
+                except (Lost, TimeoutError):
+                    pass  # brokers that pass orders on name another one next time
+                else:
+                    (answer,) = await self.send(address, [request])
+                    return answer
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def ask_any(
+        self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
+    ) -> list[Any]:
+        """Return the answers of the broker that gives them first; `first` names the one to begin with."""
+        asked: dict[asyncio.Task[list[Any]], Address] = {}
+        pause = PAUSE_S
+        try:
+            while True:
+                waiting = [address for address in self._rank(first) if address not in asked.values()]
+                for address in waiting:
+                    asked[asyncio.create_task(self.send(address, requests))] = address
+                    if (answers := await self._await_first(asked, hurry_s)) is not None:
+                        return answers
+                if not asked:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                elif (answers := await self._await_first(asked, hurry_s)) is not None:
+                    return answers
+        finally:
+            await _cancel(asked)
+
+    async def _await_first(self, asked: dict[asyncio.Task[list[Any]], Address], seconds: float) -> list[Any] | None:
+        """Return the first answers of these tasks, None if none came in time. Failed tasks are taken out."""
+        done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            address = asked.pop(task)
+            try:
+                answers = task.result()
+            except Lost:
+                continue
+            self._preferred = address
+            return answers
+        return None
+
+    def _rank(self, first: Address | None) -> list[Address]:
+        """Return all addresses in the order in which they are asked, the ones of the settings last."""
+        if not self._bootstrap:
+            self._bootstrap = [(host, port) for host, port, _ in collect_hosts(list_servers(self._kafka))]
+        nodes = shuffle([*self._nodes.values()])
+        preferred = [address for address in (first, self._preferred) if address is not None]
+        return list(dict.fromkeys([*preferred, *nodes, *self._bootstrap]))
+
+    async def ask_each(
+        self,
+        items: Iterable[T],
+        locate: Locate[T],
+        ask: Ask[T],
+    ) -> None:
+        """Ask the responsible broker about each item, all brokers at the same time."""
+        pending, pause, is_again = list(items), PAUSE_S, False
+        while pending:
+            at: dict[int, list[T]] = {}
+            for item, node in (await locate(pending, is_again)).items():
+                at.setdefault(node, []).append(item)
+            works = [self._ask_at(node, found, locate, ask) for node, found in at.items()]
+            pending = [item for left in await run_all(works) for item in left]
+            if pending:
+                is_again = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _ask_at(
+        self,
+        node: int,
+        items: list[T],
+        locate: Locate[T],
+        ask: Ask[T],
+    ) -> list[T]:
+        """Return the items that are not answered: the broker failed, or is not the responsible one any more."""
+        if node not in self._nodes:
+            await self.find_topics(())
+        if node not in self._nodes:
+            return items
+        address = self._nodes[node]
+        asking = asyncio.create_task(ask(address, items))
+        looking: asyncio.Future[Mapping[T, int]] | None = None
+        try:
+            while not (await asyncio.wait({asking}, timeout=LOOK_S))[0]:
+                looking = asyncio.ensure_future(locate(items, True))
+                await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done() and (
+                    looking.result() != dict.fromkeys(items, node) or self._nodes.get(node) != address
+                ):
+                    return items
+            await asking
+        except Lost:
+            return items
+        finally:
+            await _cancel([asking] if looking is None else [asking, looking])
+        return []
+
+    async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
+        """Return a broker's answers to requests, which are sent at once. Raises Lost, Unsupported."""
+        async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
+            idle = self._idle.setdefault(address, [])
+            connection = self._take(idle)
+            began, is_usable, is_lost = monotonic(), False, False
+            try:
+                connection = connection or await self._open(address)
+                answers = await asyncio.gather(*[connection.send(request) for request in requests])
+                is_usable, self.failure = True, ""
+            except Unsupported:  # nothing was sent
+                is_usable = True
+                raise
+            except FAILURES as error:
+                is_lost = True
+                self.failure = f"{address[0]}:{address[1]}: {describe_failure(error)}"
+                raise Lost(self.failure) from error
+            except asyncio.CancelledError:
+                is_lost = monotonic() - began >= HURRY_S
+                raise
+            finally:
+                if is_lost:  # what befell this connection may have befallen the others, and each would cost a deadline
+                    self._hang_up_idle(address)
+                if connection is not None and is_usable and self._idle.get(address) is idle:
+                    idle.append(connection)
+                elif (
+                    connection is not None
+                ):  # a late answer would be taken for the next one; or we were closed meanwhile
+                    self._hang_up(connection)
+            return answers
+
+    def _take(self, idle: list[AIOKafkaConnection]) -> AIOKafkaConnection | None:
+        while idle:
+            connection = idle.pop()
+            if connection.connected():
+                return connection
+            self._hang_up(connection)
+        return None
+
+    async def _open(self, address: Address) -> AIOKafkaConnection:
+        settings = await self._read_settings()
+        try:
+            return await aiokafka_client.create_conn(*address, max_idle_ms=IDLE_MS, **settings)
+        except FAILURES:
+            # certificates may have been replaced
+            if self._settings is settings and monotonic() - self._read_at >= REREAD_S:
+                self._settings = {}
+            raise
+
+    async def _read_settings(self) -> dict[str, Any]:
+        """Return what connections are opened with. It is read in a thread: certificates take tens of milliseconds."""
+        async with self._reading:
+            if not self._settings:
+                settings = await asyncio.to_thread(for_aiokafka, self._kafka)
+                del settings["bootstrap_servers"]
+                self._settings, self._read_at = settings, monotonic()
+            return self._settings
+
+    def _hang_up_idle(self, address: Address) -> None:
+        idle = self._idle.get(address, [])
+        while idle:
+            self._hang_up(idle.pop())
+
+    def _hang_up(self, connection: AIOKafkaConnection) -> None:
+        closed = connection.close()
+        if not closed.done():
+            self._closing.add(closed)
+            closed.add_done_callback(self._closing.discard)
+
+
+async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines at the same time and return their results. Cancels the others when one raises."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait for their end. What they raise is not wanted any more."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""What only confluent-kafka's clients need: a client for questions, whether Kafka can be reached, and whether a client is lost.
+
+The client library and the command line use it. The service does not (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from overlay.errors import CredentialsRefused, SourceUnavailable
+
+from .connection import DEADLINE_S, Properties, for_confluent, name_files
+
+ANSWER_S = 15.0
+LOOK_MS = 5_000
+"""Between two looks at which brokers a client knows."""
+_REFUSALS = (
+    RdKafkaError._AUTHENTICATION,
+    RdKafkaError._SSL,
+    RdKafkaError.SASL_AUTHENTICATION_FAILED,
+    RdKafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
+    """A client that says nothing by itself; `more`: beside its settings. Raises CredentialsRefused for settings that it cannot
+    use: a certificate that is not there, or is none."""
+    try:
+        return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
+    except KafkaException as error:
+        raise CredentialsRefused(
+            f"{name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"
+        ) from error
+
+
+def get_answer(future: Future[Any]) -> Any:
+    """Return what came of an admin call. Raises KafkaException, also when nothing came in time.
+
+    The client gives up by itself after its own deadline, but not while it waits for a broker that has died.
+    """
+    try:
+        return future.result(ANSWER_S)
+    except TimeoutError as error:
+        raise KafkaException(RdKafkaError(RdKafkaError._TIMED_OUT)) from error
+
+
+def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
+    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason.
+
+    This goes through librdkafka, whose errors tell a refused password from a closed port.
+    """
+    seen: list[RdKafkaError] = []
+    client = make_admin_client(kafka, error_cb=seen.append)
+    address = kafka["bootstrap.servers"]
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            # in short steps, since a refusal is known long before the deadline
+            client.list_topics(timeout=min(1.0, deadline_s))
+            return
+        except KafkaException as error:
+            client.poll(0)
+            refused = [e for e in seen if e.code() in _REFUSALS]
+            if refused:
+                raise CredentialsRefused(
+                    f"{address}: Kafka refused the connection: {refused[-1].str()}. Check security.protocol, ssl.* and"
+                    " sasl.* of the Kafka settings"
+                ) from error
+            if time.monotonic() >= until:
+                cause = seen[-1].str() if seen else error.args[0].str()
+                raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
+
+
+class Contact:
+    """Tells when a Kafka client knows no broker any more. It stays so, and only a client that is made anew helps.
+
+    From 2.10 on librdkafka forgets brokers that metadata does not name. While the last broker of a cluster shuts down, its
+    metadata names none. The client then asks the addresses of its settings, forgets what it found there for the same reason,
+    and may end with nobody to ask: it connects no more and reports no error (seen with 2.11 to 2.16 after one restart of a
+    broker in a hundred, and whenever the metadata of tests/kafka/test_confluent.py comes). What it says of itself shows this.
+
+    One for each client. The module that makes the client adds `settings` to its settings, and polls it every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self._missed = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"statistics.interval.ms": LOOK_MS, "stats_cb": self.hear}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client has known no broker for LOOK_MS or more."""
+        return self._missed > 1
+
+    def hear(self, statistics: str) -> None:
+        """Take in what the client says of itself: JSON, as librdkafka's STATISTICS.md has it."""
+        brokers = json.loads(statistics)["brokers"].values()
+        # others are its coordinator's, and one for partitions without a leader
+        knows_one = any(broker["source"] in ("configured", "learned") for broker in brokers)
+        self._missed = 0 if knows_one else self._missed + 1

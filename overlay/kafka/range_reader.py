@@ -1,0 +1,109 @@
+"""Reading a part of a partition once, from one offset to another: state logs, last messages, samples."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.scan import Decoder, Malformed, make_plan
+from overlay.scan.kernel import open_bodies
+from overlay.waits import is_set_within
+
+from .fetcher import Changed, Denied, Feed, Fetched, Lost
+from .log_position import Source
+
+PATIENCE_S = 30.0
+LOOK_BACK = 16
+"""Offsets that are looked through first for the last record of a log."""
+
+
+async def read_span(
+    client: AIOKafkaClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    size: int | None = None,
+    feed: Feed | None = None,
+) -> AsyncGenerator[Fetched, None]:
+    """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset. `size`: their
+    bytes, about, where these are known; then not much more is fetched. `feed`: one that several spans are read by at once.
+
+    Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.
+    """
+    if start >= end:
+        return
+    own = feed is None
+    feed = feed or Feed(client)
+    lane = await feed.open(topic, partition, start, end, size)
+    try:
+        position = start
+        while position < end:
+            feed.changed.clear()
+            match lane.take():
+                case Fetched() as fetched:
+                    yield fetched
+                    position = fetched.next_offset
+                    if position == fetched.position:
+                        return  # a batch that cannot be read; whoever decodes it says so
+                case Lost(at):
+                    raise SourceChanged(f"{topic}-{partition}@{at}: the log does not hold this offset any more")
+                case Changed(at, cut):
+                    raise SourceChanged(
+                        f"{topic}-{partition}@{at}: the log was truncated at {cut} while it was read, and has grown again"
+                    )
+                case Denied(reason):
+                    raise SourceChanged(reason)
+                case None:
+                    await _wait(feed, topic, partition, position)
+    finally:
+        feed.shut(lane)
+        if own:
+            await feed.close()
+
+
+async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
+    if not await is_set_within(feed.changed, PATIENCE_S):
+        raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s")
+
+
+async def read_records(
+    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
+) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
+    """Offset, key and value of each record with a value; for small topics, where a Python object a record does not matter."""
+    decoder = Decoder(make_plan())
+    async for fetched in read_span(client, topic, partition, start, end):
+        for piece in decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
+            if isinstance(piece, Malformed):
+                raise SourceChanged(f"{topic}-{partition}@{piece.base_offset}: {piece.fault.text}")
+            columns = [np.empty(len(piece), np.int64) for _ in range(5)]
+            open_bodies(piece.buf, piece.body, piece.end, *columns)
+            rows = zip(piece.offset.tolist(), *(column.tolist() for column in columns[:4]), strict=True)
+            for offset, key_at, key_size, at, size in rows:
+                if size >= 0:
+                    key = piece.buf[key_at : key_at + key_size].tobytes() if key_size >= 0 else None
+                    yield offset, key, piece.buf[at : at + size].tobytes()
+
+
+async def find_records_end(client: AIOKafkaClient, source: Source, first: int, end: int) -> int:
+    """The offset behind the last record of first <= offset < end that is there for readers of committed records.
+
+    What lies behind it are markers of transactions and aborted records; `first` where nothing else is there. `end` is at
+    or below the last stable offset. Looks from the end backwards. Raises as read_span does.
+    """
+    decoder, reach = Decoder(make_plan()), LOOK_BACK
+    while first < end:
+        start, found = max(first, end - reach), -1
+        async for fetched in read_span(client, *source, start, end):
+            position = max(fetched.position, start)
+            for piece in decoder.decode(fetched.data, position, stop=end, aborted=fetched.aborted):
+                if not isinstance(piece, Malformed) and len(piece):
+                    found = int(piece.offset[-1])
+        if found >= 0:
+            return found + 1
+        end, reach = start, 8 * reach
+    return first

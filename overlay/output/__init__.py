@@ -1,0 +1,1 @@
+"""Output topics: record batches for them, produce requests, and transactions."""

@@ -1,0 +1,189 @@
+"""From selected rows to finished batches: one consumer's share of a slice, split by output partition and by size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.config.consumer import PartitionBy
+from overlay.errors import DeliveryFailed
+from overlay.scan.codec import Codec
+from overlay.scan.decode import Records
+from overlay.scan.header import HEADER_SIZE, Bytes
+from overlay.subject.dictionary import Codes, Texts
+
+from .assemble import Body, Envelope, Numbers, assemble, room_for
+from .encoded_batch import EncodedBatch
+from .partition import place
+
+Ints = npt.NDArray[np.int64]
+_Columns = tuple[Ints, Ints, Ints, Ints]  # stream and consumer sequences, deliveries, num_pending
+
+_LARGEST_BODY = 1 << 20
+_SMALLEST_BODY = 1 << 14
+_SPARES = 8
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default for topics."""
+NO_LIMIT = (1 << 63) - 1
+_EXPANSION = 1024  # what a codec may add to records that do not compress, beside a part in 128
+
+
+class Slice(Protocol):
+    """Records with the codes of their subjects: what the scan has in its hands, or what was kept of it."""
+
+    @property
+    def records(self) -> Records: ...
+    @property
+    def codes(self) -> Codes: ...
+    @property
+    def texts(self) -> Texts: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlet:
+    """An output topic as it stands, and how one consumer writes to it. Sizes are bytes."""
+
+    topic: str
+    partitions: int
+    partition_by: PartitionBy
+    max_message_bytes: int
+    codec: Codec
+    transactional: bool
+    envelope: Envelope
+    needs_key: bool = False
+    """Whether the topic is compacted, and so takes no record without a key."""
+    oldest_ms: int = NO_LIMIT
+    newest_ms: int = NO_LIMIT
+    """How far before and after now the topic lets a record's time be."""
+
+    @property
+    def body_limit(self) -> int:
+        """Uncompressed bytes that surely stay under max.message.bytes whatever the codec makes of them."""
+        return max(1, min(_LARGEST_BODY, self.max_message_bytes * 127 // 128 - HEADER_SIZE - _EXPANSION))
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A batch for one output partition."""
+
+    topic: str
+    partition: int
+    batch: EncodedBatch
+    oversized_offset: int = -1
+    """The source offset of a record that is by itself larger than the topic takes; -1 for a batch that fits."""
+    reply: str = ""
+    """The reply address of the pull request that it answers; empty for a batch that answers none."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return self.batch.size
+
+
+def refuse_oversized(batches: Iterable[tuple[tuple[str, str], Outgoing]]) -> None:
+    """Raises DeliveryFailed for the first batch, of the consumer that it comes with, that its topic can never take: before
+    anything is sent, so that nobody else's batches wait for it (design 11.4)."""
+    for consumer, outgoing in batches:
+        if outgoing.oversized_offset >= 0:
+            raise DeliveryFailed(
+                outgoing.topic,
+                outgoing.partition,
+                f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size} bytes,"
+                " more than the topic's max.message.bytes. Raise that, then restart; or see `on_undeliverable: dead_letter`",
+                final=True,
+                consumer=consumer,
+            )
+
+
+class Press:
+    """Fills batches slice by slice and hands them all out at `flush`.
+
+    Batches start small and grow, so that a thousand consumers with little to say need little memory. Not for two threads
+    at once. (A second thread that compresses while this one fills was tried: with the broker on the same two cores it
+    changed nothing.)
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Outlet, int], Body] = {}
+        self._closed: list[tuple[Outlet, Outgoing]] = []
+        self._spares: list[Bytes] = []
+
+    def add(self, outlet: Outlet, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int) -> None:
+        """Add the deliveries of `rows`. `partition`: of the source; `numbers`: of the rows; `now`: ms."""
+        source, codes, texts = slice_.records, slice_.codes, slice_.texts
+        columns = numbers.complete()
+        if outlet.partitions == 1:
+            self._fill(outlet, slice_, rows, columns, 0, now)
+            return
+        places = place(outlet.partition_by, outlet.partitions, partition, source, rows, codes, texts)
+        for target in np.unique(places).tolist():
+            mine = places == target
+            self._fill(outlet, slice_, rows[mine], _cut(columns, mine), target, now)
+
+    def flush(self) -> list[tuple[Outlet, Outgoing]]:
+        """The batches of everything added since the last time, in order within each output partition."""
+        for (outlet, target), body in self._open.items():
+            if body.count:
+                self._close(outlet, target, body)
+        self._open.clear()
+        finished, self._closed = self._closed, []
+        return finished
+
+    def _fill(self, outlet: Outlet, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int) -> None:
+        done, key = 0, (outlet, target)
+        body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, outlet.body_limit)))
+        while done < rows.size:
+            is_alone = body.out.size > outlet.body_limit
+            rest = slice(done, done + 1 if is_alone else None)
+            done += assemble(
+                body, slice_.records, rows[rest], slice_.codes, slice_.texts, outlet.envelope,
+                _cut(numbers, rest), now,
+            )  # fmt: skip
+            if not is_alone and (done == rows.size or self._grow(body, outlet.body_limit)):
+                continue
+            if not body.count:
+                # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
+                body.out = np.empty(int(measure(slice_, rows[done : done + 1], outlet.envelope)[0]), np.uint8)
+                continue
+            self._close(outlet, target, body)
+            body = Body(self._room(outlet.body_limit))  # one that was full is followed by another
+        self._open[key] = body
+
+    def _grow(self, body: Body, limit: int) -> bool:
+        """Double the room, up to `limit` bytes; False when it is that large already."""
+        if body.out.size >= limit:
+            return False
+        larger = self._room(min(body.out.size * 2, limit))
+        larger[: body.size] = body.records
+        body.out = larger
+        return True
+
+    def _room(self, size: int) -> Bytes:
+        """A buffer, one that has been used before if there is such a one: fresh memory costs as much as filling it."""
+        for i, spare in enumerate(self._spares):
+            if spare.size == size:
+                return self._spares.pop(i)
+        return np.empty(size, np.uint8)
+
+    def _close(self, outlet: Outlet, target: int, body: Body) -> None:
+        """Finish a batch. One that is too large holds a single record: batches of more always fit."""
+        batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
+        if body.out.size == outlet.body_limit and len(self._spares) < _SPARES:
+            self._spares.append(body.out)
+        fits = batch.size <= outlet.max_message_bytes
+        self._closed.append((outlet, Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)))
+
+
+def _cut(columns: _Columns, part: Any) -> _Columns:
+    stream, consumer, deliveries, pending = columns
+    return stream[part], consumer[part], deliveries[part], pending[part]
+
+
+def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:
+    """Bytes that surely hold each of `rows`, delivered and not compressed."""
+    codes, bounds = slice_.codes[rows], slice_.texts.bounds
+    return room_for(slice_.records, rows, bounds[codes + 1] - bounds[codes], envelope)

@@ -1,0 +1,49 @@
+"""Records that go with a transaction beside its deliveries: to the events topic, to reply topics, statuses to outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from .batch_builder import Outgoing
+from .encoded_batch import encode_records
+from .record import Record
+
+BATCH_BYTES = 900_000
+"""What a batch holds of them: below the limit that topics have by default, so that no single batch is refused for its size."""
+_AROUND = 64  # a record's own fields, beside key, value and headers
+
+
+class Entry(NamedTuple):
+    """A record and where it goes."""
+
+    topic: str
+    record: Record
+    partition: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it surely does not exceed."""
+        headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in self.record.headers)
+        return len(self.record.key or b"") + len(self.record.value or b"") + headers + _AROUND
+
+
+def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Record]]]:
+    """Return the entries' records in parts of at most about BATCH_BYTES, each with its topic and partition. Those of one
+    partition keep their order."""
+    packs: dict[tuple[str, int], list[list[Record]]] = {}
+    filled: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        place = entry.topic, entry.partition
+        size = filled.get(place, 0) + entry.size
+        if place not in packs or size > BATCH_BYTES:
+            packs.setdefault(place, []).append([])
+            size = entry.size
+        packs[place][-1].append(entry.record)
+        filled[place] = size
+    return ((place, pack) for place, found in packs.items() for pack in found)
+
+
+def press_entries(entries: Iterable[Entry], now: int) -> list[Outgoing]:
+    """Transactional batches of the entries, in order within each partition. `now`: ms since 1970."""
+    return [Outgoing(*place, encode_records(pack, now)) for place, pack in divide(entries)]

@@ -1,0 +1,307 @@
+"""Produce requests, several under way at a time.
+
+aiokafka's producer keeps what is hard to get right and cheap to run: the producer's id, the transaction and its coordinator,
+the connections. Its sender has one request under way per broker, with one batch per partition, and copies each batch eight
+times on its way: the broker idles while we prepare the next one, and we while it checks the last. Here up to WINDOW requests
+are under way over the broker's one connection, which it answers in order.
+
+Order and repeats. A batch carries the sequence number of its first record (idempotent producer). When one is refused for a
+passing reason, such as a leader that has moved, those behind it are refused as out of order. Once all of them are back,
+sending goes on from the first that was not taken, with the numbers they had; the broker tells us when it has one already.
+Kafka remembers the last five batches of a producer and partition, so no more than that may be under way. A partition that
+does not know the producer yet takes any number for the first, which is why the first batch travels alone.
+
+What cannot be repeated ends everything: the caller gives up its transaction and this object with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka_errors
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.types import Int16, Int32, String
+from aiokafka.structs import TopicPartition
+
+from overlay.clock import monotonic
+from overlay.errors import DeliveryFailed, Fenced
+
+from .batch_builder import Outgoing
+
+WINDOW = 4
+"""Requests under way to one broker."""
+REQUEST_BYTES = 1 << 20
+"""A request is full with this; a single batch may be larger."""
+BACKOFF_S = 0.1
+UNKNOWN_S = 2.0
+"""How long a partition may be unknown to its broker: longer than news of a new topic travels."""
+ACKS_ALL = -1
+TIMEOUT_MS = 10_000
+
+FENCED = (
+    kafka_errors.ProducerFenced,
+    kafka_errors.InvalidProducerEpoch,
+    kafka_errors.InvalidProducerIdMapping,
+    kafka_errors.InvalidTxnState,
+    kafka_errors.OutOfOrderSequenceNumber,
+    kafka_errors.DuplicateSequenceNumber,
+)
+"""Answers that mean that another producer has taken our place, or that the broker forgot us: of a batch that it has and we do
+not know to be there, a broker that remembers us says where it is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Parcel:
+    """A batch on its way. `taken` gets the offset of its first record."""
+
+    outgoing: Outgoing
+    data: bytes
+    taken: asyncio.Future[int]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One partition's parcels: `sent` of them are under way, in front of those that wait."""
+
+    tp: TopicPartition
+    parcels: deque[_Parcel] = field(default_factory=deque)
+    sent: int = 0
+    limit: int = 1
+    """How many may be under way: one until the partition has taken a batch."""
+    refused: KafkaError | None = None
+    """Why the foremost parcel came back; nothing is sent until all are back."""
+    not_before: float = 0.0
+    unknown_since: float = 0.0
+
+    def has_next(self, now: float) -> bool:
+        return self.refused is None and self.sent < min(self.limit, len(self.parcels)) and now >= self.not_before
+
+
+class _Request(ProduceRequest):  # type: ignore[misc]
+    """aiokafka's request, written in one go instead of field by field around the batches."""
+
+    def __init__(self, transactional_id: str | None, parcels: dict[TopicPartition, _Parcel]) -> None:
+        super().__init__(transactional_id, ACKS_ALL, TIMEOUT_MS, [])
+        self._parcels = parcels
+
+    def build(self, request_struct_class: Any) -> Any:
+        built = super().build(request_struct_class)
+        built.encode = self._encode
+        return built
+
+    def _encode(self) -> bytes:
+        # versions 3 to 7 have one layout; each topic entry holds one partition
+        pieces = [String().encode(self._transactional_id), Int16.encode(ACKS_ALL), Int32.encode(TIMEOUT_MS)]
+        pieces.append(Int32.encode(len(self._parcels)))
+        for tp, parcel in self._parcels.items():
+            pieces += [String().encode(tp.topic), Int32.encode(1), Int32.encode(tp.partition)]
+            pieces += [Int32.encode(len(parcel.data)), parcel.data]
+        return b"".join(pieces)
+
+
+class Produce:
+    """Sends batches through the connections of an aiokafka producer, in order within each partition."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+        self._client = producer.client
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._busy: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: Exception | None = None
+        self._is_in_doubt = False
+        """Whether an answer was lost, and not all batches have been taken since."""
+        self._refusals: list[DeliveryFailed] = []
+        """Partitions that have refused for good while answers of others are under way."""
+
+    async def send(self, batches: Iterable[Outgoing], deadline_s: float) -> list[int]:
+        """Send batches and wait until all are taken; the offset of each. Several calls may overlap.
+
+        Raises DeliveryFailed or Fenced, also for a batch of another call: after that nothing more can be sent.
+        """
+        parcels = self._line_up(list(batches))
+        if not parcels:
+            return []
+        self._pump()
+        _, late = await asyncio.wait(
+            [p.taken for p in parcels], timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION
+        )
+        if self._failure is None and self._refusals:
+            self._fail(_join(self._refusals))  # the answers of others take too long
+        if self._failure is not None:
+            raise self._failure
+        if late:
+            raise _too_late(
+                [p.outgoing for p in parcels if p.taken in late], deadline_s, everyone=len(late) == len(parcels)
+            )
+        self._is_in_doubt &= any(queue.parcels for queue in self._queues.values())
+        return [parcel.taken.result() for parcel in parcels]
+
+    async def settle(self, patience_s: float) -> bool:
+        """Send nothing more, and return whether brokers have answered all requests, after `patience_s` seconds at the most.
+
+        If not, a broker may still take a batch of ours, at any time until it learns of another epoch.
+        """
+        self._fail(KafkaError("the producer sends nothing more"))
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=patience_s)
+        return not self._tasks and not self._is_in_doubt
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail(KafkaError("the producer was closed"))
+
+    def _line_up(self, batches: Sequence[Outgoing]) -> list[_Parcel]:
+        """Number the batches and put them behind those that their partitions have."""
+        if self._failure is not None:
+            raise self._failure
+        numbers, parcels = self._producer._txn_manager, []
+        for outgoing in batches:
+            tp = TopicPartition(outgoing.topic, outgoing.partition)
+            sequence = numbers.sequence_number(tp)
+            data = outgoing.batch.build(numbers.producer_id, numbers.producer_epoch, sequence)
+            numbers.increment_sequence_number(tp, outgoing.batch.count)
+            parcel = _Parcel(outgoing, data, asyncio.get_running_loop().create_future())
+            self._queues.setdefault(tp, _Queue(tp)).parcels.append(parcel)
+            parcels.append(parcel)
+        return parcels
+
+    def _pump(self) -> None:
+        """Send whatever may be sent now."""
+        if self._failure is not None or self._refusals:
+            return
+        now = monotonic()
+        waiting: dict[int, list[_Queue]] = {}
+        for queue in self._queues.values():
+            if queue.has_next(now):
+                leader = self._client.cluster.leader_for_partition(queue.tp)
+                if leader is not None and leader >= 0:
+                    waiting.setdefault(leader, []).append(queue)
+                elif leader is None and (reason := self._give_up(queue, kafka_errors.UnknownTopicOrPartitionError())):
+                    self._fail(reason)  # the metadata has lost the partition: its topic was deleted
+                    return
+                else:
+                    self._put_off(queue)
+        for node, queues in waiting.items():
+            while self._busy[node] < WINDOW and (load := _load(queues, now)):
+                self._busy[node] += 1
+                task = asyncio.create_task(self._request(node, load), name=f"produce-{node}")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _request(self, node: int, load: dict[TopicPartition, _Parcel]) -> None:
+        """One request and its answer."""
+        answers: dict[TopicPartition, tuple[type[KafkaError], int]] = {}
+        try:
+            response = await self._client.send(node, _Request(self._producer._txn_manager.transactional_id, load))
+            for topic, rows in response.topics:
+                for partition, code, offset, *_ in rows:
+                    answers[TopicPartition(topic, partition)] = (kafka_errors.for_code(code), offset)
+        except (KafkaError, OSError) as error:
+            lost = type(error) if isinstance(error, KafkaError) else kafka_errors.KafkaConnectionError
+            answers = dict.fromkeys(load, (lost, -1))
+            self._is_in_doubt = True
+        finally:
+            self._busy[node] -= 1
+        for tp in load:
+            if self._failure is None:
+                self._settle(self._queues[tp], *answers.get(tp, (kafka_errors.UnknownError, -1)))
+        if self._refusals and self._failure is None and not self._busy.total():
+            self._fail(_join(self._refusals))
+        self._pump()
+
+    def _settle(self, queue: _Queue, error: type[KafkaError], offset: int) -> None:
+        """Take in the answer for the foremost parcel under way."""
+        queue.sent -= 1
+        if error is kafka_errors.NoError and offset < 0:
+            error = kafka_errors.DuplicateSequenceNumber  # it is there, and nobody says where
+        is_taken = error is kafka_errors.NoError or (error is kafka_errors.DuplicateSequenceNumber and offset >= 0)
+        if is_taken and queue.refused is None:
+            parcel = queue.parcels.popleft()
+            queue.limit, queue.unknown_since = WINDOW, 0.0
+            if not parcel.taken.done():
+                parcel.taken.set_result(offset)
+            return
+        if queue.refused is None:
+            queue.refused = error()
+            reason = self._give_up(queue, queue.refused)
+            if isinstance(reason, DeliveryFailed):
+                # it fails once the requests under way are back: the caller that avoids topics learns of all of them at once
+                self._refusals.append(reason)
+            elif reason is not None:
+                self._fail(reason)
+        if queue.sent == 0:  # those behind it are back as well
+            queue.refused = None
+            self._put_off(queue)
+
+    def _give_up(self, queue: _Queue, error: KafkaError) -> Exception | None:
+        """What to raise when trying again cannot help; None when it may."""
+        where = f"{queue.tp.topic}-{queue.tp.partition}"
+        if isinstance(error, FENCED):
+            return Fenced(f"{where}: {type(error).__name__}: {error}")
+        is_unknown = isinstance(error, kafka_errors.UnknownTopicOrPartitionError)
+        if is_unknown:
+            queue.unknown_since = queue.unknown_since or monotonic()
+        if not error.retriable or (is_unknown and monotonic() - queue.unknown_since > UNKNOWN_S):
+            reason = f"{type(error).__name__}: {error}"
+            return DeliveryFailed(queue.tp.topic, queue.tp.partition, reason, final=not error.retriable)
+        return None
+
+    def _put_off(self, queue: _Queue) -> None:
+        """Try again after a while, with fresh metadata, and with one batch alone at first."""
+        queue.limit, queue.not_before = 1, monotonic() + BACKOFF_S
+        self._client.force_metadata_update()
+        asyncio.get_running_loop().call_later(BACKOFF_S * 1.1, self._pump)
+
+    def _fail(self, reason: Exception) -> None:
+        """Everybody who waits learns of it."""
+        if self._failure is None:
+            self._failure = reason
+        for queue in self._queues.values():
+            for parcel in queue.parcels:
+                if not parcel.taken.done():
+                    parcel.taken.set_exception(self._failure)
+                    parcel.taken.exception()  # else asyncio complains of those that nobody awaits any more
+            queue.parcels.clear()
+
+
+def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
+    """Return the first refusal, with the topics of all of them."""
+    first = refusals[0]
+    if len(refusals) == 1:
+        return first
+    return DeliveryFailed(
+        first.topic,
+        first.partition,
+        first.reason,
+        final=any(each.final for each in refusals),
+        topics=[each.topic for each in refusals],
+    )
+
+
+def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _Parcel]:
+    """The next parcel of each partition, as far as one request goes."""
+    load: dict[TopicPartition, _Parcel] = {}
+    size = 0
+    for queue in queues:
+        if queue.has_next(now) and (not load or size + len(queue.parcels[queue.sent].data) <= REQUEST_BYTES):
+            load[queue.tp] = queue.parcels[queue.sent]
+            size += len(load[queue.tp].data)
+            queue.sent += 1
+    return load
+
+
+def _too_late(late: Sequence[Outgoing], deadline_s: float, *, everyone: bool) -> DeliveryFailed:
+    names = sorted({f"{outgoing.topic}-{outgoing.partition}" for outgoing in late})
+    rest = " (nor by any other partition)" if everyone else ""
+    reason = f"not taken within {deadline_s:.0f} s: {', '.join(names[:5])}{rest}"
+    return DeliveryFailed(late[0].topic, late[0].partition, reason, final=False)

@@ -1,0 +1,125 @@
+"""Output topics: created when missing, used as they are when present, and looked at for what would hold others up.
+
+A transaction ends on all of its partitions or not at all. One output partition that takes no write, since too few of its
+replicas are in sync or none of them leads, therefore blocks the shard with all of its consumers: Kafka can neither commit
+nor abort, and a new owner waits as well. Such a topic has to be found before anything is sent to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from overlay.config.consumer import ConsumerConfig, Delivery, HeaderStyle, Timestamps
+from overlay.kafka.admin import Admin, TopicFacts, new_topic
+from overlay.logs import get_logger
+from overlay.scan.codec import Codec
+
+from .assemble import make_envelope
+from .batch_builder import MAX_MESSAGE_BYTES, NO_LIMIT, Outlet
+
+log = get_logger(__name__)
+
+_CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+DEFAULT_CODEC = Codec.LZ4
+"""Where the topic says `producer`, which leaves it to us."""
+
+_SEGMENT_BYTES = 1 << 30
+_NEWEST_MS = 3_600_000  # Kafka's default
+_TIME_TYPE = {Timestamps.APPEND: "LogAppendTime", Timestamps.SOURCE: "CreateTime"}
+
+
+def topic_config(config: ConsumerConfig) -> dict[str, str]:
+    """The topic properties with which a consumer's output topic is created."""
+    given = {key: str(value) for key, value in config.output.config.items()}
+    return {**given, "message.timestamp.type": _TIME_TYPE[config.output.timestamps]}
+
+
+async def ensure_topics(
+    admin: Admin, configs: Iterable[ConsumerConfig], replication: int
+) -> tuple[dict[str, TopicFacts], dict[str, str]]:
+    """The consumers' output topics as they stand, missing ones created, and why for each that cannot be written to."""
+    writers = list(configs)
+    wanted = {config.deliver_subject: config for config in reversed(writers)}
+    refused: dict[str, str] = {}
+    present = await admin.find_topics(wanted, denied=refused)
+    missing = [config for name, config in wanted.items() if name not in present and name not in refused]
+    refused |= await admin.create_topics(
+        new_topic(config.deliver_subject, config.output.partitions, replication, topic_config(config))
+        for config in missing
+    )
+    created = await admin.await_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
+    for name, facts in created.items():
+        log.info("output topic created", topic=name, partitions=facts.partitions)
+    found = present | created
+    refused |= {name: f"topic {name}: {fault}" for name, facts in found.items() if (fault := find_fault(facts))}
+    for config in writers:
+        if there := present.get(config.deliver_subject):
+            for difference in find_differences(there, config):
+                log.warning(
+                    "output topic differs from the consumer's file; used as it is",
+                    topic=there.name, stream=config.stream, consumer=config.id[1], why=difference,
+                )  # fmt: skip
+    return found, refused
+
+
+def find_fault(facts: TopicFacts) -> str:
+    """Why Kafka would take no record for a topic as it stands and what to do; empty when it would take them.
+
+    A broker asks for no more replicas in sync than the partition has, whatever min.insync.replicas says (seen with 4.3).
+    """
+    wanted = int(facts.config.get("min.insync.replicas") or 1)
+    for number, replicas in enumerate(facts.replicas):
+        if not replicas.has_leader:
+            return f"its partition {number} has no leader. Bring back the brokers that hold it"
+        if replicas.in_sync < min(wanted, replicas.assigned):
+            return (
+                f"its partition {number} has {replicas.in_sync} of {replicas.assigned} replicas in sync, fewer than its"
+                f" min.insync.replicas of {wanted}: Kafka takes no record for it. Bring the other brokers back, or lower that"
+            )
+    return ""
+
+
+def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
+    """How an existing topic differs from what the consumer's file asks for, in words."""
+    found = []
+    if facts.partitions != config.output.partitions:
+        found.append(f"it has {facts.partitions} partitions, output.partitions says {config.output.partitions}")
+    for key, wanted in topic_config(config).items():
+        if key in facts.config and facts.config[key] != wanted:
+            found.append(f"its {key} is {facts.config[key]}, the file asks for {wanted}")
+    return found
+
+
+def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
+    """How to write a consumer's deliveries to the topic as it stands."""
+    stream, name = config.id
+    envelope = make_envelope(
+        stream,
+        name,
+        full=config.output.headers is HeaderStyle.FULL,
+        source_time=config.output.timestamps is Timestamps.SOURCE,
+        headers_only=config.headers_only,
+    )
+    keeps_times = facts.config.get("message.timestamp.type") == _TIME_TYPE[Timestamps.SOURCE]
+    return Outlet(
+        topic=facts.name,
+        partitions=facts.partitions,
+        partition_by=config.output.partition_by,
+        max_message_bytes=min(
+            int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)),
+            int(facts.config.get("segment.bytes", _SEGMENT_BYTES)),
+        ),
+        codec=_CODECS.get(facts.config.get("compression.type", "producer"), DEFAULT_CODEC),
+        transactional=config.delivery is Delivery.EXACTLY_ONCE,
+        envelope=envelope,
+        needs_key="compact" in facts.config.get("cleanup.policy", ""),
+        oldest_ms=int(facts.config.get("message.timestamp.before.max.ms", NO_LIMIT)) if keeps_times else NO_LIMIT,
+        newest_ms=int(facts.config.get("message.timestamp.after.max.ms", _NEWEST_MS)) if keeps_times else NO_LIMIT,
+    )
+
+
+def make_letter_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
+    """How to write a consumer's dead letters to their topic as it stands: whole, and with the time of burial."""
+    envelope = make_envelope(*config.id, full=config.output.headers is HeaderStyle.FULL, source_time=False)
+    return replace(make_outlet(facts, config), envelope=envelope)

@@ -1,0 +1,216 @@
+"""A shard's transactions: output batches and the state record that accounts for them, all or nothing.
+
+What makes it true (design 11, found by experiment with aiokafka 0.14):
+
+- `commit_transaction()` knows nothing of batches that failed. Every batch is therefore awaited first (produce.py), and one
+  error is enough to abort.
+- After an abort the producer may fail for ever with out-of-order sequences. It is dropped, and so is whatever the shard
+  held in memory: `Transactions` is good for one run of commits and is closed after the first failure.
+- Nothing may be aborted while a broker may still take a batch. Brokers that do not verify a batch's transaction with the
+  coordinator (before 3.6, or with transaction.partition.verification.enable=false) would begin another one with it, which holds
+  up readers, and which the producer's next commit makes visible. InitProducerId aborts as well, with an epoch that
+  keeps such a batch out.
+- A batch that the broker keeps refusing for a passing reason is tried again and again. A deadline ends that, in good time
+  before the broker would time the transaction out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.structs import TopicPartition
+
+from overlay.clock import now_ms
+from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
+from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.logs import get_logger
+
+from .batch_builder import Outgoing
+from .entry import Entry, press_entries
+from .produce import FENCED, Produce
+from .record import Record
+
+log = get_logger(__name__)
+
+TRANSACTION_TIMEOUT_MS = 15_000
+DEADLINE_S = 10.0
+START_DEADLINE_S = 30.0
+STOP_S = 2.0
+ANSWERS_S = 2.0
+"""How long an abort waits for the answers to requests under way."""
+
+
+class _Sender:
+    """An aiokafka producer, started with a deadline and stopped without waiting for what can no longer succeed."""
+
+    def __init__(self, kafka: Properties, **settings: Any) -> None:
+        self._producer = AIOKafkaProducer(
+            **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
+        )
+        self._produce = Produce(self._producer)
+
+    async def start(self, topics: Iterable[str]) -> None:
+        """Connect; a transactional producer fences its predecessor here. All topics are looked up in one request."""
+        try:
+            async with asyncio.timeout(START_DEADLINE_S):
+                await self._producer.start()
+                await self._producer.client.set_topics(list(topics))
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except (KafkaError, OSError, TimeoutError) as error:
+            await self.close()
+            raise SourceUnavailable(
+                f"the producer cannot start: {str(error) or type(error).__name__}. Where another"
+                " transaction of ours cannot end, see whether every output topic has its replicas in sync"
+            ) from error
+
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """Get the metadata of topics in one request, rather than one by one as batches come."""
+        for topic in topics:
+            self._producer.client._topics.add(topic)
+        await self._producer.client.force_metadata_update()
+
+    async def close(self) -> None:
+        """Stop, and give up what is under way."""
+        producer = self._producer
+        await self._produce.close()
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.wait((stopping,), timeout=STOP_S)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await producer.client.close()
+        waiter = producer._txn_manager and producer._txn_manager._transaction_waiter
+        if waiter and waiter.done() and not waiter.cancelled():
+            waiter.exception()  # else asyncio complains that nobody has looked at it
+
+
+class PlainSender(_Sender):
+    """For `delivery: at_least_once`: batches without a transaction."""
+
+    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+        """Send and await batches; the offset of each. Raises DeliveryFailed."""
+        return await self._produce.send(batches, DEADLINE_S)
+
+
+class Transactions(_Sender):
+    """The transactions of one shard, one after the other."""
+
+    def __init__(self, kafka: Properties, transactional_id: str, state_topic: str, shard: int) -> None:
+        super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        self._state = TopicPartition(state_topic, shard)
+        self._answered = asyncio.Event()
+        self._watch_answers()
+
+    @property
+    def incarnation(self) -> str:
+        """A text of [0-9x] for this ownership of the shard, known after `start`. Kafka gives a producer id and epoch to no
+        other InitProducerId, so no other ownership has the same."""
+        producer_id, epoch = self._producer._txn_manager._pid_and_epoch
+        return f"{producer_id}x{epoch}"
+
+    async def begin(self) -> None:
+        """Open a transaction."""
+        async with self._guard():
+            await self._producer.begin_transaction()
+
+    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+        """Send and await batches of the open transaction; the offset of each. One call at a time."""
+        async with self._guard():
+            return await self._send(list(batches))
+
+    async def finish(
+        self, state: bytes, batches: Sequence[Outgoing] = (), more: Sequence[Record] = ()
+    ) -> tuple[int, list[int]]:
+        """Write the state record and the last batches, side by side, and commit. `more`: of the state, behind its record.
+
+        Returns the state record's offset, and those of the batches. Side by side means one AddPartitionsToTxn and one produce
+        request where there would be two of each.
+        """
+        topic, partition = self._state
+        records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
+        async with self._guard():
+            async with asyncio.timeout(2 * DEADLINE_S):
+                offsets = await self._send([*batches, *records])
+                await self._producer.commit_transaction()
+            return offsets[len(batches)], offsets[: len(batches)]
+
+    async def write(self, batches: Sequence[Outgoing]) -> list[int]:
+        """A transaction of these batches and nothing else; the offset of each."""
+        async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
+            await self._producer.begin_transaction()
+            offsets = await self._send(batches)
+            await self._producer.commit_transaction()
+        return offsets
+
+    async def _send(self, batches: Sequence[Outgoing]) -> list[int]:
+        await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})
+        return await self._produce.send(batches, DEADLINE_S)
+
+    async def _include(self, partitions: set[TopicPartition]) -> None:
+        """Wait until the coordinator has the partitions in the open transaction."""
+        transaction = self._producer._txn_manager
+        ended = transaction.wait_for_transaction_end()
+        async with asyncio.timeout(DEADLINE_S):
+            while not ended.done() and (missing := partitions - transaction.txn_partitions):
+                self._answered.clear()
+                for tp in missing - transaction.partitions_to_add():
+                    transaction.maybe_add_partition_to_txn(tp)
+                answered = asyncio.create_task(self._answered.wait())
+                await asyncio.wait((answered, ended), return_when=asyncio.FIRST_COMPLETED)
+                answered.cancel()
+        if ended.done():
+            ended.result()
+
+    def _watch_answers(self) -> None:
+        """Be told of each answer to AddPartitionsToTxn: aiokafka keeps it to itself."""
+        sender = self._producer._sender
+        ask = sender._do_add_partitions_to_txn
+
+        async def ask_and_tell(partitions: set[TopicPartition]) -> bool:
+            try:
+                return bool(await ask(partitions))
+            finally:
+                self._answered.set()
+
+        sender._do_add_partitions_to_txn = ask_and_tell
+
+    @contextlib.asynccontextmanager
+    async def _guard(self) -> AsyncIterator[None]:
+        """Abort on any error and say whose fault it is: Fenced, DeliveryFailed or SourceUnavailable.
+
+        Nothing is committed then, but for SourceUnavailable from `finish`, after which only the state can tell; in every
+        case this object is of no more use.
+        """
+        try:
+            yield
+        except FENCED as error:
+            raise Fenced(f"{self._state.topic}-{self._state.partition}: {type(error).__name__}: {error}") from error
+        except TopicAuthorizationFailedError as error:
+            await self._abort()
+            topics = error.args[0] if error.args and error.args[0] else {self._state.topic}
+            raise DeliveryFailed(min(topics), -1, "not authorized to write", final=True, topics=topics) from error
+        except (Fenced, DeliveryFailed):
+            await self._abort()
+            raise
+        except (KafkaError, OSError, TimeoutError) as error:
+            await self._abort()
+            raise SourceUnavailable(f"the transaction did not end: {str(error) or type(error).__name__}") from error
+
+    async def _abort(self) -> None:
+        """Best effort: the next owner's InitProducerId aborts what is left open, and the broker does after a while."""
+        if not await self._produce.settle(ANSWERS_S):
+            log.info(
+                "transaction left open: a broker may still take a batch",
+                state=f"{self._state.topic}-{self._state.partition}",
+            )
+            return
+        # AssertionError: a producer that has been fenced refuses to abort as well
+        with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
+            async with asyncio.timeout(3.0):
+                await self._producer.abort_transaction()

@@ -1,0 +1,50 @@
+"""What an output topic can never take, found before anything is sent.
+
+A transaction ends on all of its batches or on none, so a record that its topic refuses would hold up its whole shard. For
+its own sake Kafka refuses a record for one of three reasons (its UnifiedLog and LogValidator; seen with 4.3):
+
+- its batch is larger than max.message.bytes, or than segment.bytes, though it is alone in it;
+- it has no key, and the topic is compacted;
+- the topic keeps the times of the records, and its time is too far from now (message.timestamp.before.max.ms, .after.max.ms).
+
+What a topic refuses whoever writes it, for want of rights or of replicas, is no matter of a record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .assemble import Body, Ints, Numbers, assemble
+from .batch_builder import Outlet, Slice, measure
+from .encoded_batch import EncodedBatch
+
+SLACK = 256
+"""Bytes by which a record has to stay below the limit: the numbers in its token are not known yet, and grow from one delivery
+to the next; what the topic takes once it should take again."""
+_NO_KEY = 1  # a length of -1, as a varint
+_NO_TIME = -1
+
+
+def find_refused(outlet: Outlet, slice_: Slice, rows: Ints, now: int) -> Ints:
+    """Places among `rows` of those that the topic can never take as deliveries, rising. `now`: ms since 1970."""
+    records = slice_.records
+    refused = np.zeros(rows.size, np.bool_)
+    if outlet.needs_key:
+        refused |= records.buf[records.body[rows]] == _NO_KEY
+    if outlet.envelope.source_time:
+        time = records.timestamp[rows]
+        refused |= ((now - time > outlet.oldest_ms) | (time - now > outlet.newest_ms)) & (time != _NO_TIME)
+    for at in np.flatnonzero(measure(slice_, rows, outlet.envelope) > outlet.body_limit).tolist():
+        refused[at] |= _is_too_large(outlet, slice_, rows[at : at + 1], now)
+    return np.flatnonzero(refused)
+
+
+def _is_too_large(outlet: Outlet, slice_: Slice, row: Ints, now: int) -> bool:
+    """Whether no batch can hold a record: only compressing it tells."""
+    body = Body(np.empty(int(measure(slice_, row, outlet.envelope)[0]), np.uint8))
+    one = np.ones(1, np.int64)
+    assemble(
+        body, slice_.records, row, slice_.codes, slice_.texts, outlet.envelope, Numbers(one, one).complete(), now
+    )  # fmt: skip
+    size = EncodedBatch(body, outlet.codec, transactional=outlet.transactional).size
+    return size + SLACK > outlet.max_message_bytes

@@ -1,0 +1,53 @@
+"""Consumers that a Spark pipeline holds: the service leaves them alone, as a pipeline does with those of the service.
+
+A pipeline runs a consumer while it is in the Kafka group `name_lease` (spark/lease.py). It never begins with one that the
+service's state knows, so only consumers that are new to the service are asked about. A pipeline that begins between the
+question and the service's first commit finds the consumer in the state soon afterwards, and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlay.config import ConsumerConfig
+from overlay.config.consumer import AckPolicy, Delivery
+from overlay.errors import CredentialsRefused
+from overlay.kafka.admin import Admin
+from overlay.logs import get_logger
+
+from .shard_state import ConsumerId, ShardState
+
+log = get_logger(__name__)
+
+
+def name_lease(prefix: str, consumer: ConsumerId) -> str:
+    """The group of the pipelines that may run a consumer."""
+    stream, name = consumer
+    return f"{prefix}.spark.{stream}.{name}"
+
+
+async def find_held(
+    admin: Admin, prefix: str, consumers: Iterable[ConsumerConfig], state: ShardState
+) -> dict[ConsumerId, str]:
+    """Which of some consumers a pipeline runs, and what to tell of each. One question for all; raises SourceUnavailable."""
+    groups = {
+        config.id: name_lease(prefix, config.id)
+        for config in consumers
+        if _may_be_a_pipeline(config) and config.id not in state.consumers
+    }
+    try:
+        members = await admin.count_members_of(groups.values())
+    except CredentialsRefused as error:
+        # an account that runs no pipelines need not be allowed to see their groups
+        log.warning("whether Spark runs a consumer cannot be seen", reason=str(error))
+        return {}
+    return {
+        consumer: f"a Spark pipeline runs it: group {group} has members. Stop the pipeline, or take the file out of this folder"
+        for consumer, group in groups.items()
+        if members[group]
+    }
+
+
+def _may_be_a_pipeline(config: ConsumerConfig) -> bool:
+    is_plain = config.ack_policy is AckPolicy.NONE and config.delivery is Delivery.AT_LEAST_ONCE
+    return config.is_push and is_plain

@@ -1,0 +1,78 @@
+"""The partitions of a stream: which there are, and whether their topics are the ones that the state was written for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from overlay.config.stream import StreamConfig
+from overlay.errors import SourceChanged
+from overlay.kafka.admin import TopicFacts
+from overlay.kafka.log_position import Source
+
+from .shard_state import ShardState
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """`partitions` to read, and the Kafka ids of the stream's topics."""
+
+    partitions: tuple[Source, ...]
+    identities: Mapping[str, str]
+    unread: tuple[Source, ...] = ()
+    """Partitions that were added to a stream of one; they wait for `overlay stream extend`."""
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Whether offsets give sequences unless the stream has a ledger: only one partition does."""
+        return len(self.partitions) == 1
+
+
+def list_sources(
+    stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState, *, is_extended: bool = False
+) -> Sources:
+    """The stream's partitions as Kafka has them. Raises SourceChanged for missing or recreated topics.
+
+    `is_extended`: the stream has a ledger, so that partitions that were added are read like any other.
+    """
+    found: list[Source] = []
+    for entry in stream.topics:
+        facts = topics.get(entry.topic)
+        if facts is None:
+            raise SourceChanged(
+                f"topic {entry.topic} does not exist; the stream waits for it. Create it, or name another in the stream's file"
+            )
+        known = state.topics.get((stream.name, entry.topic))
+        if known is not None and known != facts.identity:
+            raise SourceChanged(
+                f"topic {entry.topic} was deleted and created again (id {facts.identity}, was {known}): its old positions"
+                f" mean nothing. Run `overlay stream reset {stream.name}` to start anew"
+            )
+        wanted = entry.partitions if entry.partitions is not None else range(facts.partitions)
+        if missing := [p for p in wanted if p >= facts.partitions]:
+            raise SourceChanged(
+                f"topic {entry.topic} has no partition {missing[0]}; it has {facts.partitions}, and they count from 0. Change"
+                " `partitions` in the stream's file"
+            )
+        found.extend((entry.topic, p) for p in wanted)
+    identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
+    known_partitions = _known_partitions(stream, state)
+    before = [source for source in known_partitions if source in found]
+    if known_partitions and not before and not is_extended:
+        raise SourceChanged(
+            f"the stream was read from {_name(known_partitions)} and is now to be read from {_name(found)}: its sequences are"
+            f" those of another log. Run `overlay stream reset {stream.name}` to start anew"
+        )
+    if len(before) == 1 and len(found) > 1 and not is_extended:
+        return Sources(tuple(before), identities, tuple(s for s in found if s not in before))
+    return Sources(tuple(found), identities)
+
+
+def _name(sources: list[Source]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sources[:3]) + (", ..." if len(sources) > 3 else "")
+
+
+def _known_partitions(stream: StreamConfig, state: ShardState) -> list[Source]:
+    """Partitions in which the stream, or a consumer of it, has a position."""
+    own = {source for (name, _), c in state.consumers.items() if name == stream.name for source in c.own}
+    return sorted(own | {source for name, source in state.cursors if name == stream.name})

@@ -1,0 +1,269 @@
+"""What a shard remembers: where its scans stand and what each consumer has been given.
+
+The state partition of a shard is a log of deltas with a complete checkpoint now and then. A delta says what changed in one
+transaction, in the same transaction as the records that it accounts for; a checkpoint says everything, so that what lies
+below it can be deleted. Reading is applying them in order.
+
+Consumers at the tail share the stream's cursor: when a scan moves on, one number a partition is written however many
+consumers there are. A consumer that stands elsewhere (catching up, stalled, or its file removed) has positions of its own.
+
+A mark is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
+below the position is still the log that was read.
+
+Records are JSON with a version: a newer version is refused, never half read. Beside them stand the records of machines
+(overlay/consumer/snapshot.py), whose key says whose they are; what is in them is not this module's matter. A machine's record
+that is larger than a record may be is written in parts, which the key counts. All parts are of one transaction, so whoever
+reads one of them finds the others behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from overlay.errors import OverlayError
+from overlay.kafka.log_position import Mark, Source
+from overlay.output.record import Record
+
+VERSION = 1
+MACHINE = "machine"
+PART_BYTES = 900_000
+"""Of a machine's record in one record of the log: below the limit that topics have by default."""
+
+ConsumerId = tuple[str, str]
+Part = TypeVar("Part")
+Fact = TypeVar("Fact")
+
+
+class StateUnreadable(OverlayError):
+    """The state partition holds something this version cannot read. The operator acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
+    `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
+    `floor`: the offsets below which nothing is delivered, of a consumer that is to begin behind its position.
+    `heard`: for each partition of its stream's ack topic, the next offset to read, where that differs from the stream's.
+    `replay_until`: for replay original, the stream's last sequence when the consumer was created; None where it is not known or
+    not needed."""
+
+    sequence: int = 0
+    own: Mapping[Source, Mark] = field(default_factory=dict)
+    snapshot: Mapping[Source, int] = field(default_factory=dict)
+    floor: Mapping[Source, int] = field(default_factory=dict)
+    heard: Mapping[Source, int] = field(default_factory=dict)
+    replay_until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one transaction changed; consumers are replaced whole."""
+
+    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
+    topics: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Kafka's topic id for each stream and topic: of its sources, its index and its acks."""
+    forgotten: tuple[ConsumerId, ...] = ()
+    """Consumers that are dropped before the rest of the delta counts: one may be forgotten and begin anew in it."""
+    generation: int | None = None
+    """The owner's generation; in the first record of an ownership."""
+    reset: tuple[str, ...] = ()
+    """Streams whose cursors, topic ids and positions in ack topics are dropped before the rest of the delta counts."""
+    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    """For each stream and partition of its ack topic, where to read on for consumers that have no position there of their own
+    (`ConsumerState.heard`)."""
+
+    def merge(self, later: Delta) -> Delta:
+        """This and a later delta as one."""
+        kept = {consumer: state for consumer, state in self.consumers.items() if consumer not in later.forgotten}
+        return Delta(
+            {**_without(later.reset, self.cursors), **later.cursors},
+            {**kept, **later.consumers},
+            {**_without(later.reset, self.topics), **later.topics},
+            (*self.forgotten, *later.forgotten),
+            self.generation if later.generation is None else later.generation,
+            (*self.reset, *later.reset),
+            {**_without(later.reset, self.acks), **later.acks},
+        )
+
+    def __bool__(self) -> bool:
+        changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset or self.acks
+        return bool(changes) or self.generation is not None
+
+
+@dataclass(slots=True)
+class ShardState:
+    """All of it, in memory."""
+
+    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
+    topics: dict[tuple[str, str], str] = field(default_factory=dict)
+    generation: int = -1
+    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    length: int = 0
+    """Records of the log that it was read from."""
+    machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
+    """Records of each consumer's machine in order, as far as they were read; whoever runs the machines takes them out."""
+
+    def list_machines(self) -> list[Record]:
+        """The records of the machines that nobody runs, as they were read."""
+        return [
+            r for consumer, values in self.machines.items() for value in values for r in write_machine(consumer, value)
+        ]
+
+    def apply(self, delta: Delta) -> None:
+        self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
+        self.acks = _without(delta.reset, self.acks)
+        for consumer in [each for each in self.machines if each[0] in delta.reset]:
+            del self.machines[consumer]
+        for consumer in delta.forgotten:
+            self.consumers.pop(consumer, None)
+            self.machines.pop(consumer, None)
+        self.cursors.update(delta.cursors)
+        self.consumers.update(delta.consumers)
+        self.topics.update(delta.topics)
+        self.acks.update(delta.acks)
+        if delta.generation is not None:
+            self.generation = delta.generation
+
+    def mark_of(self, consumer: ConsumerId, source: Source) -> Mark | None:
+        """Where a consumer stands in a partition; None when it has no position there yet."""
+        state = self.consumers.get(consumer)
+        if state is not None and source in state.own:
+            return state.own[source]
+        return self.cursors.get((consumer[0], source))
+
+    def pin(self, consumer: ConsumerId, starts: Mapping[Source, int]) -> ConsumerState:
+        """The consumer's state with every position its own, so that the cursor can move on without it.
+
+        `starts`: the stream's partitions, and where to stand in those that the consumer has no position in yet.
+        """
+        known = self.consumers[consumer]
+        now = {source: self.mark_of(consumer, source) or Mark(first) for source, first in starts.items()}
+        return replace(known, own={**known.own, **now})
+
+    def checkpoint(self) -> Delta:
+        """Everything, as one record."""
+        return Delta(self.cursors, self.consumers, self.topics, generation=self.generation, acks=self.acks)
+
+
+def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
+    """Entries of other streams than these."""
+    return {key: fact for key, fact in entries.items() if key[0] not in streams} if streams else entries
+
+
+def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
+    """One state record's value."""
+    record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
+    if delta.generation is not None:
+        record["generation"] = delta.generation
+    if delta.cursors:
+        record["cursors"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.cursors.items()]
+    if delta.consumers:
+        record["consumers"] = [[*consumer, _wire(state)] for consumer, state in delta.consumers.items()]
+    if delta.topics:
+        record["topics"] = [[stream, topic, identity] for (stream, topic), identity in delta.topics.items()]
+    if delta.forgotten:
+        record["forgotten"] = delta.forgotten
+    if delta.acks:
+        record["acks"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.acks.items()]
+    if delta.reset:
+        record["reset"] = delta.reset
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _flat(mark: Mark) -> tuple[int, int, int]:
+    return mark.position, mark.epoch, mark.crc
+
+
+def _wire(state: ConsumerState) -> dict[str, Any]:
+    wire: dict[str, Any] = {"seq": state.sequence}
+    if state.own:
+        wire["own"] = [[*source, *_flat(mark)] for source, mark in state.own.items()]
+    if state.snapshot:
+        wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
+    if state.floor:
+        wire["floor"] = [[*source, offset] for source, offset in state.floor.items()]
+    if state.heard:
+        wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
+    if state.replay_until is not None:
+        wire["replay_until"] = state.replay_until
+    return wire
+
+
+def decode(value: bytes) -> tuple[Delta, bool]:
+    """A state record and whether it is a checkpoint, before which nothing counts. Raises StateUnreadable."""
+    try:
+        record = json.loads(value)
+        if record["v"] != VERSION:
+            raise StateUnreadable(f"state of version {record['v']}; this overlay reads version {VERSION}. Upgrade it")
+        delta = Delta(
+            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("cursors", ())},
+            {(stream, name): _unwire(wire) for stream, name, wire in record.get("consumers", ())},
+            {(stream, topic): identity for stream, topic, identity in record.get("topics", ())},
+            tuple((stream, name) for stream, name in record.get("forgotten", ())),
+            record.get("generation"),
+            tuple(record.get("reset", ())),
+            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("acks", ())},
+        )
+        return delta, record["kind"] == "checkpoint"
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise StateUnreadable(f"a state record is not ours: {value[:80]!r} ({error})") from error
+
+
+def _unwire(wire: dict[str, Any]) -> ConsumerState:
+    return ConsumerState(
+        wire["seq"],
+        {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
+        {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
+        {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
+        {(topic, p): offset for topic, p, offset in wire.get("heard", ())},
+        wire.get("replay_until"),
+    )
+
+
+def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
+    """The records for one record of a machine."""
+    parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
+    name = "/".join(consumer)
+    return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]
+
+
+class Replay:
+    """State records in order become a shard's state. `state` is complete once all of them have been applied."""
+
+    def __init__(self) -> None:
+        self.state = ShardState()
+        self.count = 0
+        self._parts: list[bytes] = []
+
+    def apply(self, key: bytes | None, value: bytes) -> None:
+        """The next record. Raises StateUnreadable."""
+        self.count += 1
+        if key is None:
+            delta, is_checkpoint = decode(value)
+            if is_checkpoint:
+                self.state = ShardState(machines=self.state.machines)
+            self.state.apply(delta)
+        else:
+            self._apply_machine(key, value)
+
+    def _apply_machine(self, key: bytes, value: bytes) -> None:
+        try:
+            kind, name, number, count = key.decode().split(" ")
+            stream, consumer = name.split("/")
+            part, last = int(number), int(count)
+        except ValueError as error:
+            raise StateUnreadable(f"a state record is not ours: key {key[:80]!r}") from error
+        if kind != MACHINE:
+            raise StateUnreadable(f"state of a kind that this overlay does not know: {kind!r}. Upgrade it")
+        if part == 1:
+            self._parts.clear()
+        self._parts.append(value)
+        if len(self._parts) != part:
+            raise StateUnreadable(f"part {part} of {last} of the state of {name} has no part before it")
+        if part == last:
+            self.state.machines.setdefault((stream, consumer), []).append(b"".join(self._parts))

@@ -1,0 +1,78 @@
+"""Where a session begins to read ack topics, for whom, and what the state remembers of that. No IO.
+
+The consumers of a stream share a position in each partition of its ack topic, as they share a cursor in its log. One that is
+not served now (stalled, or its file removed) is given positions of its own before the shared ones move on without it. What is
+said of its deliveries meanwhile counts when it is served again.
+
+Which offsets were read says nothing about a partition that was added, or about a topic that was created again. Whatever is in
+there was written after its creation, and is read from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from overlay.dispatch.ack_offsets import Since
+from overlay.kafka.log_position import Mark, Source
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
+
+
+def is_another(state: ShardState, stream: str, topic: str, identity: str) -> bool:
+    """Return whether an ack topic is not the one that the state knows. `identity`: Kafka's id of it."""
+    return state.topics.get((stream, topic), identity) != identity
+
+
+def is_new(state: ShardState, stream: str, topic: str) -> bool:
+    """Return whether the shard has never read a stream's ack topic."""
+    return (stream, topic) not in state.topics and not any(
+        name == stream and source[0] == topic for name, source in state.acks
+    )
+
+
+def find_shared(
+    state: ShardState, stream: str, sources: Collection[Source], identity: str, ends: Mapping[Source, int]
+) -> dict[Source, Mark]:
+    """Return where to go on in each partition of a stream's ack topic, for the consumers that share a position.
+
+    `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: where to begin in a topic that is new to the
+    shard. Nothing in there was said of a delivery of its consumers.
+    """
+    topic = next(iter(sources))[0]
+    if is_another(state, stream, topic, identity):
+        return dict.fromkeys(sources, Mark(0))
+    if is_new(state, stream, topic):
+        return {source: Mark(ends[source]) for source in sources}
+    return {source: state.acks.get((stream, source), Mark(0)) for source in sources}
+
+
+def settle(
+    state: ShardState, stream: str, shared: Mapping[Source, Mark], identity: str, served: Collection[ConsumerId]
+) -> tuple[dict[Source, Since], Delta]:
+    """Return where to read from in each partition, and what the state has to remember of it.
+
+    `served`: the consumers of the stream whose machines run in this session.
+    """
+    topic = next(iter(shared))[0]
+    marks = {(stream, source): mark for source, mark in shared.items()}
+    offsets = {source: mark.position for source, mark in shared.items()}
+    delta = Delta(acks=marks, topics={(stream, topic): identity})
+    is_void = is_another(state, stream, topic, identity)
+    own: dict[Source, dict[str, int]] = {source: {} for source in shared}
+    for consumer, known in state.consumers.items():
+        heard = {} if is_void or consumer[0] != stream else _clip(known, offsets)
+        if consumer in served:
+            for source, at in heard.items():
+                own[source][consumer[1]] = at
+        elif consumer[0] == stream and consumer in state.machines:
+            heard = {**offsets, **heard}
+        else:
+            continue
+        if heard != known.heard:
+            delta.consumers[consumer] = replace(known, heard=heard)
+    return {source: Since(at, own[source]) for source, at in offsets.items()}, delta
+
+
+def _clip(known: ConsumerState, offsets: Mapping[Source, int]) -> dict[Source, int]:
+    """Where a consumer stands behind the others."""
+    return {source: at for source, at in known.heard.items() if source in offsets and at < offsets[source]}

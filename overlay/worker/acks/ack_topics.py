@@ -1,0 +1,158 @@
+"""The ack topics of a session's streams: what has come, and up to when all that was sent has come.
+
+A deadline may fire only when every ack sent before it has been read. Kafka does not say when a record was sent, but a high
+watermark that is asked for after the deadline lies behind all of them; once the reading has passed it, nothing is missing. So
+the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction of somebody
+keeps the readable part of a log below its end: until it ends, redelivery of that stream's messages is suspended.
+
+An ack topic may lose its end in an unclean election. What comes in the place of the lost records are acks that nobody has
+heard, also where the topic has grown past the position since. The leader epoch of the last batch that was read tells
+(kafka/fetcher.py), and the state keeps it. Reading goes on at the cut.
+
+A consumer that was away has not heard what was said meanwhile. A partition is read from where the last of the consumers
+stands, and each of them is told what is news to it (overlay/dispatch/ack_offsets.py). Until all have met, deadlines wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from overlay.clock import monotonic, now_ns
+from overlay.dispatch.ack_offsets import Since
+from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.kafka.admin import Admin, OffsetSpec
+from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
+from overlay.kafka.log_position import Mark, Source
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+
+log = get_logger(__name__)
+
+STALL_S = 5.0
+"""Deadlines that wait for longer are reported."""
+
+Place = tuple[str, Source]
+
+
+@dataclass(slots=True)
+class _Probe:
+    """The ends that have to be passed for all acks before `at` to be read, ns; `since`: monotonic seconds."""
+
+    at: int
+    ends: Mapping[Source, int]
+    since: float = field(default_factory=monotonic)
+
+
+@dataclass(slots=True)
+class Listening:
+    """`since`: by stream and partition of its ack topic, from where on records are news. `marks`: where the session begins, of
+    the consumers that share a position. `topics`: Kafka's ids of these topics."""
+
+    admin: Admin
+    metrics: Metrics
+    since: dict[Place, Since]
+    marks: Mapping[Place, Mark]
+    topics: Mapping[str, str]
+    positions: dict[Place, Mark] = field(init=False)
+    """What was taken lies before it."""
+    up_to: dict[str, int] = field(default_factory=dict)
+    """By stream, the time up to which all acks have been taken, ns."""
+    _feed: Feed = field(init=False)
+    _lanes: dict[Place, Lane] = field(default_factory=dict)
+    _probes: dict[str, _Probe] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.positions = {
+            place: mark if (first := self.since[place].first) == mark.position else Mark(first)
+            for place, mark in self.marks.items()
+        }
+
+    @property
+    def shared(self) -> dict[Place, Mark]:
+        """Where consumers stand that have no position of their own."""
+        return {
+            place: at if at.position >= self.since[place].shared else self.marks[place]
+            for place, at in self.positions.items()
+        }
+
+    def find_behind(self) -> dict[tuple[str, str], dict[Source, int]]:
+        """Return the positions of the consumers, by stream and name, that have heard less than the others."""
+        behind: dict[tuple[str, str], dict[Source, int]] = {}
+        for place, since in self.since.items():
+            if since.own and (at := self.positions[place].position) < since.shared:
+                for name, first in since.own.items():
+                    behind.setdefault((place[0], name), {})[place[1]] = max(at, first)
+        return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
+
+    async def open(self, feed: Feed) -> None:
+        """Begin to read."""
+        self._feed = feed
+        for place, mark in self.positions.items():
+            self._lanes[place] = await feed.open(*place[1], mark.position, epoch=mark.epoch)
+            self.up_to[place[0]] = 0
+
+    async def take(self) -> list[tuple[Place, Fetched]]:
+        """Return what has come since this was last asked, with its positions taken up.
+
+        Raises SourceUnavailable if a topic was created again: the next session reads it from its start.
+        """
+        taken: list[tuple[Place, Fetched]] = []
+        for place, lane in self._lanes.items():
+            match lane.take():
+                case Fetched() as fetched:
+                    taken.append((place, fetched))
+                    self.positions[place] = fetched.mark
+                case Lost(position):
+                    await self._go_on(place, lane, position)
+                case Changed(position, cut):
+                    self._go_back(place, lane, position, cut)
+                case Denied(reason):
+                    raise SourceChanged(reason, place[0])
+        self._settle()
+        return taken
+
+    async def _go_on(self, place: Place, lane: Lane, position: int) -> None:
+        """Acks have gone unread: the topic's retention is shorter than we were away, or the log has lost its end."""
+        stream, source = place
+        facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
+        if facts is None or facts.identity != self.topics[source[0]]:
+            raise SourceUnavailable(f"topic {source[0]} was deleted or created again: a new session reads what it says")
+        first, end = (await self.admin.find_bounds([source], committed=False))[source]
+        if position >= first:
+            self._go_back(place, lane, position, await self._feed.find_cut(lane, first, min(position, end)))
+        else:
+            self.metrics.acks_lost.labels(stream).inc(first - position)
+            log.error("acks have gone unread", stream=stream, topic=source[0], at=position, goes_on_at=first)
+            self.positions[place] = Mark(first)
+            lane.seek(first)
+
+    def _go_back(self, place: Place, lane: Lane, position: int, cut: int) -> None:
+        """Go on where a log was cut off: what was written since are acks that have not been read."""
+        self.metrics.ack_logs_lost.labels(place[0]).inc()
+        log.error("the ack topic has lost its end", stream=place[0], topic=lane.topic, at=position, goes_on_at=cut)
+        self.positions[place], self.since[place] = Mark(cut), self.since[place].clip(cut)
+        lane.seek(cut)
+
+    async def probe(self, streams: Iterable[str]) -> None:
+        """Find out what has to be read for all acks up to now, for streams that do not wait for that already."""
+        wanted = [stream for stream in streams if stream not in self._probes and stream in self.up_to]
+        if not wanted:
+            return
+        at = now_ns()
+        sources = {source: stream for stream, source in self._lanes if stream in wanted}
+        ends = await self.admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
+        for stream in wanted:
+            self._probes[stream] = _Probe(at, {s: end for s, end in ends.items() if sources[s] == stream})
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take note of what has been passed."""
+        for stream, probe in list(self._probes.items()):
+            if all(self.positions[stream, source].position >= end for source, end in probe.ends.items()):
+                self.up_to[stream] = probe.at
+                del self._probes[stream]
+        for stream in self.up_to:
+            probe_of = self._probes.get(stream)
+            is_stalled = probe_of is not None and monotonic() - probe_of.since > STALL_S
+            self.metrics.redelivery_suspended.labels(stream).set(is_stalled)

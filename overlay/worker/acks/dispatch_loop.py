@@ -1,0 +1,346 @@
+"""The clerk of a session: keeps its desk at work. Hands in what comes, reads again what is needed, and has rounds committed.
+
+The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as offers.
+Here they meet the acks, the time, and what operators and readers do. A step of the desk is made of what has come since the
+last one; its two pure parts run in a thread of their own. What others ask of machines is answered from what these were after
+the last step (machine_facts.py). A step's batches and the machines' state go into one round, and rounds
+are committed in the order in which they were put (worker/commit/commits.py), whoever put them.
+
+What was offered and is not delivered is noted here for each consumer, by partition: its holds. The round of the reading loop
+that moves a cursor says where those stand who are behind it, and the round of the delivery says that they are not behind it
+any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.arrays import Ints
+from overlay.clock import now_ns
+from overlay.consumer.deadlines import NEVER
+from overlay.consumer.events import Event, Pulled, Unreachable
+from overlay.dispatch.ack_decoder import Heard, Hearing, Said
+from overlay.dispatch.dispatcher import Desk, Offer, Work
+from overlay.dispatch.reply_address import parse_address
+from overlay.dispatch.reply_sender import Answering
+from overlay.dispatch.undelivered import Holds
+from overlay.jobs import Jobs
+from overlay.kafka.fetcher import Feed, Fetched
+from overlay.kafka.log_position import Mark, Source
+from overlay.metrics import Metrics
+from overlay.output.batch_builder import Outgoing, refuse_oversized
+from overlay.output.entry import Entry
+from overlay.output.record import Record
+from overlay.state.shard_state import ConsumerId, Delta, write_machine
+from overlay.waits import is_set_within
+from overlay.worker.commit.commits import Commits, Round
+from overlay.worker.cursors.positions import Positions
+from overlay.worker.round.pipeline import Outcome
+
+from .ack_topics import Listening, Place
+from .interest import Readers
+from .machine_facts import Standings
+from .refetch import Recall
+
+SendPlain = Callable[[list[Outgoing]], Coroutine[Any, Any, list[int]]]
+_Written = tuple[ConsumerId, int, int, tuple[int, int]]
+"""Whose a batch is, its partition, its records and their first and last consumer sequence; (0, -1) for no deliveries."""
+
+LONGEST_WAIT_S = 1.0
+PROBE_S = 0.1
+"""How often it is looked whether acks that a deadline waits for have come, and whether a full reply topic has room."""
+
+
+@dataclass(slots=True)
+class Clerk:
+    """Good for one session. `hearings`: by stream."""
+
+    desk: Desk
+    client: AIOKafkaClient
+    listening: Listening
+    hearings: Mapping[str, Hearing]
+    recall: Recall
+    positions: Positions
+    commits: Commits
+    metrics: Metrics
+    answering: Answering
+    """Of the shard, beyond the session: a topic that has refused ended the one before."""
+    on_progress: Callable[[], None] = lambda: None
+    """Called when there may be room for more offers."""
+    standings: Standings = field(init=False)
+    readers: Readers = field(init=False)
+    _offers: list[Offer] = field(default_factory=list)
+    _beyond: dict[ConsumerId, int] = field(default_factory=dict)
+    """How much lies ahead of consumers behind their offers, where that has changed."""
+    _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
+    _lows: dict[str, int] = field(default_factory=dict)
+    """By stream, the lowest stream sequence that is left, where that was looked at since the last step."""
+    _held: dict[ConsumerId, Holds] = field(default_factory=dict)
+    _heard_to: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    """Shared positions in ack topics as they were last put into a round."""
+    _behind: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have heard less of an ack topic than the others of their stream."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.answering.on_unreachable = self._drop_pulls
+        self.standings = Standings(self.desk.facts)
+        outlets = {consumer: seat.outlet for consumer, seat in self.desk.seats.items()}
+        self.readers = Readers(self.client, self.commits.admin, outlets, self.standings.facts, self.order)
+        self._behind = set(self.listening.find_behind())
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an order may come too late for the last step."""
+        return self._ended
+
+    # what others do
+
+    def offer(self, offers: Iterable[tuple[Source, Offer]], beyond: Mapping[ConsumerId, int]) -> set[ConsumerId]:
+        """Take in what the reading has found, and what it has not come to; the consumers that are held from now on."""
+        fresh: set[ConsumerId] = set()
+        for source, offer in offers:
+            held = self._held.setdefault(offer.consumer, Holds())
+            if not held.count:
+                fresh.add(offer.consumer)
+            held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
+            self._offers.append(offer)
+            self.standings.offer(offer.consumer, offer.rows.size)
+            self.positions.holds[offer.consumer] = held.first_offsets
+        self._beyond |= beyond
+        self.standings.tell(beyond)
+        if self._offers or beyond:
+            self._wake.set()
+        return fresh
+
+    def order(self, consumer: ConsumerId, event: Event) -> None:
+        """Have one more event handed to a consumer's machine in the next step."""
+        self._orders.append((consumer, event))
+        self._wake.set()
+
+    def expire(self, lows: Mapping[str, int]) -> None:
+        """Have machines forget what their logs have lost. `lows`: by stream, the lowest stream sequence that is left."""
+        self._lows |= lows
+        self._wake.set()
+
+    def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
+        """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given
+        is refused. Only consumers with requests are told, since each that is told writes its state."""
+        for consumer, facts in self.standings.facts.items():
+            if facts.num_waiting:
+                self.order(consumer, Unreachable(heads, addresses))
+
+    def end(self) -> None:
+        """Nothing is offered any more: `run` returns after a last step."""
+        self._ended = True
+        self._wake.set()
+
+    def find_held(self, most: int) -> set[ConsumerId]:
+        """Consumers with this many messages, or more, that were offered and are not delivered."""
+        return {consumer for consumer, held in self._held.items() if held.count >= most}
+
+    # the work
+
+    async def run(self, send_plain: SendPlain) -> None:
+        """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
+        feed = Feed(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
+        feed.changed = self._wake
+        watching: asyncio.Task[None] | None = None
+        try:
+            await self.listening.open(feed)
+            await self.readers.open()
+            watching = asyncio.create_task(self.readers.run(), name="readers")
+            async with Jobs("desk") as jobs:
+                is_last = False
+                while not is_last:
+                    is_last = self._ended
+                    self._wake.clear()
+                    if not await self._step(jobs, send_plain, is_last) and not is_last:
+                        await self._rest()
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+            await feed.close()
+
+    async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
+        """One step of the desk, if there is anything to do; whether there was."""
+        await self.answering.make_room()
+        self.desk.hold_back(self.answering.full)
+        fetches = await self.listening.take()
+        await self.listening.probe(self.desk.waiting_for_acks)
+        offers, self._offers = self._offers, []
+        orders, self._orders = self._orders, []
+        beyond, self._beyond = self._beyond, {}
+        lows, self._lows = self._lows, {}
+        tells_all = self.commits.wants_all
+        if not (is_last or fetches or offers or beyond or orders or lows or tells_all or self._is_due()):
+            return False
+        self.standings.begin_step()
+        heard = await jobs.run(self._hear, fetches) if fetches else []
+        said = await self._reach(self._sort(heard, orders))
+        up_to = dict(self.listening.up_to)
+        work = await jobs.run(self._take_in, offers, said, up_to, beyond, lows, tells_all)
+        if not isinstance(work, Work):
+            recalled = await self.recall.read(work, jobs)
+            work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
+        self.standings.end_step(work.facts)
+        refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, Outgoing))])
+        self._count(heard, work)
+        acks = {place: at for place, at in self.listening.shared.items() if self._heard_to.get(place) != at}
+        self._heard_to |= acks
+        caught_up = self._note_heard()
+        if work or acks or caught_up:
+            done = self._make_round(work, Delta(acks=acks), caught_up)
+            if plain := [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]:
+                done.plain = asyncio.create_task(self._send_plain(plain, send_plain))
+            await self.commits.put(done)
+        return True
+
+    def _note_heard(self) -> set[ConsumerId]:
+        """Take down how far consumers have heard that stand behind the others; return those that have moved."""
+        if not self._behind:
+            return set()
+        behind = self.listening.find_behind()
+        moved = {c for c in self._behind if self.positions.heard[c] != behind.get(c, {})}
+        self.positions.heard |= {consumer: behind.get(consumer, {}) for consumer in moved}
+        self._behind = set(behind)
+        return moved
+
+    async def _send_plain(self, batches: list[tuple[ConsumerId, Outgoing]], send: SendPlain) -> None:
+        offsets = await send([outgoing for _, outgoing in batches])
+        self._note_places(_describe(batches), offsets)
+
+    def _note_places(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
+        """Deliveries have been written: readers pass them there."""
+        for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
+            if seqs[0] > 0:
+                self.readers.note(consumer, partition, base, count, *seqs)
+
+    def _is_due(self) -> bool:
+        return self.desk.next_at <= now_ns() or any(
+            seat.blocked_at <= self.listening.up_to.get(consumer[0], 0) for consumer, seat in self.desk.seats.items()
+        )
+
+    async def _rest(self) -> None:
+        """Wait until something comes or something is due."""
+        at = self.desk.next_at
+        patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
+        if self.desk.waiting_for_acks or self.answering.full:
+            patience = min(patience, PROBE_S)
+        await is_set_within(self._wake, patience)
+
+    def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, Heard]]:
+        since = self.listening.since
+        return [
+            (place[0], self.hearings[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
+            for place, fetched in fetches
+        ]
+
+    def _take_in(
+        self,
+        offers: Iterable[Offer],
+        said: Mapping[ConsumerId, Iterable[Said | Event]],
+        up_to: Mapping[str, int],
+        beyond: Mapping[ConsumerId, int],
+        lows: Mapping[str, int],
+        tells_all: bool,
+    ) -> Work | dict[str, Ints]:
+        """Hand the desk what there is, and return what it gives out; or the sequences to be read again before that, by stream.
+
+        All in one job of the thread: each job costs the event loop more than most of these calls.
+        """
+        self.desk.take_in(offers, said, up_to, now_ns(), beyond)
+        if lows:
+            self.desk.expire(lows, now_ns())
+        return self.desk.find_wanted() or self.desk.give_out((), {}, now_ns(), tells_all)
+
+    @staticmethod
+    def _sort(
+        heard: Iterable[tuple[str, Heard]], orders: Iterable[tuple[ConsumerId, Event]]
+    ) -> dict[ConsumerId, list[Said | Event]]:
+        said: dict[ConsumerId, list[Said | Event]] = {}
+        for stream, each in heard:
+            for name, words in each.said.items():
+                said.setdefault((stream, name), []).extend(words)
+        for consumer, event in orders:
+            said.setdefault(consumer, []).append(event)
+        return said
+
+    async def _reach(self, said: dict[ConsumerId, list[Said | Event]]) -> dict[ConsumerId, list[Said | Event]]:
+        """Return the same without the pull requests whose messages would go nowhere: others can have these messages. Where
+        answers go is looked up when they are sent."""
+        pulls = [event for events in said.values() for event in events if isinstance(event, Pulled)]
+        wanted = dict.fromkeys(event.reply for event in pulls if event.reply)
+        if not wanted:
+            return said
+        by_place = {}
+        for reply in wanted:
+            address = parse_address(reply)
+            by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
+        _, lost = await self.answering.addressees.sort(by_place.values())
+        nowhere = {reply for reply, entry in by_place.items() if entry in lost}
+        if not nowhere:
+            return said
+        self.metrics.replies_refused.labels("missing").inc(sum(event.reply in nowhere for event in pulls))
+        return {
+            consumer: [e for e in events if not (isinstance(e, Pulled) and e.reply in nowhere)]
+            for consumer, events in said.items()
+        }
+
+    def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> Round:
+        """The step as a round, with where its consumers stand now, and those that have `moved` in the ack topic."""
+        outcome = Outcome(
+            batches=work.batches,
+            delivered=work.delivered,
+            buried=work.buried,
+            newest=work.newest,
+            oldest=work.oldest,
+        )
+        changed = set(work.records)
+        for consumer in changed:
+            facts = self.standings.facts[consumer]
+            self.positions.sequences[consumer] = facts.delivered.consumer
+            if held := self._held.get(consumer):
+                held.let_go(facts.position)
+                self.positions.holds[consumer] = held.first_offsets
+        self.on_progress()
+        machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
+        delta = self.positions.delta((), changed | set(moved)).merge(delta)
+        done = Round(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
+        written = _describe(done.owned)  # the batches are let go of before the commit
+
+        def finish(done: Round) -> None:
+            self._note_places(written, done.offsets)
+            self.answering.put_announced(done.answers)
+
+        self.answering.announce(done.answers)
+        done.on_commit = finish
+        return done
+
+    def _count(self, heard: Iterable[tuple[str, Heard]], work: Work) -> None:
+        for stream, each in heard:
+            if each.unanswered:
+                self.metrics.replies_refused.labels("name").inc(each.unanswered)
+            for kind, count in each.kinds.items():
+                self.metrics.acks.labels(stream, kind).inc(count)
+            for flaw, count in each.refused.items():
+                self.metrics.acks_refused.labels(flaw.value).inc(count)
+        for flaw, count in work.refused.items():
+            self.metrics.acks_refused.labels(flaw.value).inc(count)
+        for part, count in work.unnamed.items():
+            self.metrics.acks_unnamed.labels(part).inc(count)
+        for consumer, count in work.redelivered.items():
+            self.metrics.redeliveries.labels(*consumer).inc(count)
+        for consumer in work.records:
+            self.metrics.ack_pending.labels(*consumer).set(self.standings.facts[consumer].num_ack_pending)
+
+
+def _describe(batches: Iterable[tuple[ConsumerId, Outgoing]]) -> list[_Written]:
+    return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

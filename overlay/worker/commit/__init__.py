@@ -1,0 +1,1 @@
+"""The commit loop: finished rounds become transactions."""

@@ -1,0 +1,55 @@
+"""What rounds come to, in the metrics and in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.worker.cursors.positions import Place
+from overlay.worker.round.indexing import Reach
+from overlay.worker.round.pipeline import Corruption, Outcome
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Counting:
+    """`reaches`: how far the indexes reach that are kept here."""
+
+    metrics: Metrics
+    reaches: Mapping[Place, Reach]
+    _corrupt: set[tuple[Place, int]] = field(default_factory=set)
+    """Batches that could not be read, by offset: several tracks may come past one."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Count a round."""
+        for stream, records in outcome.decoded.items():
+            self.metrics.records_decoded.labels(stream).inc(records)
+        for (stream, reason), records in outcome.unaddressed.items():
+            self.metrics.records_unaddressed.labels(stream, reason).inc(records)
+        for stream, records in outcome.unsequenced.items():
+            if records:
+                self.metrics.records_lost.labels(stream).inc(records)
+                log.error("records have no sequence, and cannot be acked: not delivered", stream=stream, lost=records)
+        for sealed in outcome.sealed:
+            self.metrics.chunks_sealed.labels(sealed.stream).inc()
+            self.reaches[sealed.stream, sealed.source].add(sealed)
+        for (consumer, result), records in outcome.results.items():
+            self.metrics.records_evaluated.labels(*consumer).inc(records)
+            self.metrics.filter_results.labels(*consumer, result).inc(records)
+        for (consumer, reason), values in outcome.nulls.items():
+            self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
+        for corruption in outcome.corruptions:
+            self._note(corruption)
+
+    def _note(self, corruption: Corruption) -> None:
+        (topic, partition), bad = corruption.source, corruption.malformed
+        batch = (corruption.stream, corruption.source), bad.base_offset
+        if batch in self._corrupt:
+            return
+        self._corrupt.add(batch)
+        self.metrics.corrupt_batches.labels(corruption.stream, "skip" if corruption.skipped else "stop").inc()
+        if corruption.skipped:
+            log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=bad.fault.text)

@@ -1,0 +1,58 @@
+"""The topics that consumers need beside their outputs: for acks, events and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from overlay.config import ConsumerConfig, Loaded
+from overlay.config.consumer import OnUndeliverable
+from overlay.consumer.acks import acks_topic
+from overlay.dispatch.event_topic import events_topic
+from overlay.dispatch.served_consumer import needs_machine
+from overlay.kafka.admin import Admin, TopicFacts, new_topic
+from overlay.output.batch_builder import MAX_MESSAGE_BYTES
+from overlay.output.topics import find_fault
+
+
+def list_topics(prefix: str, config: ConsumerConfig) -> set[str]:
+    """Those that one consumer needs."""
+    own = {acks_topic(prefix, config.stream), events_topic(prefix)} if needs_machine(config) else set()
+    letters = find_letters(config)
+    return own | {letters} if letters else own
+
+
+def find_letters(config: ConsumerConfig) -> str:
+    """The topic where a consumer's dead letters go, empty where it has none: without a machine nothing but
+    `on_undeliverable` gives messages up."""
+    buries = needs_machine(config) or config.on_undeliverable is OnUndeliverable.DEAD_LETTER
+    return config.dead_letter or "" if buries else ""
+
+
+async def ensure_side_topics(
+    admin: Admin, loaded: Loaded, configs: Iterable[ConsumerConfig], sources: Mapping[str, TopicFacts | None]
+) -> tuple[dict[str, TopicFacts], dict[str, str]]:
+    """These topics as they stand, missing ones created with one partition; and why for each that cannot be had.
+
+    `sources`: the streams' topics.
+    """
+    topics, consumers = loaded.service.topics, list(configs)
+    wanted = {name: dict[str, str]() for config in consumers for name in list_topics(topics.prefix, config)}
+    letters = {name for config in consumers if (name := find_letters(config))}
+    for config in consumers:
+        if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := find_letters(config)):
+            _widen(wanted[name], [sources.get(topic) for topic in loaded.streams[config.stream].topic_names])
+    refused: dict[str, str] = {}
+    present = await admin.find_topics(wanted, denied=refused)
+    missing = sorted(wanted.keys() - present.keys() - refused.keys())
+    refused |= await admin.create_topics(new_topic(name, 1, topics.replication, wanted[name]) for name in missing)
+    present |= await admin.find_topics(name for name in missing if name not in refused)
+    faults = {name: fault for name in letters & present.keys() if (fault := find_fault(present[name]))}
+    return present, {**refused, **{name: f"topic {name}: {fault}" for name, fault in faults.items()}}
+
+
+def _widen(config: dict[str, str], sources: Iterable[TopicFacts | None]) -> None:
+    """Have a new dead-letter topic take whatever its sources hold, of which the output takes less."""
+    given = [int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)) for facts in sources if facts is not None]
+    # twice: the source's codec may have made less of it, and our headers come on top
+    most = max([int(config.get("max.message.bytes", 0)), *(min(2 * size, 2**31 - 1) for size in given)])
+    config["max.message.bytes"] = str(most)

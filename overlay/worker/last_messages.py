@@ -1,0 +1,165 @@
+"""The last messages of `last_per_subject` consumers: which records below the ends of their snapshots they are given.
+
+In a stream of one partition that is known from its log alone, before a session reads anything. With several partitions the
+last message of a subject is the one with the highest sequence in all of them. Sequences are given out while a session reads,
+maybe by another shard, so such a consumer's tracks stay where they are until the ledger has come to the ends of its snapshot;
+then each partition is searched, and the subjects are merged (index/pending/last_per_subject.py).
+
+What was delivered need not be searched again. A consumer has been given everything below some sequence, so whatever supersedes
+a record that is still to come lies above that sequence as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from aiokafka.client import AIOKafkaClient
+
+from overlay.clock import monotonic
+from overlay.index.ledger.ledger import Ledger
+from overlay.index.pending.last_per_subject import merge_lasts
+from overlay.index.start_positions import find_lasts
+from overlay.index.topic import Index
+from overlay.kafka.fetcher import Feed, Lane
+from overlay.kafka.log_position import Source
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.scan.columns import Ints
+from overlay.state.shard_state import ConsumerId
+
+from .assignment import Roster
+from .cursors.cursor import Track
+from .cursors.positions import Place, Positions
+
+log = get_logger(__name__)
+
+PROGRESS_S = 2.0
+AT_ONCE = 4
+"""Fetches of a search that are under way at once, beside those of the session."""
+
+Owners = list[tuple[Place, Track]]
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """The searches of a session: `load` before it reads, `decide` between its rounds, `close` at its end."""
+
+    client: AIOKafkaClient
+    metrics: Metrics
+    roster: Roster
+    positions: Positions
+    _searching: asyncio.Task[dict[Source, Ints]] | None = None
+    _consumer: ConsumerId = ("", "")
+
+    async def load(self) -> None:
+        """Find the last messages in the streams of one partition. Raises SourceChanged, SourceUnavailable."""
+        for (_, source), track in self.positions.all():
+            if track.is_alone and not track.undecided:
+                (consumer,) = track.members
+                found = await self._search(consumer, source, track.position, track.snapshot_end)
+                track.only = np.sort(np.fromiter(found.values(), np.int64, len(found)))
+
+    def decide(self, lanes: Mapping[Track, Lane], note: Callable[[], None]) -> Owners:
+        """Return the tracks that may go on from now on, and search for the next consumer. `note` is called when that is done.
+
+        Raises SourceChanged, SourceUnavailable.
+        """
+        decided: Owners = []
+        if self._searching is not None and self._searching.done():
+            found, self._searching = self._searching.result(), None
+            for place, track in self._list_undecided(self._consumer):
+                track.only, track.undecided = found[place[1]], False
+                decided.append((place, track))
+        if self._searching is None and (consumer := self._find_next(lanes)) is not None:
+            self._consumer = consumer
+            self._searching = asyncio.create_task(self._search_all(consumer), name="snapshot")
+            self._searching.add_done_callback(lambda _: note())
+        return decided
+
+    async def close(self) -> None:
+        """Give up the search that is under way."""
+        if self._searching is not None:
+            self._searching.cancel()
+            await asyncio.gather(self._searching, return_exceptions=True)
+
+    def _list_undecided(self, consumer: ConsumerId) -> Owners:
+        every = self.positions.all()
+        return [(place, track) for place, track in every if track.undecided and consumer in track.members]
+
+    def _find_next(self, lanes: Mapping[Track, Lane]) -> ConsumerId | None:
+        """Return a consumer that waits, and whose snapshot has sequences as far as the logs reach; None if there is none."""
+        waiting: dict[ConsumerId, bool] = {}
+        for (stream, source), track in self.positions.all():
+            if track.undecided:
+                (consumer,) = track.members
+                stable_end = lanes[track].stable_end
+                # a log may have lost its end since
+                end = min(track.snapshot_end, stable_end) if stable_end >= 0 else track.snapshot_end
+                is_known = self.roster.ledgers[stream].end_of(source) >= end
+                waiting[consumer] = waiting.get(consumer, True) and is_known
+        return next((consumer for consumer, is_known in waiting.items() if is_known), None)
+
+    async def _search_all(self, consumer: ConsumerId) -> dict[Source, Ints]:
+        stream = consumer[0]
+        ledger, ends = self.roster.ledgers[stream], self.positions.snapshots[consumer]
+        tracks = {s: t for (name, s), t in self.positions.all() if name == stream and consumer in t.members}
+        lows = find_lows({source: track.position for source, track in tracks.items()}, ledger)
+        feed = Feed(self.client, requests=AT_ONCE, apart=3)
+        try:
+            found = {
+                source: await self._search(consumer, source, lows[source], ends[source], feed)
+                for source in tracks
+                if source in ends
+            }
+        finally:
+            await feed.close()
+        return merge_lasts(found, ledger)
+
+    async def _search(
+        self, consumer: ConsumerId, source: Source, first: int, end: int, feed: Feed | None = None
+    ) -> dict[str, int]:
+        stream = consumer[0]
+        span = (max(first, self.roster.starts[source]), end)
+        progress = _Progress(stream, consumer[1], source, span[1] - span[0], self.metrics)
+        config = self.roster.streams[stream]
+        chunks = (self.roster.indexes.get(stream) or Index(config)).of(source)
+        wanted = self.roster.readers[consumer].subjects
+        found = await find_lasts(self.client, wanted, config, source, span, chunks, progress.step, feed)
+        progress.finish(len(found))
+        return found
+
+
+def find_lows(positions: Mapping[Source, int], ledger: Ledger) -> dict[Source, int]:
+    """Return of each partition the first offset whose sequence is the consumer's place or above it, at most its position.
+
+    The place is the lowest sequence that the consumer may not have been given yet.
+    """
+    place = min(ledger.sequence_from(source, position) for source, position in positions.items())
+    lows = ledger.positions_at(place)
+    return {source: min(position, lows.get(source, position)) for source, position in positions.items()}
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Logs and counts now and then how far a search has come."""
+
+    stream: str
+    consumer: str
+    source: Source
+    total: int
+    metrics: Metrics
+    _told: float = field(default_factory=monotonic)
+
+    def step(self, done: int, fetched: int) -> None:
+        """Note that `done` offsets out of `total` are settled, and the bytes that it took since the last step."""
+        self.metrics.bytes_fetched.inc(fetched)
+        if monotonic() - self._told >= PROGRESS_S:
+            self._told = monotonic()
+            percent = round(100 * done / max(1, self.total))
+            log.info("looking for last messages", stream=self.stream, consumer=self.consumer, percent=percent)
+
+    def finish(self, found: int) -> None:
+        log.info("last messages found", stream=self.stream, consumer=self.consumer, partition=self.source, found=found)

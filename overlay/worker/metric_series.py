@@ -1,0 +1,152 @@
+"""The labelled series of what a worker serves: there at zero before the first event, and gone with their stream or consumer.
+
+Prometheus computes `increase` and `rate` from the second value of a series on. A counter that is born at its first event has no
+earlier value, so the first lost record would raise no alert.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from overlay.consumer.acks import Flaw, Verb
+from overlay.metrics import Metrics
+from overlay.scan.states import REASONS as NULL_REASONS
+from overlay.state.shard_state import ConsumerId
+from overlay.subject.dictionary import REASONS
+
+Labelled = Counter | Gauge | Histogram
+
+CAUSES = (
+    "Fenced",
+    "DeliveryFailed",
+    "SourceUnavailable",
+    "SourceChanged",
+    "CredentialsRefused",
+    "StateUnreadable",
+    "SnapshotUnreadable",
+)
+"""Errors after which a shard begins again; the label of `shard_restarts`."""
+ACTIONS = ("skip", "stop")
+ANSWERS = ("no", "maybe")
+RESULTS = ("true", "false", "unknown")
+REFUSALS = ("name", "missing", "refused")
+PARTS = ("token", "range")
+"""What may name no incarnation; the label of `acks_unnamed`."""
+TURN = 100
+"""Consumers that are closed before the event loop's other work has a turn."""
+KINDS = (*(verb.name.lower() for verb in Verb), "range")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Opens and closes series of one service's metrics."""
+
+    metrics: Metrics
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series."""
+
+    def open_service(self) -> None:
+        """Begin the counters that belong to no stream."""
+        for cause in CAUSES:
+            self.metrics.shard_restarts.labels(cause)
+        for flaw in Flaw:
+            self.metrics.acks_refused.labels(flaw.value)
+        for part in PARTS:
+            self.metrics.acks_unnamed.labels(part)
+        for reason in REFUSALS:
+            self.metrics.replies_refused.labels(reason)
+
+    def open_streams(self, names: Iterable[str]) -> None:
+        """Begin the counters of streams. Those that have counted already keep their values."""
+        for name in names:
+            for metric, rest in self._list_of_stream():
+                metric.labels(name, *rest)
+
+    def close_streams(self, names: Iterable[str]) -> None:
+        """Remove all series of streams that are not served any more."""
+        names = list(names)
+        self.close_indexes(names)
+        self.close_readings(names)
+        for name in names:
+            for metric, rest in self._list_of_stream():
+                _remove(metric, name, *rest)
+
+    def close_indexes(self, names: Iterable[str]) -> None:
+        """Remove the gauges of streams whose index is not kept here any more. Counters stay: they only rise."""
+        metrics = self.metrics
+        for name in names:
+            for metric in (metrics.index_lag_records, metrics.ledger_next_sequence, metrics.ledger_runs):
+                _remove(metric, name)
+
+    def close_readings(self, names: Iterable[str]) -> None:
+        """Remove the gauges of streams that no shard here reads any more."""
+        for name in names:
+            for metric in (self.metrics.stream_stopped, self.metrics.redelivery_suspended):
+                _remove(metric, name)
+
+    def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
+        """Begin the counters of consumers."""
+        metrics = self.metrics
+        for id in ids:
+            self.opened.add(id)
+            for metric in (metrics.records_delivered, metrics.redeliveries, metrics.dead_letters):
+                metric.labels(*id)
+
+    async def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
+        """Remove all series of consumers that were opened and that this worker does not serve any more."""
+        for count, id in enumerate(self.opened.intersection(ids), 1):
+            self.opened.discard(id)
+            self._close_consumer(id)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+
+    def _close_consumer(self, id: ConsumerId) -> None:
+        metrics = self.metrics
+        plain: tuple[Labelled, ...] = (
+            metrics.records_delivered,
+            metrics.redeliveries,
+            metrics.dead_letters,
+            metrics.records_evaluated,
+            metrics.delivery_latency_seconds,
+            metrics.consumer_lag_records,
+            metrics.consumer_lag_seconds,
+            metrics.consumer_stalled,
+            metrics.ack_pending,
+        )
+        for metric in plain:
+            _remove(metric, *id)
+        for result in RESULTS:
+            _remove(metrics.filter_results, *id, result)
+        for reason in NULL_REASONS.values():
+            _remove(metrics.filter_nulls, *id, reason)
+
+    def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
+        """Yield the counters of a stream, and for each the labels behind the stream's name."""
+        metrics = self.metrics
+        for metric in (
+            metrics.records_fetched,
+            metrics.records_decoded,
+            metrics.records_lost,
+            metrics.chunks_sealed,
+            metrics.acks_lost,
+            metrics.ack_logs_lost,
+        ):
+            yield metric, ()
+        for metric, values in (
+            (metrics.corrupt_batches, ACTIONS),
+            (metrics.chunks, ANSWERS),
+            (metrics.acks, KINDS),
+            (metrics.records_unaddressed, tuple(reason.value for reason in REASONS)),
+        ):
+            for value in values:
+                yield metric, (value,)
+
+
+def _remove(metric: Labelled, *labels: str) -> None:
+    with contextlib.suppress(KeyError):
+        metric.remove(*labels)

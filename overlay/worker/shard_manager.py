@@ -1,0 +1,304 @@
+"""The shards that the group of workers has given to this one, and what runs on each.
+
+Who is given what changes in two ways. The group deals shards out anew: then all of them are let go first. Or a consumer is
+made, changed or removed while the service runs: then the shards that this concerns commit what is under way and begin a new
+session, and the others do not notice. A consumer that is deleted has its state forgotten in between, while nobody uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import mmh3
+
+from overlay.chance import draw_id
+from overlay.clock import now_ms, now_ns
+from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
+from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
+from overlay.consumer.info import ConsumerInfo, Facts
+from overlay.consumer.pulls import PullRequest, StatusText
+from overlay.consumer.table import PAUSED
+from overlay.dispatch.served_consumer import needs_machine
+from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.state.amend import amend, forget_consumer
+from overlay.state.shard_state import ConsumerId
+
+from .acks.dispatch_loop import Clerk
+from .membership import Membership
+from .metric_series import Series
+from .report import Rates, report_consumer, report_service, report_stream
+from .round.pipeline import Outcome
+from .session import Session
+from .shard import Shard
+
+log = get_logger(__name__)
+
+LIGHT = {
+    "description", "metadata", "ack_wait", "max_deliver", "backoff", "max_ack_pending", "nak_delay_frees_pending",
+    "sample_freq", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold", "pause_until",
+}  # fmt: skip
+"""Fields that a running machine takes over. All others say what is read or where it goes, which is found out when a session
+begins."""
+RELEASE_S = 20.0
+"""How long a shard may take to commit what is under way when it is given up."""
+
+
+def shard_of(owned: tuple[str, ...], shards: int) -> int:
+    """The shard that owns a consumer, or with the stream's name alone its index: murmur3 of `stream/consumer`, modulo the
+    shards."""
+    return mmh3.hash("/".join(owned), signed=False) % shards
+
+
+class _Part(NamedTuple):
+    """What a shard runs on: its consumers, the streams whose index it keeps, and how all their streams are made."""
+
+    mine: dict[ConsumerId, ConsumerConfig]
+    keeps: tuple[str, ...]
+    streams: dict[str, StreamConfig]
+
+
+def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
+    """Whether a machine can go on with a changed config."""
+    if needs_machine(before) != needs_machine(after):
+        return False
+    differing = {name for name in ConsumerConfig.model_fields if getattr(before, name) != getattr(after, name)}
+    return differing <= LIGHT
+
+
+@dataclass(slots=True)
+class Holding:
+    """Good for one membership. `loaded`: what is to be served; `count`: how many shards there are."""
+
+    loaded: Loaded
+    count: int
+    admin: Admin
+    metrics: Metrics
+    membership: Membership
+    group: asyncio.TaskGroup
+    rates: Rates
+    shards: dict[int, Shard] = field(default_factory=dict)
+    owned: frozenset[int] = frozenset()
+    trouble: str = "waiting for the group of workers to hand out shards"
+    opened: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have series, also of an earlier membership."""
+    series: Series = field(init=False)
+    _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.series = Series(self.metrics, self.opened)
+
+    # the group's news
+
+    async def take(self, numbers: set[int]) -> None:
+        """The group has given us these shards."""
+        async with self._changing:
+            self.trouble, self.owned = "", frozenset(numbers)
+            await self.series.close_consumers(self.elsewhere)
+            self._close_moved()
+            for number in sorted(numbers):
+                self._start(number)
+
+    async def release(self) -> None:
+        """Give up all shards: commit what is under way, and stop."""
+        async with self._changing:
+            self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
+            await self._stop(list(self._serving))
+
+    # the control topic's news
+
+    def find_shard(self, about: ConsumerId) -> int | None:
+        """The shard that a consumer belongs to (an empty name: its stream's; both: the first), None while it is not ours."""
+        number = shard_of(tuple(name for name in about if name), self.count) if any(about) else 0
+        return number if number in self.owned else None
+
+    async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
+        """Serve what is loaded from now on, and forget the state of consumers of ours that are not in it.
+
+        Raises the first OverlayError where states could not be forgotten; the rest is done then all the same.
+        """
+        failures: list[OverlayError] = []
+        async with self._changing:
+            before, self.loaded = self.loaded, loaded
+            self.series.open_streams(loaded.streams.keys() - before.streams.keys())
+            for number in sorted(self.owned):
+                gone = [id for id in forget if self.find_shard(id) == number]
+                old, new = self._choose(before, number), self._choose(loaded, number)
+                if gone or (old != new and not self._change_in_place(number, old, new)):
+                    log.info("shard takes up a change", shard=number)
+                    for id in gone:
+                        if (clerk := self._find_clerk(id)) is not None:
+                            # its last step: whoever waits for messages is told
+                            clerk.order(id, Deleted())
+                    await self._stop([number])
+                    try:
+                        failures += await self._forget(gone)
+                    finally:
+                        self._start(number)
+                elif (shard := self.shards.get(number)) is not None:
+                    shard.loaded = loaded
+            # behind the last commit of the sessions that have ended, which counts once more
+            await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
+            self.series.close_streams(before.streams.keys() - loaded.streams.keys())
+            self._close_moved()
+        if failures:
+            raise failures[0]
+
+    def _close_moved(self) -> None:
+        """Remove the gauges of streams that other workers set from now on."""
+        parts = [self._choose(self.loaded, number) for number in self.owned]
+        self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
+        self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
+
+    async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
+        """Forget the state of consumers; why it was not possible, for each that it was not."""
+        failures = []
+        for id in gone:
+            try:
+                await amend(self.loaded.service, self.admin, functools.partial(forget_consumer, consumer=id))
+            except OverlayError as error:
+                failures.append(error)
+        return failures
+
+    def tend(self) -> list[ConsumerId]:
+        """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
+        idle: list[ConsumerId] = []
+        for shard in self.shards.values():
+            if shard.session is not None and shard.session.clerk is not None:
+                clerk = shard.session.clerk
+                for id, facts in clerk.standings.facts.items():
+                    self._tend_pause(id, facts, clerk)
+                    if facts.is_removal_said:
+                        idle.append(id)
+        return idle
+
+    def _tend_pause(self, id: ConsumerId, facts: Facts, clerk: Clerk) -> None:
+        config = self.loaded.consumers.get(id)
+        if config is None:
+            return
+        until, now = config.pause_until or 0, now_ns()
+        has = facts.paused_until if facts.state in PAUSED else 0
+        if until > now and has != until:
+            clerk.order(id, Paused(until))
+        elif until <= now < has:
+            clerk.order(id, Resumed())
+
+    def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
+        """Hand a pull request to a consumer; False where none takes any."""
+        clerk = self._find_clerk(id)
+        if clerk is None or clerk.is_ending:
+            return False
+        clerk.order(id, Pulled(request, reply, draw_id()))
+        return True
+
+    def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
+        """What a consumer's machine tells, None where it has none here."""
+        clerk = self._find_clerk(id)
+        if clerk is None:
+            return None
+        info = clerk.standings.find_info(id, now_ns())
+        assert info is not None
+        # a machine also wakes for readers that are to come: a topic keeps what they will read
+        return replace(info, push_bound=clerk.readers.is_bound(id))
+
+    def _find_clerk(self, id: ConsumerId) -> Clerk | None:
+        """Whoever serves the consumer's machine."""
+        for session in self.sessions:
+            if session.clerk is not None and id in session.clerk.standings.facts:
+                return session.clerk
+        return None
+
+    def _change_in_place(self, number: int, before: _Part, after: _Part) -> bool:
+        """Hand changed configs to running machines; False where the change wants a new session."""
+        changed = {id: config for id, config in after.mine.items() if before.mine.get(id) != config}
+        same = before.mine.keys() == after.mine.keys() and before[1:] == after[1:]
+        if not same or not all(is_light(before.mine[id], config) for id, config in changed.items()):
+            return False
+        clerks = {id: self._find_clerk(id) for id in changed}
+        shard = self.shards[number]
+        for id, config in changed.items():
+            if (clerk := clerks[id]) is None:
+                return False
+            clerk.order(id, Updated(fill_defaults(config)))
+        shard.mine, shard.loaded = after.mine, self.loaded
+        return True
+
+    # what there is to tell
+
+    @property
+    def elsewhere(self) -> frozenset[ConsumerId]:
+        """Consumers whose shards the group has not given to this worker; nobody while it has given none yet."""
+        if self.trouble:
+            return frozenset()
+        return frozenset(c for c in self.loaded.consumers if shard_of(c, self.count) not in self.owned)
+
+    def report(self) -> dict[str, Any]:
+        """The bodies of /readyz, /streams and /consumers."""
+        return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self.elsewhere)
+
+    def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
+        """What there is to say of a consumer; empty for one that is not known."""
+        if id not in self.loaded.consumers:
+            return {}
+        return report_consumer(self.loaded, self.sessions, self.rates, id, self.find_shard(id) is None)
+
+    def report_stream(self, name: str) -> Mapping[str, Any]:
+        """What there is to say of a stream; empty for one that is not known."""
+        if name not in self.loaded.streams:
+            return {}
+        return report_stream(self.loaded, self.sessions, self.rates, name, self.elsewhere)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Of the shards that have been taken over and are being served."""
+        return [shard.session for shard in self.shards.values() if shard.session is not None]
+
+    # shards
+
+    def _choose(self, loaded: Loaded, number: int) -> _Part:
+        mine = {c: config for c, config in loaded.consumers.items() if shard_of(c, self.count) == number}
+        keeps = tuple(name for name in loaded.streams if shard_of((name,), self.count) == number)
+        streams = {name: loaded.streams[name] for name in sorted({*keeps, *(stream for stream, _ in mine)})}
+        return _Part(mine, keeps, streams)
+
+    def _start(self, number: int) -> None:
+        mine, keeps, _ = self._choose(self.loaded, number)
+        if not mine and not keeps:
+            return
+        shard = Shard(self.loaded, number, mine, keeps, self.admin, self.metrics, self.membership, self._note_commit)
+        self.shards[number] = shard
+        self.series.open_consumers(mine)
+        enough = asyncio.Event()
+        self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
+
+    async def _stop(self, numbers: Iterable[int]) -> None:
+        """Have shards commit what is under way, and end."""
+        tasks = []
+        for number in numbers:
+            if number in self._serving:
+                task, enough = self._serving.pop(number)
+                enough.set()
+                tasks.append(task)
+            self.shards.pop(number, None)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=RELEASE_S)
+            for task in late:
+                log.warning("shard given up with a transaction under way", shard=task.get_name())
+                task.cancel()
+
+    def _note_commit(self, outcome: Outcome) -> None:
+        now = now_ms()
+        for consumer, records in outcome.delivered.items():
+            self.metrics.records_delivered.labels(*consumer).inc(records)
+            if (oldest := outcome.oldest.get(consumer)) is not None:
+                self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
+        for consumer, records in outcome.buried.items():
+            self.metrics.dead_letters.labels(*consumer).inc(records)
+        self.rates.note(outcome, now)

@@ -1,0 +1,154 @@
+"""Which parts of the log those may leave out who catch up, by the stream's chunk index. No IO.
+
+A track that is behind the tail reads its partition by itself, so it need not read what none of its members wants. The
+chunks are asked for each member once, when the track begins or others join it; a chunk that any of them may want is
+read. What the index does not reach is read in any case, and so the tail is never left out.
+
+A track of last messages knows the offsets that it wants, and needs no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from overlay.clock import now_ms
+from overlay.config.stream import StreamConfig
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.derive import derive
+from overlay.index.skip.plan import OPEN_END, Route, Saving, plan, weigh
+from overlay.index.skip.probes import NO_PART
+from overlay.index.skip.prune import Answers, evaluate
+from overlay.kafka.fetcher import Lane
+from overlay.kafka.log_position import Mark
+from overlay.metrics import Metrics
+
+from .assignment import Roster
+from .cursors.cursor import Track
+from .cursors.positions import Place, Positions
+from .round.pipeline import Reader
+
+Ints = npt.NDArray[np.int64]
+
+NEAR = 2_000
+"""Offsets between two last messages that are rather read than left out with another fetch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detour:
+    """A route, and the chunks whose ends it may come to."""
+
+    route: Route
+    chunks: Chunks | None = None
+
+    def find_next(self, position: int, end: int) -> int:
+        """Where to go on from `position`, `end` at the latest."""
+        return max(position, min(self.route.next_needed(position), end))
+
+    def find_size(self, position: int) -> int | None:
+        """The bytes from `position` to where the next part begins that is left out; None when that is not known."""
+        span = self.route.next(position)
+        if self.chunks is None or span is None or span.next_offset == OPEN_END:
+            return None
+        size = int(weigh(self.chunks, np.array([position]), np.array([span.next_offset]))[0])
+        return size if size >= 0 else None
+
+    def find_mark(self, position: int) -> Mark:
+        """The mark at a position that has been come to without reading."""
+        if self.chunks is not None:
+            row = int(np.searchsorted(self.chunks.next_offset, position))
+            if row < len(self.chunks) and self.chunks.next_offset[row] == position:
+                return self.chunks.mark(row)
+        return Mark(position)
+
+
+def plan_detour(
+    readers: Sequence[Reader], stream: StreamConfig, chunks: Chunks, position: int, now: int
+) -> Detour | None:
+    """What some consumers may leave out from `position` on; None where that is nothing, or too little. `now`: ms, UTC()."""
+    if not readers or not len(chunks):
+        return None
+    answers = [
+        evaluate(derive(stream, reader.subjects, reader.values, reader.filter, now=now, start=position), chunks)
+        for reader in readers
+    ]
+    levels = np.maximum.reduce([answer.levels for answer in answers])
+    # no residuals: the pipeline tests everything anyway, since its tracks come and go
+    route = plan(Answers(levels, np.zeros(levels.size, np.uint8), NO_PART), chunks, position)
+    return Detour(route, chunks) if route.skips and route.saving.skipped_chunks else None
+
+
+def plan_visits(offsets: Ints, end: int) -> Detour:
+    """To some offsets, ascending, and on from `end`."""
+    wanted = np.append(offsets[offsets < end], end)
+    first = np.flatnonzero(np.diff(wanted, prepend=-NEAR - 1) > NEAR)
+    last = np.append(first[1:], wanted.size) - 1
+    after = np.where(last == wanted.size - 1, OPEN_END, wanted[last] + 1)
+    return Detour(Route(wanted[first], after, np.zeros(first.size, np.uint8), Saving(0, 0, 0, 0, first.size - 1), True))
+
+
+class Detours:
+    """What the tracks of a session leave out. Moves tracks over it, and has their lanes fetch from behind it."""
+
+    def __init__(self, roster: Roster, positions: Positions, metrics: Metrics) -> None:
+        self._roster = roster
+        self._positions = positions
+        self._metrics = metrics
+        self._detours: dict[Track, Detour] = {}
+
+    def plan(self, place: Place, track: Track) -> None:
+        """Find out what a track may leave out, and leap to its first part that it may not.
+
+        A track that an index is made from leaves out nothing.
+        """
+        stream, source = place
+        self.forget(track)
+        if track.undecided:
+            return
+        index = self._roster.indexes.get(stream)
+        if track.only is not None:
+            detour: Detour | None = plan_visits(track.only, track.snapshot_end)
+        elif index is None or track.indexed:
+            return
+        else:
+            readers = [self._roster.readers[consumer] for consumer in sorted(track.members)]
+            detour = plan_detour(readers, self._roster.streams[stream], index.of(source), track.position, now_ms())
+        if detour is not None:
+            self._detours[track] = detour
+            self._metrics.chunks.labels(stream, "no").inc(detour.route.saving.skipped_chunks)
+            self._metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
+            self.leap(place, track)
+
+    def leap(self, place: Place, track: Track) -> None:
+        """Move a track over what none of its members wants, to the next track at the farthest."""
+        if detour := self._detours.get(track):
+            reached = detour.find_next(track.position, self._positions.find_ahead(place, track))
+            if reached > track.position:
+                track.mark = detour.find_mark(reached)
+
+    def lead(self, place: Place, track: Track, lane: Lane, need: Mark) -> None:
+        """Have a lane go on where its track will need it from the mark `need` on, which is the track's own or lies ahead of it;
+        what it has of that already is kept.
+
+        Never behind that: a lane may have been led on for a track that has met another one since, and leaves out nothing.
+        """
+        detour = self._detours.get(track)
+        reached = need
+        if detour is not None and need.position > track.position:
+            leapt = detour.find_next(need.position, self._positions.find_ahead(place, track))
+            reached = detour.find_mark(leapt) if leapt > need.position else need
+        if not lane.holds(reached.position):
+            lane.seek(reached.position, reached.epoch)
+        lane.size = None if detour is None else detour.find_size(lane.position)
+
+    def find_size(self, track: Track) -> int | None:
+        """Bytes that are worth fetching at once from where a track stands; None when that is not known."""
+        detour = self._detours.get(track)
+        return detour.find_size(track.position) if detour else None
+
+    def forget(self, track: Track) -> None:
+        """The track leaves out nothing any more."""
+        self._detours.pop(track, None)

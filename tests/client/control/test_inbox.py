@@ -1,0 +1,60 @@
+"""Questions to a service that is not there, or goes away in the middle of its answer."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from overlay.client.control.control import Control
+from overlay.client.control.inbox import Inbox, NoAnswer
+from tests.support.kafka import SureProducer, make_topic
+from tests.support.waiting import wait_until
+
+TOKEN = b"$JS.ACK._.1x1.S.c.1.7.1.0.0"
+
+
+@pytest.fixture
+def prefix(bootstrap: str) -> str:
+    """A prefix whose control and reply topics are there, and whose service is not."""
+    name = f"inbox-{uuid.uuid4().hex[:8]}"
+    for topic in ("control", "replies"):
+        make_topic(bootstrap, f"{name}.{topic}")
+    return name
+
+
+def test_after_no_answer_the_next_question_opens_another_consumer(bootstrap: str, prefix: str) -> None:
+    """Whatever kept the answer from coming, a consumer that stands still must not keep the next one as well."""
+    with Inbox({"bootstrap.servers": bootstrap}, prefix) as inbox:
+        consumers = []
+        for _ in range(2):
+            asking = inbox.ask(f"{prefix}.control", b"request 1", b"{}", 0.5)
+            consumers.append(inbox._open()[0])
+            with pytest.raises(NoAnswer):
+                next(asking)
+            assert inbox._consumer is None
+    assert consumers[0] is not consumers[1]
+
+
+def test_messages_of_a_pull_that_was_broken_off_are_returned(bootstrap: str, prefix: str) -> None:
+    requests = Consumer({"bootstrap.servers": bootstrap, "group.id": prefix})
+    requests.assign([TopicPartition(f"{prefix}.control", 0, 0)])
+
+    def answer() -> None:
+        request = wait_until(lambda: requests.poll(0.2), 30, "the request comes")
+        correlation = dict(request.headers())["Overlay-Correlation-Id"]
+        headers = [("Nats-Reply-To", TOKEN), ("Nats-Subject", b"a"), ("Overlay-Correlation-Id", correlation)]
+        producer = SureProducer(bootstrap)
+        producer.produce(f"{prefix}.replies", b"value", correlation, headers=headers)
+        producer.flush()
+
+    control = Control({"bootstrap.servers": bootstrap}, prefix, timeout=3.0)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    found = control.next("S", "c", 5, expires=1.0)
+    thread.join()
+    requests.close()
+    control.close()
+    assert [(message.token, message.value) for message in found] == [(TOKEN.decode(), b"value")]

@@ -1,0 +1,85 @@
+"""Questions that are refused before anything is fetched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import overlay
+from overlay.client import SCHEMA, BadQuestion, Client, UnknownStream
+from overlay.client.read.question import make_request
+from overlay.client.read.topic import describe_topic
+from overlay.errors import ConfigError, FilterSyntaxError, SubjectError
+
+STREAM = describe_topic("flights", {"delay": "double"})
+CLIENT = Client({"bootstrap.servers": "127.0.0.1:1"}, {"FLIGHTS": STREAM}, "folder")
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "message"),
+    [
+        ({"sql": "delay > 1", "properties": {}}, BadQuestion, "sql and properties exclude each other"),
+        ({"sql": "delay >"}, FilterSyntaxError, r"line 1, column 8"),
+        ({"sql": "dely > 1"}, FilterSyntaxError, "did you mean delay"),
+        ({"properties": {"propertis": {"to": "x"}}}, FilterSyntaxError, "did you mean properties"),
+        ({"subjects": ["a..b"]}, SubjectError, "empty token"),
+        ({"subjects": "a. b"}, SubjectError, "a space"),
+        ({"since": "soon"}, BadQuestion, "since: .* no point in time"),
+        ({"until": "2013-01-01"}, BadQuestion, "until: .*RFC 3339"),
+        ({"follow": True, "until": "10m"}, BadQuestion, "follow and until exclude each other"),
+        ({"from_seq": 1, "since": "10m"}, BadQuestion, "both say where to begin"),
+        ({"from_seq": 0}, BadQuestion, "from_seq is 0"),
+        ({"last": -1}, BadQuestion, "last is -1"),
+        ({"limit": -1}, BadQuestion, "limit is -1"),
+        ({"columns": ["valu"]}, BadQuestion, "no column 'valu'. Did you mean value?"),
+        ({"columns": "value"}, BadQuestion, "Give a list"),
+    ],
+)
+def test_refused(question: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        CLIENT.read("FLIGHTS", **question)
+
+
+def test_columns_are_in_the_order_of_the_schema() -> None:
+    request = make_request(STREAM, is_named=True, now=0, columns=["offset", "subject", "value"])
+    assert request.columns == ("subject", "value", "offset")
+    assert make_request(STREAM, is_named=True, now=0).columns == tuple(SCHEMA.names)
+    assert make_request(STREAM, is_named=True, now=0, columns=[]).columns == ()
+
+
+def test_streams_and_topics() -> None:
+    with pytest.raises(UnknownStream, match=r"folder: there is no stream 'FLIGHT'\. Did you mean FLIGHTS\?"):
+        CLIENT.read("FLIGHT")
+    with pytest.raises(BadQuestion, match="not both"):
+        CLIENT.read("FLIGHTS", topic="flights")
+    with pytest.raises(BadQuestion, match="name a stream or a topic"):
+        CLIENT.read()
+    with pytest.raises(BadQuestion, match="declare is for topics"):
+        CLIENT.read("FLIGHTS", declare={})
+    with pytest.raises(UnknownStream, match="nor any other"):
+        Client({"bootstrap.servers": "127.0.0.1:1"}).read("FLIGHTS")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "message"),
+    [
+        ({"bootstrap.servers": "h"}, r"kafka\.bootstrap\.servers: .*is not host:port"),
+        ({"bootstrap.servers": "h:1", "linger.ms": "5"}, "linger.ms"),
+        ({"bootstrap.servers": "h:1", "sasl.username": "me"}, "would ignore sasl"),
+    ],
+)
+def test_kafka_settings_that_no_client_takes(kafka: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        overlay.open(bootstrap=kafka.pop("bootstrap.servers", ""), kafka=kafka)
+
+
+def test_nothing_to_open() -> None:
+    with pytest.raises(BadQuestion, match="HOST:PORT"):
+        overlay.open()
+
+
+def test_the_package_has_no_other_surprises() -> None:
+    assert overlay.open is overlay.open
+    with pytest.raises(AttributeError, match="no attribute 'close'"):
+        overlay.close  # noqa: B018

@@ -1,0 +1,142 @@
+"""The life of a reading: in a loop, left early, forgotten, at the interpreter's exit, and with a reader that is slow."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import overlay
+from overlay.client import Client, Reading
+from overlay.client.read.reading import ROOM
+from overlay.client.read.row_filter import PART_BYTES
+from overlay.inspect.reading import TopicNotFound
+from overlay.kafka.fetcher import PARTITION_BYTES
+from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
+from tests.support.service import write_service_file
+from tests.support.waiting import wait_until
+
+COUNT, SIZE = 60_000, 1_000
+
+
+@pytest.fixture(scope="module")
+def large(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """60 MB that do not compress away, in small batches."""
+    topic = make_topic(bootstrap, f"large-{tmp_path_factory.getbasetemp().name}")
+    producer = SureProducer(bootstrap, {"queue.buffering.max.messages": COUNT, "linger.ms": 20})
+    for _ in range(COUNT):
+        producer.produce(topic, b"x" * SIZE)
+    assert producer.flush(60) == 0
+    return topic
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Client:
+    return overlay.open(bootstrap=bootstrap)
+
+
+def is_reading() -> bool:
+    return any(thread.name == "overlay-read" for thread in threading.enumerate())
+
+
+async def test_in_a_running_loop(client: Client, large: str) -> None:
+    assert pa.table(client.read(topic=large, columns=["offset"]))["offset"].to_pylist() == list(range(COUNT))
+
+
+def test_left_early(client: Client, large: str) -> None:
+    for batch in client.read(topic=large, follow=True):
+        assert batch.num_rows
+        break
+    gc.collect()
+    assert not is_reading()
+
+
+def test_closed_in_the_middle(client: Client, large: str) -> None:
+    reading = client.read(topic=large)
+    next(reading)
+    reading.close()
+    reading.close()
+    assert not is_reading() and list(reading) == []
+
+
+def test_closed_while_the_next_batch_is_in_the_making(bootstrap: str, large: str, tmp_path: Path) -> None:
+    """The next reading of the stream has the same buffers: nobody may be writing to them any more."""
+    write_service_file(tmp_path, bootstrap)
+    (tmp_path / "streams").mkdir()
+    (tmp_path / "streams" / "s.yaml").write_text(f"name: S\ntopics: [{large}]\nsubject: {{template: s}}\n")
+    client = overlay.open(tmp_path)
+    for _ in range(40):
+        with client.read("S", columns=["value", "offset"]) as reading:
+            assert all(set(next(reading)["value"].to_pylist()) == {b"x" * SIZE} for _ in range(3))
+    assert pa.table(client.read("S", columns=["offset"]))["offset"].to_pylist() == list(range(COUNT))
+
+
+def test_closed_by_another_thread(client: Client, new_topic: NewTopicFixture) -> None:
+    reading = client.read(topic=new_topic(), follow=True)
+    found: list[pa.RecordBatch] = []
+    waiting = threading.Thread(target=lambda: found.extend(reading))
+    waiting.start()
+    wait_until(lambda: reading.progress.total is None and is_reading(), 10, "it follows")
+    reading.close()
+    waiting.join(10)
+    assert not waiting.is_alive() and found == []
+
+
+def test_closed_before_it_began(client: Client, large: str) -> None:
+    client.read(topic=large).close()
+    assert not is_reading()
+
+
+def test_an_error_ends_it(client: Client) -> None:
+    reading = client.read(topic="there-is-no-such-topic")
+    with pytest.raises(TopicNotFound):
+        next(reading)
+    assert list(reading) == [] and not is_reading()
+
+
+def test_a_slow_reader_holds_the_feed_back(client: Client, large: str) -> None:
+    """What is read ahead: the channel, a part in the making, and what one fetch brings."""
+    with client.read(topic=large, columns=["value", "offset"]) as reading:
+        first = next(reading)
+        settled = _settle(reading)
+        # a part may be a slice over its bound, a fetch is worked through part by part
+        bound = (ROOM + 3) * (PART_BYTES + PARTITION_BYTES) // SIZE
+        assert settled < bound < COUNT
+        offsets = first["offset"].to_pylist()
+        for batch in reading:
+            offsets += batch["offset"].to_pylist()
+    assert offsets == list(range(COUNT))
+
+
+def _settle(reading: Reading) -> int:
+    """Records scanned once no more are."""
+    seen = [-1]
+
+    def rests() -> bool:
+        before = seen[0]
+        seen[0] = reading.progress.scanned
+        time.sleep(0.2)  # long enough to scan all of it
+        return seen[0] > 0 and before == reading.progress.scanned
+
+    wait_until(rests, 30, "the reading rests")
+    return reading.progress.scanned
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)"])
+def test_at_the_interpreter_s_exit(bootstrap: str, large: str, ending: str) -> None:
+    """A reading that somebody still holds neither hangs nor complains."""
+    script = f"""
+import overlay
+reading = overlay.open(bootstrap={bootstrap!r}).read(topic={large!r}, follow=True)
+print(next(reading).num_rows > 0)
+{ending}
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3 if ending else 0, "True\n", "")

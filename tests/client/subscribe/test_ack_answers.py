@@ -1,0 +1,74 @@
+"""Answers to acks while their client closes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from overlay.client.subscribe.ack_answers import Answers, Waiting
+from overlay.dispatch.reply_address import CORRELATION
+from overlay.errors import SourceUnavailable
+from overlay.kafka.confluent import Contact
+from tests.client.deliveries import DEADLINE_S
+from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.waiting import wait_until
+
+
+class Gated(Answers):
+    """Waits at a gate before it registers anything."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__({"bootstrap.servers": bootstrap}, topic)
+        self.is_there, self.gate = threading.Event(), threading.Event()
+
+    def make_waiting(self) -> Waiting:
+        self.is_there.set()
+        self.gate.wait(DEADLINE_S)
+        return super().make_waiting()
+
+
+def test_an_ack_during_close_hears_of_it(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """It does not wait for its timeout with a listener that has ended."""
+    answers = Gated(bootstrap, new_topic())
+    with ThreadPoolExecutor(2) as threads:
+        expecting = threads.submit(answers.expect)
+        assert answers.is_there.wait(DEADLINE_S)
+        closing = threads.submit(answers.close)
+        with pytest.raises(TimeoutError):
+            closing.result(1)  # it waits for the one that is about to register
+        answers.gate.set()
+        with expecting.result(DEADLINE_S) as waiting, pytest.raises(SourceUnavailable, match="closed"):
+            waiting.wait(DEADLINE_S)
+        closing.result(DEADLINE_S)
+
+
+def test_answers_come_after_a_client_was_lost(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class Noted(Contact):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+    monkeypatch.setattr("overlay.client.subscribe.ack_answers.Contact", Noted)
+    topic = new_topic()
+    answers = Answers({"bootstrap.servers": bootstrap}, topic)
+    with answers.expect() as waiting:
+        monkeypatch.setattr(opened[0], "_missed", 2)
+        wait_until(lambda: len(opened) > 1, DEADLINE_S, "another client is made")
+        key = dict(waiting.headers)[CORRELATION]
+        producer = SureProducer(bootstrap)
+
+        def is_answered() -> bool:
+            # the new client reads from the end that the topic has when it is ready
+            producer.produce(topic, b"", key)
+            producer.flush()
+            return waiting._future.done()
+
+        wait_until(is_answered, DEADLINE_S, "the answer is heard")
+        waiting.wait(DEADLINE_S)
+    answers.close()

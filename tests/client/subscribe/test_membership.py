@@ -1,0 +1,185 @@
+"""A member of a group, whose Kafka client does what a test says: one thing at each poll."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message as KafkaRecord
+from confluent_kafka import TopicPartition
+
+from overlay.client.subscribe import membership
+from overlay.client.subscribe.acking import Head
+from overlay.client.subscribe.membership import Member
+from overlay.client.subscribe.message_buffer import Shelf
+from overlay.client.subscribe.target import Target
+from overlay.config.consumer import AckPolicy
+
+Step = Callable[["Script"], KafkaRecord | None]
+
+
+class Script:
+    """Takes the place of the Kafka client: a poll takes the next step; after the last one the member is told to stop."""
+
+    def __init__(self, steps: Iterable[Step], stop: threading.Event) -> None:
+        self._steps, self._stop = iter(steps), stop
+        self.assigned: set[int] = set()
+        self.paused: set[int] = set()
+        self.committed: dict[int, int] = {}
+
+    def subscribe(self, topics: Sequence[str], **hear: Callable[..., None]) -> None:
+        self.hear = hear
+
+    def poll(self, timeout: float) -> KafkaRecord | None:
+        step = next(self._steps, None)
+        if step is None:
+            self._stop.set()
+            return None
+        return step(self)
+
+    def consume(self, most: int, timeout: float) -> list[KafkaRecord]:
+        return []
+
+    def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> None:
+        self.committed |= {place.partition: place.offset for place in offsets}
+
+    def assignment(self) -> list[TopicPartition]:
+        return place(*self.assigned)
+
+    def pause(self, places: Sequence[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: Sequence[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in places}
+
+    def close(self) -> None:
+        self.hear["on_revoke"](self, self.assignment())
+
+
+def place(*partitions: int) -> list[TopicPartition]:
+    return [TopicPartition("out", partition) for partition in partitions]
+
+
+def assign(*partitions: int) -> Step:
+    """As Kafka's client does it: who is assigned more hears of it first."""
+
+    def step(client: Script) -> None:
+        client.hear["on_assign"](client, place(*partitions))
+        client.assigned |= set(partitions)
+
+    return step
+
+
+def bring(partition: int, offset: int) -> Step:
+    return lambda client: KafkaRecord(topic="out", partition=partition, offset=offset, value=b"x")
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    shelf: Shelf,
+    *steps: Step,
+    policy: AckPolicy = AckPolicy.NONE,
+    on_silence: Callable[[bool], None] = lambda _: None,
+    **options: Any,
+) -> tuple[Script, Member]:
+    stop = threading.Event()
+    script = Script(steps, stop)
+    monkeypatch.setattr(membership, "Consumer", lambda settings: script)
+    target = Target(Head("S", "c"), "out", "c", policy, options.pop("heartbeat_s", 0.0))
+    member = Member({"bootstrap.servers": "nowhere:1"}, target, shelf, **options)
+    member.run(stop, on_silence)
+    return script, member
+
+
+@pytest.mark.parametrize(
+    ("policy", "committed"),
+    [(AckPolicy.EXPLICIT, {0: 6}), (AckPolicy.ALL, {0: 6}), (AckPolicy.FLOW_CONTROL, {0: 5}), (AckPolicy.NONE, {0: 5})],
+)
+def test_the_message_in_hand_is_passed_where_it_waits_for_its_ack(
+    monkeypatch: pytest.MonkeyPatch, policy: AckPolicy, committed: dict[int, int]
+) -> None:
+    shelf = Shelf(10)
+
+    def take(client: Script) -> None:
+        batch = shelf.take()
+        assert batch is not None
+        assert batch.pop() is not None
+
+    script, _ = run(monkeypatch, shelf, assign(0), bring(0, 5), take, policy=policy)
+    assert script.committed == committed
+
+
+def test_what_is_paused_goes_on_when_more_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes the one message that there is room for: the member pauses, and is given another partition then."""
+    monkeypatch.setattr(membership, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(membership, "POLL_S", 0.001)
+    shelf = Shelf(1)
+    was_paused: list[bool] = []
+
+    def assign_more(client: Script) -> None:
+        was_paused.append(client.paused == {0})
+        assign(1)(client)
+        shelf.take()
+
+    script, member = run(monkeypatch, shelf, assign(0), bring(0, 5), assign_more)
+    assert was_paused == [True]
+    assert (member.is_paused, script.paused) == (False, set())
+
+
+def lose(*partitions: int) -> Step:
+    """As after an outage: the group has given up the member meanwhile."""
+
+    def step(client: Script) -> None:
+        client.assigned -= set(partitions)
+        client.hear["on_lost"](client, place(*partitions))
+
+    return step
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_who_is_alone_hears_of_silence_without_partitions_as_well(
+    monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """The topic may be gone together with its consumer: nothing is assigned then for ever."""
+    monkeypatch.setattr(membership, "SLACK_S", 0.0)
+    said: list[bool] = []
+    steps = [assign(), wait, assign(0), lose(0), assign(), wait]
+    _, member = run(monkeypatch, Shelf(1), *steps, on_silence=said.append, heartbeat_s=0.02, is_alone=is_alone)
+    assert not member.assigned
+    assert said == ([True] if is_alone else [])
+
+
+def wait(client: Script) -> None:
+    time.sleep(0.05)  # longer than two heartbeats: this is the silence that is to be heard
+
+
+def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions are given up and come again, from where messages had been handed out."""
+    shelf, scripts, stop = Shelf(10), list[Script](), threading.Event()
+
+    def lose_all(client: Script) -> None:
+        take(client)
+        for _ in range(2):
+            settings[-1]["stats_cb"](json.dumps({"brokers": {"GroupCoordinator": {"source": "logical"}}}))
+
+    def take(_: Script) -> None:
+        batch = shelf.take()
+        assert batch is not None
+        assert batch.pop() is not None
+
+    plan: list[list[Step]] = [[assign(0), bring(0, 5), lose_all], [assign(0), bring(0, 6), take]]
+    settings: list[dict[str, Any]] = []
+
+    def make(given: dict[str, Any]) -> Script:
+        settings.append(given)
+        scripts.append(Script(plan[len(scripts)], stop))
+        return scripts[-1]
+
+    monkeypatch.setattr(membership, "Consumer", make)
+    target = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT, 0.0)
+    Member({"bootstrap.servers": "nowhere:1"}, target, shelf).run(stop, lambda _: None)
+    assert [script.committed for script in scripts] == [{0: 6}, {0: 7}]

@@ -1,0 +1,165 @@
+"""What a message says, and that it is settled once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Message as KafkaRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.client.subscribe.ack_answers import Answers, Waiting
+from overlay.client.subscribe.kind import Flow
+from overlay.client.subscribe.message import (
+    AlreadySettled,
+    AsyncMessage,
+    BadToken,
+    Delay,
+    Message,
+    Metadata,
+    read_metadata,
+    write_delay,
+)
+from overlay.consumer.acks import Ack, Token, Verb, parse_ack
+
+TOKEN = b"$JS.ACK.ORDERS.late.2.41.7.1700000000123000000.5"
+HEADERS = [("from", b"oslo"), ("from", b"rome"), ("Nats-Subject", b"t.a"), ("Nats-Reply-To", TOKEN)]
+
+
+class Spoken:
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[bytes, Verb, str]] = []
+
+    def ack(self, token: bytes) -> None:
+        self.tell(token, Verb.ACK)
+
+    def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
+        self.words.append((token, verb, text))
+
+    def ask(self, token: bytes) -> Waiting:
+        return Answers({}, "replies").make_waiting()
+
+    def answer_flow(self, flow: Flow) -> None:
+        raise AssertionError("nothing of a message does this")
+
+
+def make(spoken: Spoken, headers: list[tuple[str, bytes]] | None = None, value: bytes | None = b"v") -> Message:
+    record = KafkaRecord(topic="out", partition=3, offset=9, key=b"k", value=value, headers=headers or HEADERS)
+    return Message(record, TOKEN, spoken)
+
+
+def test_what_a_message_says() -> None:
+    message = make(Spoken())
+    assert (message.subject, message.key, message.value, message.data) == ("t.a", b"k", b"v", b"v")
+    assert message.headers == [("from", b"oslo"), ("from", b"rome")]
+    assert (message.header("from"), message.header("to")) == (b"rome", None)
+    assert message.place == ("out", 3, 9)
+    assert message.metadata == Metadata(
+        "ORDERS", "late", 41, 7, 2, 5, datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
+    )
+    empty = make(Spoken(), value=None)
+    assert (empty.value, empty.data) == (None, b"")
+
+
+def test_headers_spelled_out_are_ours_as_well() -> None:
+    full = [*HEADERS, ("Nats-Stream", b"ORDERS"), ("Nats-Num-Pending", b"5")]
+    assert make(Spoken(), full).headers == [("from", b"oslo"), ("from", b"rome")]
+    assert make(Spoken(), [*HEADERS, ("Nats-Msg-Size", b"12")]).header("Nats-Msg-Size") == b"12"
+
+
+@given(st.tuples(*[st.integers(0, 1 << 62)] * 2, st.integers(1, 1 << 31), st.integers(0, 1 << 62)))
+def test_any_token_reads_as_the_oracle_reads_it(numbers: tuple[int, ...]) -> None:
+    sequence, consumer_sequence, deliveries, pending = numbers
+    token = Token("S", "c", deliveries, sequence, consumer_sequence, 1_000_000, pending)
+    found = read_metadata(str(token).encode())
+    assert (found.sequence, found.consumer_sequence) == (sequence, consumer_sequence)
+    assert (found.num_delivered, found.num_pending) == (deliveries, pending)
+
+
+@pytest.mark.parametrize("token", [b"", b"$JS.ACK.S.c.1.2.3", TOKEN + b".6", TOKEN[:-1] + b"x", b"\xff"])
+def test_what_is_no_token(token: bytes) -> None:
+    with pytest.raises(BadToken):
+        read_metadata(token)
+
+
+Word = Callable[[Message], object]
+WORDS: dict[str, tuple[Word, Verb, str]] = {
+    "ack": (lambda m: m.ack(), Verb.ACK, ""),
+    "nak": (lambda m: m.nak(), Verb.NAK, ""),
+    "nak later": (lambda m: m.nak(1.5), Verb.NAK, '{"delay": 1500000000}'),
+    "term": (lambda m: m.term("broken"), Verb.TERM, "broken"),
+}
+
+
+@pytest.mark.parametrize("first", WORDS)
+@pytest.mark.parametrize("second", [*WORDS, "in_progress", "ack_sync"])
+def test_a_message_is_settled_once(first: str, second: str) -> None:
+    spoken = Spoken()
+    message = make(spoken)
+    message.in_progress()
+    message.in_progress()
+    say, verb, text = WORDS[first]
+    say(message)
+    assert message.is_settled
+    with pytest.raises(AlreadySettled, match="settled already"):
+        {
+            **{name: word[0] for name, word in WORDS.items()},
+            "in_progress": Message.in_progress,
+            "ack_sync": Message.ack_sync,
+        }[second](message)
+    assert spoken.words == [(TOKEN, Verb.PROGRESS, "")] * 2 + [(TOKEN, verb, text)]
+
+
+async def test_the_same_words_can_be_awaited() -> None:
+    spoken = Spoken()
+
+    def renew() -> AsyncMessage:
+        return AsyncMessage(KafkaRecord(topic="out", headers=HEADERS), TOKEN, spoken)
+
+    await renew().ack()
+    await renew().nak(timedelta(seconds=2))
+    await renew().term("no")
+    progressing = renew()
+    await progressing.in_progress()
+    await progressing.ack()
+    with pytest.raises(AlreadySettled):
+        await progressing.ack()
+    assert [(verb, text) for _, verb, text in spoken.words] == [
+        (Verb.ACK, ""),
+        (Verb.NAK, '{"delay": 2000000000}'),
+        (Verb.TERM, "no"),
+        (Verb.PROGRESS, ""),
+        (Verb.ACK, ""),
+    ]
+
+
+@given(st.one_of(st.none(), st.floats(0, 1e9), st.timedeltas(timedelta(0), timedelta(days=100))))
+def test_delays_are_what_the_overlay_reads(delay: Delay | None) -> None:
+    text = write_delay(delay)
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    found = parse_ack(TOKEN, b"-NAK " + text.encode())
+    assert isinstance(found, Ack)
+    assert not found.is_flawed
+    assert found.delay == (None if seconds is None else round(seconds * 1e9))
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), timedelta(seconds=-1)])
+def test_no_delay_goes_back_in_time(delay: Delay) -> None:
+    with pytest.raises(ValueError, match="back in time"):
+        write_delay(delay)
+
+
+def test_an_ack_without_an_answer_may_be_said_again() -> None:
+    message = make(Spoken())
+    with pytest.raises(TimeoutError, match="no answer"):
+        message.ack_sync(0.01)
+    assert not message.is_settled
+    again = AsyncMessage(KafkaRecord(topic="out", headers=HEADERS), TOKEN, Spoken())
+    with pytest.raises(TimeoutError, match="no answer"):
+        asyncio.run(again.ack_sync(0.01))
+    assert not again.is_settled

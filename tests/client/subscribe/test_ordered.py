@@ -1,0 +1,239 @@
+"""Ordered consumers against a service that stays, goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import overlay
+from overlay.client import BadOrder, Client, ConcurrentIteration, ConsumerInfo, Control, Refused
+from overlay.client.subscribe.message import Delivered
+from overlay.client.subscribe.order import Reason
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import DEADLINE_S, Scene, produce, serve
+
+
+@pytest.fixture
+def source(scene: Scene, new_topic: NewTopicFixture) -> str:
+    """The topic of stream S."""
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "idle", "t.nothing")
+    return topic
+
+
+def open_client(scene: Scene) -> Client:
+    return overlay.open(scene.folder)
+
+
+def list_private(scene: Scene) -> list[str]:
+    topics = AdminClient({"bootstrap.servers": scene.bootstrap}).list_topics(timeout=DEADLINE_S).topics
+    return [name for name in topics if name.startswith(f"{scene.prefix}-ordered-")]
+
+
+def read_sequences(messages: list[Delivered]) -> list[int]:
+    return [message.metadata.sequence for message in messages]
+
+
+def test_everything_in_order_and_nothing_is_left_behind(scene: Scene, source: str) -> None:
+    produce(scene.bootstrap, source, ["a", "b"] * 100)
+    with serve(scene):
+        client = open_client(scene)
+        with client.ordered("S", filter_subjects=["t.a"]) as messages:
+            found = list(islice(messages, 40)) + list(islice(messages, 60))
+            assert (messages.state.stream_seq, messages.state.consumer_seq, messages.state.renewals) == (199, 100, 0)
+            assert len(list_private(scene)) == 1
+        assert read_sequences(found) == list(range(1, 200, 2))
+        assert [message.subject for message in found] == ["t.a"] * 100
+        assert list(messages) == []
+        wait_until(lambda: list_private(scene) == [], DEADLINE_S, "the private topic is gone")
+        assert [info.name for info in client.control.consumers("S")] == ["idle"]
+        client.close()
+
+
+def test_a_consumer_that_is_deleted_is_made_anew(scene: Scene, source: str) -> None:
+    produce(scene.bootstrap, source, ["a"] * 10)
+    with serve(scene):
+        client = open_client(scene)
+        with client.ordered("S", idle_heartbeat="500ms") as messages:
+            found = list(islice(messages, 10))
+            client.control.delete("S", messages.consumer)
+            produce(scene.bootstrap, source, ["a"] * 10)
+            found += islice(messages, 10)
+            assert (messages.state.renewals, messages.state.reason) == (1, Reason.SILENCE)
+        client.close()
+    assert read_sequences(found) == list(range(1, 21))
+
+
+async def test_a_restart_in_the_midst(scene: Scene, source: str) -> None:
+    """Messages that come while the service is away, and before it is back, are all there."""
+    produce(scene.bootstrap, source, ["a"] * 10)
+    with serve(scene):
+        client = open_client(scene)
+        messages = await asyncio.to_thread(client.ordered, "S", idle_heartbeat="500ms", inactive_threshold="60s")
+        found: list[Delivered] = []
+
+        async def take(count: int) -> None:
+            async for message in messages:
+                found.append(message)
+                if len(found) == count:
+                    return
+
+        await asyncio.wait_for(take(10), DEADLINE_S)
+    produce(scene.bootstrap, source, ["a"] * 10)
+    taking = asyncio.create_task(take(20))
+    with serve(scene, wait=False):
+        await asyncio.wait_for(taking, DEADLINE_S)
+        await asyncio.to_thread(messages.close)
+    client.close()
+    assert read_sequences(found) == list(range(1, 21))
+
+
+def test_of_a_process_that_dies_nothing_is_left(scene: Scene, source: str) -> None:
+    """Its consumer ends by inactive_threshold, and the private topic with it."""
+    produce(scene.bootstrap, source, ["a"] * 5)
+    program = (
+        "import os, overlay\n"
+        f"for message in overlay.open({str(scene.folder)!r}).ordered('S', inactive_threshold='2s'):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    with serve(scene):
+        ended = subprocess.run([sys.executable, "-c", program], timeout=DEADLINE_S, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert len(list_private(scene)) == 1
+        wait_until(lambda: list_private(scene) == [], DEADLINE_S, "the private topic is gone")
+        client = open_client(scene)
+        assert [info.name for info in client.control.consumers("S")] == ["idle"]
+        client.close()
+
+
+def test_a_callback(scene: Scene, source: str) -> None:
+    produce(scene.bootstrap, source, ["a"] * 5)
+    found: list[Delivered] = []
+    enough = threading.Event()
+
+    def take(message: Delivered) -> None:
+        found.append(message)
+        if len(found) == 5:
+            enough.set()
+
+    with serve(scene):
+        client = open_client(scene)
+        with client.ordered("S") as messages:
+            thread = messages.start(take)
+            assert enough.wait(DEADLINE_S)
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        client.close()
+    assert read_sequences(found) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_refused_is_refused_at_once(scene: Scene, source: str) -> None:
+    with serve(scene):
+        client = open_client(scene)
+        with pytest.raises(BadOrder, match="durable_name"):
+            client.ordered("S", durable_name="d")
+        with pytest.raises(Refused):
+            client.ordered("S", filter_subjects=["t.a", "t.*"])
+        assert list_private(scene) == []
+        client.close()
+
+
+class Gate:
+    """Holds up the next request to add a consumer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_shut = False
+        self.is_there, self.opened = threading.Event(), threading.Event()
+        add = Control.add
+
+        def wait_and_add(control: Control, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
+            if self.is_shut:
+                self.is_shut = False
+                self.is_there.set()
+                self.opened.wait(DEADLINE_S)
+            return add(control, stream, config)
+
+        monkeypatch.setattr(Control, "add", wait_and_add)
+
+
+def test_closing_during_a_renewal_leaves_nothing_behind(
+    scene: Scene, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop is about to ask for the next consumer when another thread closes."""
+    gate = Gate(monkeypatch)
+    produce(scene.bootstrap, source, ["a"] * 3)
+    with serve(scene), ThreadPoolExecutor(2) as threads:
+        client = open_client(scene)
+        messages = client.ordered("S", idle_heartbeat="500ms")
+        found = list(islice(messages, 3))
+        gate.is_shut = True
+        client.control.delete("S", messages.consumer)
+        looping = threads.submit(list, messages)
+        assert gate.is_there.wait(DEADLINE_S)
+        closing = threads.submit(messages.close)
+        wait([closing], timeout=2)  # before, it was over by now
+        gate.opened.set()
+        closing.result(DEADLINE_S)
+        assert looping.result(DEADLINE_S) == []
+        assert read_sequences(found) == [1, 2, 3]
+        assert [info.name for info in client.control.consumers("S")] == ["idle"]
+        wait_until(lambda: list_private(scene) == [], DEADLINE_S, "the private topic is gone")
+        client.close()
+
+
+async def test_many_that_wait_in_a_loop_can_be_closed(scene: Scene, source: str) -> None:
+    """More than the loop has default threads: none of them is taken by a wait for messages."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    with serve(scene):
+        client = open_client(scene)
+        several = [client.ordered("S", idle_heartbeat="60s") for _ in range(3)]
+        waiting = [asyncio.ensure_future(anext(aiter(messages))) for messages in several]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S / 2):  # before a heartbeat ends a wait
+            for messages in several:
+                await messages.__aexit__(None, None, None)
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [StopAsyncIteration] * 3
+        client.close()
+
+
+async def test_a_wait_that_is_given_up_loses_nothing(scene: Scene, source: str) -> None:
+    with serve(scene):
+        client = open_client(scene)
+        messages = await asyncio.to_thread(client.ordered, "S")
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(aiter(messages))
+        await asyncio.to_thread(produce, scene.bootstrap, source, ["a"] * 5)
+        async with asyncio.timeout(DEADLINE_S):
+            found = [await anext(aiter(messages)) for _ in range(5)]
+        assert read_sequences(found) == [1, 2, 3, 4, 5]
+        assert messages.state.renewals == 0
+        await asyncio.to_thread(messages.close)
+        client.close()
+
+
+def test_two_loops_on_an_ordered_consumer(scene: Scene, source: str) -> None:
+    with serve(scene), ThreadPoolExecutor(1) as threads:
+        client = open_client(scene)
+        with client.ordered("S") as messages:
+            first = threads.submit(next, iter(messages))
+            wait_until(lambda: messages._turn.is_taken, DEADLINE_S, "the first loop waits")
+            with pytest.raises(ConcurrentIteration, match="ordered consumer of S"):
+                next(iter(messages))
+            produce(scene.bootstrap, source, ["a"])
+            assert read_sequences([first.result(DEADLINE_S)]) == [1]
+        client.close()

@@ -1,0 +1,80 @@
+"""Lines: kept with their loops, closed with those who hold them, wherever that happens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+import overlay
+from overlay.client.connection import KEPT, Line, Lines
+from tests.support.kafka import NewTopicFixture, produce_values
+
+
+def run_together(lines: Lines, count: int) -> list[Line]:
+    """As many readings at once."""
+    barrier, used = threading.Barrier(count), list[Line]()
+
+    async def work(line: Line) -> None:
+        used.append(line)
+        await asyncio.to_thread(barrier.wait, 30)
+
+    threads = [threading.Thread(target=lines.run, args=(work,)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return used
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines({"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_a_line_is_used_again(lines: Lines) -> None:
+    assert len({id(run_together(lines, 1)[0]) for _ in range(5)}) == 1
+
+
+def test_each_reading_has_its_own(lines: Lines) -> None:
+    assert len({id(line) for line in run_together(lines, KEPT + 2)}) == KEPT + 2
+    assert len(lines._free) == KEPT
+
+
+def test_one_that_failed_is_not_kept(lines: Lines) -> None:
+    async def fail(line: Line) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        lines.run(fail)
+    assert lines._free == []
+
+
+def test_one_that_was_left_is_kept(lines: Lines) -> None:
+    async def leave(line: Line) -> None:
+        raise asyncio.CancelledError
+
+    lines.run(leave)
+    assert len(lines._free) == 1
+
+
+async def test_closing_where_a_loop_runs(lines: Lines) -> None:
+    await asyncio.to_thread(run_together, lines, 2)
+    loops = [runner.get_loop() for runner, _ in lines._free]
+    lines.close()
+    assert lines._free == [] and all(loop.is_closed() for loop in loops)
+
+
+def test_lines_close_with_their_client(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a"])
+    client = overlay.open(bootstrap=bootstrap)
+    assert [batch.num_rows for batch in client.read(topic=topic)] == [1]
+    ((runner, line),) = client._lines._free
+    loop, kept = runner.get_loop(), line._client
+    assert kept is not None and kept._conns
+    del client, runner, line
+    gc.collect()
+    assert loop.is_closed() and not any(connection.connected() for connection in kept._conns.values())

@@ -1,0 +1,81 @@
+"""Pieces that are kept: found again row by row, joined, and let go of when there are too many."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.dispatch.record_cache import NOWHERE, Larder
+from overlay.dispatch.record_slice import Piece, join
+from tests.dispatch.scenes import make_pieces
+from tests.output.pressing import make_records
+
+LOG = make_records(300, 40)
+
+
+def cut(first: int, last: int) -> Piece:
+    """The records with these sequences."""
+    (piece,) = make_pieces(LOG[first - 1 : last])
+    return piece
+
+
+def value(piece: Piece, row: int) -> bytes:
+    """Key, value and headers as they lie there."""
+    records = piece.records
+    return records.buf[records.body[row] : records.end[row]].tobytes()
+
+
+def test_a_joined_piece_is_as_one_that_was_kept_whole() -> None:
+    whole, joined = cut(1, 60), join(cut(1, 25), cut(26, 60))
+    assert joined.sequences.tolist() == whole.sequences.tolist()
+    assert [value(joined, row) for row in range(60)] == [value(whole, row) for row in range(60)]
+    texts = [bytes(p.texts.text[p.texts.bounds[c] : p.texts.bounds[c + 1]]) for p in (joined, whole) for c in p.codes]
+    assert texts[:60] == texts[60:]
+    assert joined.measure(np.arange(60)).tolist() == whole.measure(np.arange(60)).tolist()
+
+
+parts = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 40)), min_size=1, max_size=12)
+
+
+@given(parts=parts, asked=st.lists(st.integers(1, 300), max_size=60), limit=st.sampled_from([1, 9_000, 1 << 30]))
+@settings(max_examples=60, deadline=None)
+def test_what_is_found_is_what_was_put(parts: list[tuple[int, int]], asked: list[int], limit: int) -> None:
+    """Pieces may overlap, as those of consumers at different places do."""
+    larder = Larder(limit)
+    put = set[int]()
+    for first, count in parts:
+        piece = cut(first, min(first + count, 300))
+        larder.put("S", piece)
+        put |= set(piece.sequences.tolist())
+    found = larder.find("S", np.array(asked, np.int64))
+    for i, sequence in enumerate(asked):
+        if found.number[i] == NOWHERE:
+            assert limit < 1 << 30 or sequence not in put
+        else:
+            piece, row = found.pieces[found.number[i]], int(found.row[i])
+            assert piece.sequences[row] == sequence
+            assert value(piece, row) == value(cut(sequence, sequence), 0)
+    assert larder.find("T", np.array(asked, np.int64)).missing.size == len(asked)
+
+
+def test_it_stays_small() -> None:
+    larder = Larder(100_000)
+    for n in range(2_000):
+        larder.put("S" if n % 3 else "T", cut(n % 300 + 1, n % 300 + 1))
+    assert larder.size <= 100_000 + 70_000
+
+
+def test_a_trickle_makes_few_pieces() -> None:
+    larder = Larder()
+    for n in range(1, 257):
+        larder.put("S", cut(n, n))
+    assert len(larder.find("S", np.array([1])).pieces) <= 9
+
+
+def test_what_was_read_again_is_there_for_one_step() -> None:
+    larder = Larder()
+    larder.lay_out("S", cut(5, 9))
+    assert not larder.find("S", np.array([5, 9])).missing.size
+    larder.clear()
+    assert larder.find("S", np.array([5, 9])).missing.size == 2

@@ -1,0 +1,225 @@
+"""What goes to reply topics: how fast, in which order, and what passing faults do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, NotLeaderForPartitionError, TopicAuthorizationFailedError
+from aiokafka.record.memory_records import MemoryRecords
+
+from overlay.dispatch.reply_batches import pack
+from overlay.dispatch.reply_sender import AVOID_PASSING_S, AVOID_S, Answering
+from overlay.dispatch.reply_topics import Addressees
+from overlay.kafka.admin import Admin
+from overlay.output.batch_builder import Outgoing
+from overlay.output.encoded_batch import EncodedBatch, encode_records
+from overlay.output.entry import Entry
+from overlay.output.record import Record
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import read_committed
+
+NOW = 1_700_000_000_000
+MANY = 5_000
+
+
+@asynccontextmanager
+async def answer(bootstrap: str, admin: Admin) -> AsyncIterator[Answering]:
+    answering = Answering({"bootstrap.servers": bootstrap}, Addressees(admin), lambda _, __: None)
+    try:
+        yield answering
+    finally:
+        await answering.close()
+
+
+async def await_sent(answering: Answering) -> None:
+    async with asyncio.timeout(60):
+        await asyncio.gather(*answering._tasks.values())
+
+
+def make_message(topic: str, number: int, partition: int = 0) -> Outgoing:
+    """A message as one of two pull requests gets it: a batch by itself."""
+    record = Record(b"%d" % number, b"value", [("n", b"%d" % (number % 2))])
+    batch = encode_records([record], NOW + number % 7, transactional=False)
+    return Outgoing(topic, partition, batch, reply=f"{topic}/{partition}/{number % 2}")
+
+
+async def test_messages_of_two_pulls_share_requests(bootstrap: str, admin: Admin, new_topic: NewTopicFixture) -> None:
+    topic = new_topic(partitions=2)
+    messages = [make_message(topic, number, number % 2) for number in range(MANY)]
+    async with answer(bootstrap, admin) as answering:
+        answering.put([make_message(topic, 0)])
+        await await_sent(answering)
+        began = time.monotonic()
+        answering.put(messages)
+        await await_sent(answering)
+        took = time.monotonic() - began
+    found = read_committed(bootstrap, topic)
+    assert len(found) == MANY + 1
+    for partition in (0, 1):
+        numbers = [int(r.key or b"") for r in found if r.partition == partition][1 - partition :]
+        assert numbers == list(range(partition, MANY, 2))
+    assert took < 2.5  # a request for each took longer by far
+
+
+def test_batches_are_joined_in_order() -> None:
+    """Records keep what they hold and their times; the batch that was first may be the later one."""
+    parts = [
+        encode_records(
+            [Record(b"%d" % n, None, [("h", b"v" * n)]) for n in range(first, first + 3)],
+            NOW - first,
+            transactional=False,
+        )
+        for first in (0, 3, 200)
+    ]
+    joined = EncodedBatch.join(parts)
+    found = list(MemoryRecords(joined.build()).next_batch())
+    assert joined.count == 9
+    assert [(row.key, row.timestamp, row.offset) for row in found] == [
+        (b"%d" % n, NOW - first, at)
+        for at, (first, n) in enumerate((f, n) for f in (0, 3, 200) for n in range(f, f + 3))
+    ]
+    assert [dict(row.headers)["h"] for row in found] == [b"v" * n for f in (0, 3, 200) for n in range(f, f + 3)]
+
+
+def test_parcels_can_be_taken_apart() -> None:
+    """One piece that is too large is named by its reply address; its neighbours are not."""
+    (lane,) = pack([make_message("t", n) for n in range(4)], NOW).values()
+    (parcel,) = lane
+    assert (parcel.count, parcel.reply) == (4, "")
+    halves = parcel.split(NOW)
+    assert [half.count for half in halves] == [2, 2]
+    assert [part.reply for half in halves for part in half.split(NOW)] == ["t/0/0", "t/0/1", "t/0/0", "t/0/1"]
+    assert not halves[0].split(NOW)[0].split(NOW)
+
+
+class HeldAdmin:
+    """Stands in for Kafka's answer, which comes when `may_answer` is set."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def find_topics(self, names: Iterable[str], **_: object) -> dict[str, object]:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return {}
+
+
+async def test_what_is_known_may_be_forgotten_while_kafka_is_asked() -> None:
+    admin = HeldAdmin()
+    addressees = Addressees(cast("Admin", admin))
+    addressees.avoid(["known"], 60)
+    sorting = asyncio.create_task(addressees.sort([Entry(topic, Record(None, None)) for topic in ("known", "new")]))
+    await admin.is_asked.wait()
+    addressees._known.clear()
+    admin.may_answer.set()
+    reachable, lost = await sorting
+    assert not reachable
+    assert [entry.topic for entry in lost] == ["known", "new"]
+
+
+class FaultyClient:
+    """Refuses every request with one error."""
+
+    def __init__(self, fault: type[KafkaError]) -> None:
+        self.fault = fault
+        self.refreshed = 0
+        self.is_closed = False
+        self.cluster = self
+
+    def leader_for_partition(self, _: object) -> int:
+        return 0
+
+    async def add_topic(self, _: str) -> None:
+        pass
+
+    def force_metadata_update(self) -> asyncio.Future[bool]:
+        self.refreshed += 1
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(True)
+        return done
+
+    async def send(self, *_: object) -> None:
+        raise self.fault
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def make_answering(client: FaultyClient, counts: Counter[str]) -> Answering:
+    def count(reason: str, number: int) -> None:
+        counts[reason] += number
+
+    addressees = Addressees(cast("Admin", None))
+    addressees._known["t"] = (1, float("inf"))
+    answering = Answering({}, addressees, count)
+    answering._client = cast("AIOKafkaClient", client)
+    return answering
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"), [(NotLeaderForPartitionError, AVOID_PASSING_S), (TopicAuthorizationFailedError, AVOID_S)]
+)
+async def test_a_passing_fault_bars_a_topic_for_a_short_while(
+    fault: type[KafkaError], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlay.dispatch.reply_sender.PATIENCE_S", 0.2)
+    counts = Counter[str]()
+    answering = make_answering(client := FaultyClient(fault), counts)
+    answering.put([make_message("t", n) for n in range(3)])
+    await await_sent(answering)
+    until = answering.addressees._known["t"][1]
+    assert seconds - 1 < until - time.monotonic() <= seconds
+    assert client.refreshed
+    assert counts == {"refused": 3}
+    await answering.close()
+
+
+async def test_answers_that_an_unforeseen_error_loses_are_counted() -> None:
+    class Unforeseen(FaultyClient):
+        async def add_topic(self, _: str) -> None:
+            raise RuntimeError("unforeseen")
+
+    counts = Counter[str]()
+    answering = make_answering(Unforeseen(KafkaError), counts)
+    answering.put([make_message("t", n) for n in range(3)])
+    await await_sent(answering)
+    assert counts == {"refused": 3}
+
+
+async def test_a_cancelled_close_leaves_nothing_open() -> None:
+    class Hanging(FaultyClient):
+        async def add_topic(self, _: str) -> None:
+            await asyncio.Event().wait()
+
+    answering = make_answering(client := Hanging(KafkaError), Counter())
+    answering.put([make_message("t", 0)])
+    (task,) = answering._tasks.values()
+    closing = asyncio.create_task(answering.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert task.done()
+    assert client.is_closed
+
+
+async def test_room_counts_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is dropped: the desk waits until there is room, or until the session that announced it has ended."""
+    monkeypatch.setattr("overlay.dispatch.reply_sender.ROOM", 1_000)
+    monkeypatch.setattr("overlay.dispatch.reply_sender.TOPIC_ROOM", 500)
+    answering = make_answering(FaultyClient(KafkaError), Counter())
+    pieces = [make_message("t", n) for n in range(100)]
+    answering.announce(pieces)
+    assert answering.full == {"t"}
+    waiting = asyncio.create_task(answering.make_room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    answering.leave()
+    await waiting
+    assert not answering.full

@@ -1,0 +1,48 @@
+"""Which changes of a config void what headers say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.config import StreamConfig
+from overlay.index.skip.config_fingerprint import find_scope
+
+BASE: dict[str, Any] = {
+    "name": "S",
+    "topics": ("t",),
+    "subject": {"template": "s.{header:a}"},
+    "properties": {"x": "long", "y": "string"},
+    "index": {"terms": ("x",), "zones": ("x",)},
+}
+
+
+def make(**changes: Any) -> StreamConfig:
+    return StreamConfig.model_validate({**BASE, **changes})
+
+
+def test_subjects_and_filter_values_are_one_scope() -> None:
+    base = find_scope(make()).subject
+    assert find_scope(make(name="T", properties={"x": "double"}, on_corrupt="skip")).subject == base
+    assert find_scope(make(index={"terms": (), "chunk_records": 7})).subject == base
+    changes: list[dict[str, Any]] = [
+        {"subject": {"template": "s.{header:b}"}},
+        {"subject": {"header": "a"}},
+        {"subjects": ("s.x",)},
+        {"filter_value": {"header": "a"}},
+        {"filter_value": {"template": "s.{header:a}"}},
+    ]
+    others = [find_scope(make(**change)).subject for change in changes]
+    assert len({base, *others}) == len(changes) + 1
+    one, other = (find_scope(make(subjects=subjects)).subject for subjects in (("s.x", "s.y"), ("s.y", "s.x")))
+    assert one == other
+
+
+def test_a_property_is_its_name_type_and_source() -> None:
+    scope = find_scope(make())
+    assert scope.types == {"x": "long"}
+    assert scope.terms.keys() == scope.zones.keys() == {"x"}
+    assert scope.terms["x"] != scope.zones["x"]
+    same = find_scope(make(properties={"x": {"type": "long", "from": "{header:x}"}}))
+    assert same.terms == scope.terms
+    for declared in ("double", {"type": "long", "from": "{value:x}"}):
+        assert find_scope(make(properties={"x": declared})).terms != scope.terms

@@ -1,0 +1,84 @@
+"""A Kafka client that forgets its brokers: when it is known to be lost, and that it comes to that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from overlay.kafka.confluent import Contact
+from overlay.kafka.connection import for_confluent
+from overlay.kafka.protocol import Code, TopicsRequest
+from tests.support.stub import Stub, run_stub
+from tests.support.waiting import wait_until
+
+
+def say(*sources: str) -> str:
+    return json.dumps({"brokers": {str(n): {"source": source} for n, source in enumerate(sources)}})
+
+
+def test_a_client_is_lost_that_knows_no_broker_twice_in_a_row() -> None:
+    contact = Contact()
+    for sources, is_lost in [
+        (("learned", "logical"), False),
+        (("logical", "internal"), False),
+        (("configured",), False),
+        (("logical",), False),
+        ((), True),
+        (("logical",), True),
+        (("learned",), False),
+    ]:
+        contact.hear(say(*sources))
+        assert contact.is_lost == is_lost, sources
+
+
+def tell_of_nobody(stub: Stub) -> tuple[Any, ...]:
+    """Return the metadata of a cluster whose last broker shuts down: no broker, and a topic without a leader."""
+    throttle, _, cluster, _, topics, *rest = stub.tell_topics({"t": Code.NONE})
+    topic: tuple[Any, ...] = (
+        Code.LEADER_NOT_AVAILABLE,
+        "t",
+        topics[0][2],
+        False,
+        [(5, 0, -1, 0, [1], [], [], {})],
+        0,
+        {},
+    )
+    return throttle, [], cluster, -1, [topic], *rest
+
+
+async def test_a_broker_that_shuts_down_makes_a_client_forget_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When this fails with a newer librdkafka, that one no longer needs to be made anew."""
+    monkeypatch.setattr("overlay.kafka.confluent.LOOK_MS", 100)
+    async with run_stub() as stub:
+        stub.on(TopicsRequest, lambda _: tell_of_nobody(stub))
+        contact = Contact()
+        often = {"topic.metadata.refresh.interval.ms": 100, "group.id": "g", "log_level": 0}
+        with polled({**for_confluent({"bootstrap.servers": stub.address}), **often, **contact.settings}):
+            await asyncio.to_thread(wait_until, lambda: contact.is_lost, 30, "the client forgets its broker")
+
+
+@contextlib.contextmanager
+def polled(settings: dict[str, Any]) -> Iterator[None]:
+    """Run a consumer with these settings, polled in a thread."""
+    consumer, stop = Consumer(settings), threading.Event()
+
+    def poll() -> None:
+        while not stop.is_set():
+            consumer.poll(0.05)
+
+    consumer.assign([TopicPartition("t", 0, 0)])
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        consumer.close()

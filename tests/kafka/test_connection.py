@@ -1,0 +1,151 @@
+"""Waiting for a Kafka that is away, and what its certificate has to be like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+
+from overlay.control.journal import Journal
+from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.confluent import check_reachable
+from overlay.kafka.connection import Properties, make_ssl_context, open_client, reach
+from tests.support.security import Security, make_security
+
+AWAY_S = 3.0
+NOTICED_S = 1.5
+
+
+def reach_it(kafka: Properties, deadline_s: float) -> None:
+    asyncio.run(reach(kafka, deadline_s))
+
+
+@pytest.mark.parametrize("check_once", [check_reachable, reach_it])
+def test_a_broker_that_comes_back_is_tried_soon(check_once: Callable[[Properties, float], None]) -> None:
+    """The client's own pauses between two tries double up to ten seconds; by now they would be above three."""
+    tried: list[float] = []
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        kafka = {"bootstrap.servers": f"127.0.0.1:{door.getsockname()[1]}"}
+
+        def check() -> None:
+            with pytest.raises(SourceUnavailable, match="cannot be reached"):
+                check_once(kafka, AWAY_S + 2 * NOTICED_S)
+
+        checking = threading.Thread(target=check)
+        checking.start()
+        time.sleep(AWAY_S)
+        door.listen()
+        began = time.monotonic()
+        door.settimeout(2 * NOTICED_S)
+        visitor, _ = door.accept()
+        tried.append(time.monotonic() - began)
+        visitor.close()
+    checking.join()
+    assert tried[0] < NOTICED_S
+
+
+def test_certificates_that_other_clients_take_are_taken() -> None:
+    """Python 3.13 would refuse CAs without certain extensions."""
+    context = make_ssl_context({"bootstrap.servers": "broker:9093", "security.protocol": "SSL"})
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize("setting", ["ssl.ca.location", "ssl.certificate.location"])
+async def test_certificates_that_cannot_be_read(tmp_path: Path, setting: str) -> None:
+    """At the start that is the settings' fault. Later it passes: files are being replaced."""
+    missing, torn = tmp_path / "missing.pem", tmp_path / "torn.pem"
+    torn.write_text("-----BEGIN")
+    for file in (missing, torn):
+        kafka = {"bootstrap.servers": "localhost:1", "security.protocol": "SSL", setting: str(file)}
+        with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
+            await asyncio.to_thread(check_reachable, kafka)
+        with pytest.raises(CredentialsRefused, match=f"{setting} {file}: "):
+            await reach(kafka)
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            await Admin(kafka).find_cluster()
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            await open_client(kafka)
+        with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
+            Journal(kafka, "overlay", 0)
+
+
+def make_server_context(security: Security, folder: Path, *, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLContext:
+    """The server's side of `security`, for a server of Python's own. `folder` takes its files."""
+    store = Path(security.properties["ssl.keystore.location"]).read_bytes()
+    key, certificate, _ = pkcs12.load_key_and_certificates(store, security.properties["ssl.keystore.password"].encode())
+    assert key is not None
+    assert certificate is not None
+    file = folder / "server.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(security.ca))
+    context.load_cert_chain(file)
+    context.verify_mode = verify
+    return context
+
+
+@contextmanager
+def refuse_certificates(context: ssl.SSLContext) -> Iterator[str]:
+    """A server that ends every handshake as `context` has it, and says why, as asyncio's own servers do not."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def serve() -> None:
+            while True:
+                try:
+                    visitor, _ = door.accept()
+                except OSError:
+                    return
+                with visitor, contextlib.suppress(OSError):
+                    visitor.settimeout(5)
+                    with contextlib.suppress(ssl.SSLError):
+                        context.wrap_socket(visitor.dup(), server_side=True)
+                    visitor.shutdown(socket.SHUT_WR)
+                    while visitor.recv(1 << 12):
+                        pass
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            serving.join()
+
+
+async def test_a_client_without_its_certificate_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS 1.3 lets the client's side end the handshake before the server has looked at the certificate."""
+    monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 2.0)
+    security = make_security(tmp_path)
+    context = make_server_context(security, tmp_path, verify=ssl.CERT_REQUIRED)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with refuse_certificates(context) as address:
+        kafka = {"bootstrap.servers": address, "security.protocol": "SSL", "ssl.ca.location": str(security.ca)}
+        async with asyncio.timeout(10):
+            with pytest.raises(CredentialsRefused, match=r"CERTIFICATE_REQUIRED.*Check security\.protocol"):
+                await reach(kafka, 30)
+        async with Admin(kafka) as admin:
+            with pytest.raises(SourceUnavailable, match="CERTIFICATE_REQUIRED"):
+                await admin.find_cluster()
+
+
+async def test_a_name_that_is_none_cannot_be_reached() -> None:
+    kafka = {"bootstrap.servers": "a..b:9092"}
+    with pytest.raises(SourceUnavailable, match=r"a\.\.b:9092: Kafka cannot be reached: .*label"):
+        await reach(kafka, 0.3)
+    with pytest.raises(SourceUnavailable, match=r"a\.\.b:9092: Kafka cannot be reached: .*label"):
+        await open_client(kafka)

@@ -1,0 +1,4 @@
+from __future__ import annotations
+
+from tests.support.service import running_service as running_service
+from tests.worker.scenes import scene as scene

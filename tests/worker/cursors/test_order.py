@@ -1,0 +1,254 @@
+"""Consumers of several partitions, simulated: every record once, by its sequence, however data comes and convoys meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.index.ledger.allocate import allocate, restart
+from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.ledger import Ledger, Refusal
+from overlay.kafka.fetcher import Fetched, mark_after
+from overlay.kafka.log_position import Mark, Source
+from overlay.scan import Decoder, make_plan
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
+from overlay.state.shard_state import ConsumerState
+from overlay.worker.cursors.cursor import Track
+from overlay.worker.cursors.order import STEPS, plan_steps
+from overlay.worker.cursors.positions import Positions
+from overlay.worker.round.sequencing import cut
+from tests.oracle.batches import Record
+from tests.support.batches import build
+
+SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
+
+
+@dataclass
+class World:
+    """A stream's logs, its ledger, and what its consumers were given."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    positions: Positions = field(default_factory=lambda: Positions(ordered=frozenset({"S"})))
+    ends: dict[Source, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    committed: int = 1
+    given: dict[str, list[int]] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Sequences whose runs the ledger has lost."""
+
+    def lose(self, sequences: set[int]) -> None:
+        """Let the ledger have been read back without the rounds that begin with these sequences, up to a restart."""
+        before, self.ledger = self.ledger, Ledger()
+        at = 1
+        while (run := before.locate(at)) is not None:
+            at = run.next_sequence
+            if run.first_sequence in sequences:
+                self.lost |= set(range(run.first_sequence, at))
+            else:
+                assert self.ledger.append(Round((run,))) is Refusal.NONE
+        marks = {source: before.mark_of(source) for source in SOURCES}
+        assert self.ledger.append(restart(before.standing, marks)) is Refusal.NONE
+
+    def grow(self, more: Mapping[Source, int], *, sequenced: bool = False) -> None:
+        for source, count in more.items():
+            self.ends[source] += count
+        if sequenced:
+            self.allocate({source: (0, Mark(end)) for source, end in self.ends.items()})
+
+    def allocate(self, taken: Mapping[Source, tuple[int, Mark]]) -> None:
+        if (made := allocate(self.ledger.standing, taken)) is not None:
+            assert self.ledger.append(made) is Refusal.NONE
+
+    def enlist(self, name: str, positions: Mapping[Source, int], *, careful: bool) -> None:
+        self.given[name] = []
+        marks = {source: Mark(position) for source, position in positions.items()}
+        self.positions.enlist(("S", name), ConsumerState(), marks, careful=careful)
+
+    def tracks(self) -> dict[Source, list[Track]]:
+        return {source: self.positions.tracks["S", source] for source in SOURCES}
+
+    def run(self, at_hand: Mapping[int, int]) -> int:
+        """One round; `at_hand`: how many offsets have come for the tracks, by their number. The number of steps."""
+        tracks = self.tracks()
+        every = [(source, track) for source in SOURCES for track in tracks[source]]
+        fetched_to = {
+            track: min(self.ends[source], track.position + more)
+            for i, (source, track) in enumerate(every)
+            if (more := at_hand.get(i, 0)) and track.position < self.ends[source]
+        }
+        plan = plan_steps(tracks, fetched_to, self.ledger, self.committed)
+        taken = {s.source: (s.start, Mark(s.stop)) for s in plan.steps if s.track.sequenced}
+        assert len(taken) == sum(step.track.sequenced for step in plan.steps)
+        self.allocate(taken)
+        for step in plan.steps:
+            assert step.track.position == step.start < step.stop <= fetched_to[step.track]
+            for _, name in step.track.members:
+                for offset in range(step.start, step.stop):
+                    (sequence,) = self.ledger.sequence_of(step.source, np.array([offset])).tolist()
+                    assert (sequence or self.lost) and (not step.track.careful or sequence < self.committed)
+                    self.given[name].append(sequence)
+            step.track.mark = Mark(step.stop)
+        self.positions.align("S")
+        for source in SOURCES:
+            self.positions.settle(("S", source))
+        return len(plan.steps)
+
+
+counts = st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 6), max_size=3)
+
+
+@given(
+    before=st.lists(counts, max_size=5),
+    starts=st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=4),
+    loose=st.none() | st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
+    indexed=st.fixed_dictionaries({source: st.integers(0, 12) for source in SOURCES}),
+    kept=st.booleans(),
+    lost=st.sets(st.integers(1, 40), max_size=6),
+    rounds=st.lists(
+        st.tuples(counts, st.dictionaries(st.integers(0, 20), st.integers(1, 9)), st.booleans()), max_size=25
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_everybody_is_given_everything_in_order(
+    before: list[dict[Source, int]],
+    starts: list[tuple[int, bool]],
+    loose: dict[Source, int] | None,
+    indexed: dict[Source, int],
+    kept: bool,
+    lost: set[int],
+    rounds: list[tuple[dict[Source, int], dict[int, int], bool]],
+) -> None:
+    """`kept`: sequences are given out here; else they come from elsewhere. `loose`: positions that are no one sequence's.
+    `lost`: sequences whose runs the ledger has lost."""
+    world = World()
+    for more in before:
+        world.grow(more, sequenced=True)
+    if lost:
+        world.lose(lost)
+    world.committed = world.ledger.next_sequence
+    if kept:
+        world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    begins: dict[str, dict[Source, int]] = {}
+    for number, (sequence, careful) in enumerate(starts):
+        places = world.ledger.positions_at(sequence)
+        begins[f"c{number}"] = {source: places.get(source, 0) for source in SOURCES}
+        world.enlist(f"c{number}", begins[f"c{number}"], careful=careful and kept)
+    if loose is not None:
+        begins["loose"] = {source: min(loose[source], world.ends[source]) for source in SOURCES}
+        world.enlist("loose", begins["loose"], careful=False)
+    if kept:
+        for source in SOURCES:
+            world.positions.enlist_index(("S", source), Mark(min(indexed[source], world.ends[source])))
+    for more, at_hand, commits in rounds:
+        world.grow(more, sequenced=not kept)
+        world.run(at_hand)
+        if commits or not kept:
+            world.committed = world.ledger.next_sequence
+    everything = dict.fromkeys(range(50), 100)
+    while world.run(everything) or world.committed < world.ledger.next_sequence:
+        world.committed = world.ledger.next_sequence
+    for name, positions in begins.items():
+        wanted = [
+            sequence
+            for source in SOURCES
+            for sequence in world.ledger.sequence_of(source, np.arange(positions[source], world.ends[source])).tolist()
+        ]
+        assert [sequence for sequence in world.given[name] if sequence] == sorted(filter(None, wanted))
+        assert world.given[name].count(0) == wanted.count(0)
+    # whoever may has joined the others
+    careful = any(is_careful for _, is_careful in starts) and kept
+    assert all(len(some) <= 1 + careful for some in world.tracks().values())
+
+
+def test_records_without_sequences_are_read_though_none_come_after_them() -> None:
+    """The ledger knows nothing of the partitions but a restart at their ends."""
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 3), sequenced=True)
+    world.lose({1, 4, 7})
+    world.committed = world.ledger.next_sequence
+    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    assert world.run(dict.fromkeys(range(6), 100)) == len(SOURCES)
+    assert world.given["c"] == [0] * 9
+    assert all(len(some) == 1 for some in world.tracks().values())
+
+
+def test_one_convoy_does_not_take_all_the_time() -> None:
+    world = World()
+    for _ in range(2 * STEPS):
+        world.grow(dict.fromkeys(SOURCES, 1), sequenced=True)
+    world.committed = world.ledger.next_sequence
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    assert world.run(dict.fromkeys(range(3), 1_000)) == STEPS
+
+
+def test_who_lacks_data_is_named() -> None:
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 2), sequenced=True)
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    tracks = world.tracks()
+    (second,), (third,) = tracks[SOURCES[1]], tracks[SOURCES[2]]
+    plan = plan_steps(tracks, {second: 2, third: 2}, world.ledger, world.ledger.next_sequence)
+    assert not plan.steps and plan.wanted == set(tracks[SOURCES[0]])
+
+
+def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_convoy() -> None:
+    """The others in the convoy go on with the other partitions."""
+    world = World()
+    first, *rest = SOURCES
+    for source in SOURCES:
+        world.grow({source: 2}, sequenced=True)
+    for name in ("acked", "plain"):
+        world.enlist(name, dict.fromkeys(SOURCES, 0), careful=False)
+    ((stopped,),) = (world.tracks()[first],)
+    stopped.mark, stopped.halted = Mark(1), True
+    parted = world.positions.part("S", stopped.convoy, {("S", "acked")})
+    assert [(source, track.members) for (_, source), track in parted] == [(s, {("S", "plain")}) for s in SOURCES]
+    world.positions.align("S")  # which leaves convoys apart that have just been parted
+    for _ in range(2):
+        at_hand = {track: 2 for source in rest for track in world.tracks()[source]}
+        for step in plan_steps(world.tracks(), at_hand, world.ledger, world.ledger.next_sequence).steps:
+            step.track.mark = Mark(step.stop)
+    found = {min(track.members): track.position for track in world.tracks()[rest[0]]}
+    assert found == {("S", "acked"): 0, ("S", "plain"): 2}
+    assert not world.positions.part("S", stopped.convoy, set()), "nobody waits who takes no acks"
+
+
+def test_who_catches_up_joins_though_records_keep_coming() -> None:
+    """The head sits a round out; otherwise it would always be a step ahead."""
+    world = World()
+    world.grow(dict.fromkeys(SOURCES, 5), sequenced=True)
+    world.committed = world.ledger.next_sequence
+    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
+    for _ in range(3):
+        world.grow(dict.fromkeys(SOURCES, 1))
+        world.run(dict.fromkeys(range(6), 100))
+    assert all(len(some) == 1 for some in world.tracks().values())
+
+
+@pytest.mark.parametrize("good", [0, 5])
+def test_a_batch_that_cannot_be_read_is_come_to(good: int) -> None:
+    """The head comes to it with what lies before it, or else with nothing; so does a convoy that catches up."""
+    raw = [build([Record(i, 5, b"k", b"v")], base_offset=i) for i in range(good)]
+    old = bytearray(build([Record(good, 5, b"k", b"v")], base_offset=good))
+    old[16] = 1  # a format of long ago
+    data = np.frombuffer(b"".join([*raw, bytes(old)]), np.uint8)
+    found = split(data)
+    end = mark_after(found.batches, 0)
+    fetched = Fetched(0, data, found.batches, NO_ABORTS, 9, 0, end, found.base_offset)
+    assert (fetched.next_offset, fetched.reach) == (good, good + 1)
+    ledger = Ledger()
+    assert ledger.append(Round((Run("t", 0, 0, 9, 1),))) is Refusal.NONE
+    for tracks in (
+        [Track(Mark(0), sequenced=True, convoy=1)],
+        [Track(Mark(9), sequenced=True, convoy=1), Track(Mark(0), {("S", "c")}, convoy=2)],
+    ):
+        (step,) = plan_steps({("t", 0): tracks}, {tracks[-1]: fetched.reach}, ledger, 10).steps
+        pieces = Decoder(make_plan()).decode(cut(fetched, step.start, step.stop), step.start, stop=step.stop)
+        assert [type(piece).__name__ for piece in pieces] == ["Records"] * bool(good) + ["Malformed"]

@@ -1,0 +1,49 @@
+"""Ledgers follow retention while a session runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import numpy as np
+
+from overlay.index.ledger.allocate import allocate
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import Mark, Source
+from overlay.state.partitions import Sources
+from overlay.worker.assignment import Roster
+from overlay.worker.cursors.cursor import Track
+from overlay.worker.cursors.positions import Positions
+from overlay.worker.kept.ledgers import follow_starts
+from tests.index.test_start_positions import delete_below
+from tests.support.kafka import DEADLINE_S, NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import produce
+
+
+async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
+    bootstrap: str, new_topic: NewTopicFixture, admin: Admin
+) -> None:
+    """One partition is read to its end, in the other somebody stands at 12."""
+    sources: list[Source] = [(topic, 0) for topic in sorted((new_topic(), new_topic()))]
+    ledger = Ledger()
+    for topic, _ in sources:
+        produce(bootstrap, topic, ["a"] * 30)
+    for end in (10, 20, 30):
+        made = allocate(ledger.standing, {source: (0, Mark(end)) for source in sources})
+        assert made is not None and not ledger.append(made)
+    for topic, _ in sources:
+        await asyncio.to_thread(delete_below, bootstrap, topic, 25)
+    roster = Roster(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
+    positions = Positions(ordered=frozenset(["S"]))
+    positions.tracks |= {("S", sources[0]): [Track(Mark(30))], ("S", sources[1]): [Track(Mark(12)), Track(Mark(30))]}
+    following = asyncio.create_task(follow_starts(admin, roster, positions, lambda lows: None, 0.05))
+    await asyncio.to_thread(wait_until, lambda: ledger.first_sequence > 1, DEADLINE_S, "some are forgotten")
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    offsets = np.arange(30)
+    first, second = (ledger.sequence_of(source, offsets).tolist() for source in sources)
+    assert first == [0] * 25 + list(range(46, 51))
+    assert second == [0] * 12 + list(range(33, 41)) + list(range(51, 61))

@@ -1,0 +1,148 @@
+"""How long an index topic keeps its records, by what the topics of its stream say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from overlay.kafka.admin import Admin, TopicFacts
+from overlay.worker.assignment import Roster
+from overlay.worker.kept.retention import (
+    FOR_EVER,
+    MOST_AHEAD_MS,
+    SLACK_MS,
+    find_changes,
+    find_retention,
+    follow_retention,
+    index_config,
+)
+from overlay.worker.round.sequencing import RENEW_MS
+
+DAY_MS = 86_400_000
+WEEK = {"retention.ms": str(7 * DAY_MS), "segment.ms": str(7 * DAY_MS), "message.timestamp.after.max.ms": "3600000"}
+
+
+def topic(**config: str) -> TopicFacts:
+    return TopicFacts("t", "id", 1, {key.replace("_", "."): value for key, value in config.items()})
+
+
+def source(config: dict[str, str], **more: str) -> TopicFacts:
+    return TopicFacts("t", "id", 1, config | {key.replace("_", "."): value for key, value in more.items()})
+
+
+def test_a_round_outlives_the_last_segment_that_may_hold_its_records() -> None:
+    assert find_retention([source(WEEK)]) == 14 * DAY_MS + 3_600_000 + SLACK_MS
+    assert find_retention([source(WEEK, message_timestamp_type="LogAppendTime")]) == 14 * DAY_MS + SLACK_MS
+    assert find_retention([source(WEEK), source(WEEK, retention_ms=str(30 * DAY_MS))]) > 37 * DAY_MS
+
+
+def test_timestamps_count_as_ahead_by_no_more_than_a_week() -> None:
+    far = source(WEEK, message_timestamp_after_max_ms=str(2**63 - 1))
+    assert find_retention([far]) == 14 * DAY_MS + MOST_AHEAD_MS + SLACK_MS
+
+
+def test_an_index_topic_outlives_idle_ledgers() -> None:
+    """They are renewed each hour; sources that keep their records for minutes do not take them along."""
+    assert find_retention([source(WEEK, retention_ms="900000", segment_ms="60000")]) >= 10 * RENEW_MS
+
+
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        source(WEEK, retention_ms="-1"),
+        source(WEEK, cleanup_policy="compact"),
+        topic(),
+    ],
+)
+def test_one_source_that_keeps_records_for_ever_is_enough(keeps: TopicFacts) -> None:
+    assert find_retention([source(WEEK), keeps]) == FOR_EVER
+    config = index_config([source(WEEK), keeps])
+    assert config["cleanup.policy"] == "compact"
+    assert "retention.ms" not in config
+
+
+def test_a_source_that_is_compacted_and_expires_has_a_retention() -> None:
+    assert find_retention([source(WEEK, cleanup_policy="compact,delete")]) > 0
+
+
+def test_a_new_topic_expires_by_time_alone() -> None:
+    """The broker's own default may be a size."""
+    assert index_config([source(WEEK)])["retention.bytes"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("has", "changes"),
+    [
+        ({"cleanup.policy": "compact"}, {}),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "-1"}, {}),
+        ({"cleanup.policy": "compact,delete", "retention.ms": str(99 * DAY_MS), "retention.bytes": "-1"}, {}),
+        (
+            {"cleanup.policy": "compact,delete", "retention.ms": str(7 * DAY_MS), "retention.bytes": "1000"},
+            {"retention.ms": str(15 * DAY_MS + 3_600_000), "retention.bytes": "-1"},
+        ),
+        ({}, {}),
+    ],
+)
+def test_only_what_is_too_short_changes(has: dict[str, str], changes: dict[str, str]) -> None:
+    assert find_changes(TopicFacts("i", "id", 1, has), [source(WEEK)]) == changes
+
+
+def test_an_index_topic_that_expires_is_to_keep_all_of_a_source_that_does() -> None:
+    has = {"cleanup.policy": "compact,delete", "retention.ms": str(99 * DAY_MS), "retention.bytes": "-1"}
+    compacted = source(WEEK, cleanup_policy="compact")
+    assert find_changes(TopicFacts("i", "id", 1, has), [compacted]) == {"retention.ms": "-1"}
+
+
+class Refusing:
+    """Kafka's admin side, where the index topic may not be altered. `reason`: what Kafka says, empty if it may be."""
+
+    def __init__(self) -> None:
+        self.reason = "not allowed"
+        self.sources = source(WEEK)
+        self.asked = 0
+        self.was_asked_twice = asyncio.Event()
+
+    async def find_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        self.asked += 1
+        if self.asked > 2:  # the second time has come to its end
+            self.was_asked_twice.set()
+        index = TopicFacts("i", "id", 1, {"cleanup.policy": "compact,delete", "retention.ms": "1"})
+        return {name: index if name == "i" else self.sources for name in names}
+
+    async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
+        return self.reason
+
+
+async def test_a_refusal_is_logged_once_for_each_cause() -> None:
+    """Also when one session follows the other."""
+    kafka, told = Refusing(), dict[str, str]()
+    roster = SimpleNamespace(
+        index_topics={"S": "i"}, streams={"S": SimpleNamespace(topic_names=["t"])}, ledgers={"S": None}
+    )
+
+    async def count_logged() -> int:
+        with capture_logs() as logged:
+            for _ in range(2):
+                kafka.asked = 0
+                kafka.was_asked_twice.clear()
+                following = asyncio.create_task(follow_retention(cast(Admin, kafka), cast(Roster, roster), told, 0.0))
+                await kafka.was_asked_twice.wait()
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        return sum("may not be altered" in entry["event"] for entry in logged)
+
+    assert await count_logged() == 1
+    assert await count_logged() == 0
+    kafka.reason = "the controller says no"
+    assert await count_logged() == 1
+    kafka.sources = source(WEEK, retention_ms=str(99 * DAY_MS))
+    assert await count_logged() == 1
+    kafka.reason = ""
+    assert await count_logged() == 0
+    kafka.reason = "the controller says no"
+    assert await count_logged() == 1

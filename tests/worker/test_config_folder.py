@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from overlay.config import Loaded
+from overlay.worker.config_folder import sign, watch_folder
+from tests.config.folders import CONSUMER, write_folder
+
+EVERY_S = 0.02
+
+
+@contextlib.asynccontextmanager
+async def watch(folder: Path) -> AsyncIterator[asyncio.Queue[Loaded]]:
+    """What the watcher hands over."""
+    found: asyncio.Queue[Loaded] = asyncio.Queue()
+    watching = asyncio.create_task(watch_folder(folder, found.put_nowait, EVERY_S))
+    await asyncio.sleep(0)  # its first look
+    try:
+        yield found
+    finally:
+        watching.cancel()
+
+
+async def test_changes_are_handed_over(tmp_path: Path) -> None:
+    write_folder(tmp_path, {})
+    async with watch(tmp_path) as found:
+        write_folder(tmp_path, {"consumers/late.yaml": CONSUMER})
+        loaded = await asyncio.wait_for(found.get(), 10)
+        assert list(loaded.consumers) == [("FLIGHTS", "late")]
+        (tmp_path / "consumers" / "late.yaml").write_text("stream: [")
+        loaded = await asyncio.wait_for(found.get(), 10)
+        assert (list(loaded.consumers), len(loaded.problems)) == ([], 1)
+        (tmp_path / "consumers" / "late.yaml").unlink()
+        loaded = await asyncio.wait_for(found.get(), 10)
+        assert (list(loaded.consumers), loaded.problems) == ([], ())
+
+
+async def test_a_service_file_that_breaks_stops_nothing(tmp_path: Path) -> None:
+    write_folder(tmp_path, {})
+    async with watch(tmp_path) as found:
+        good = (tmp_path / "overlay.yaml").read_text()
+        (tmp_path / "overlay.yaml").write_text("kafka: [")
+        write_folder(tmp_path, {"overlay.yaml": "kafka: [", "consumers/late.yaml": CONSUMER})
+        await asyncio.sleep(5 * EVERY_S)
+        assert found.empty()
+        (tmp_path / "overlay.yaml").write_text(good)
+        (tmp_path / "consumers" / "late.yaml").write_text(CONSUMER + "description: x\n")
+        loaded = await asyncio.wait_for(found.get(), 10)
+        assert loaded.consumers["FLIGHTS", "late"].description == "x"
+
+
+def test_what_counts_as_a_change(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"consumers/late.yaml": CONSUMER})
+    before = sign(tmp_path)
+    (tmp_path / "overlay.yaml").write_text("# counts from the next start\n")
+    (tmp_path / "consumers" / "notes.txt").write_text("x")
+    assert sign(tmp_path) == before
+    (tmp_path / "consumers" / "late.yaml").write_text(CONSUMER + "# more\n")
+    assert sign(tmp_path) != before

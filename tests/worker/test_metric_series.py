@@ -1,0 +1,126 @@
+"""Series of streams and consumers: at zero before the first event, gone with what they tell of."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from overlay.metrics import Metrics
+from overlay.worker.metric_series import TURN, Series
+from overlay.worker.report import _set_gauges
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import Scene, serve
+
+ALERTS = Path(__file__).parents[2] / "grafana" / "alerts.yml"
+RISES = re.compile(r"(?:increase|rate)\((overlay_\w+)")
+
+
+def list_alerting() -> set[str]:
+    """The counters that an alert computes a rise of."""
+    return set(RISES.findall(ALERTS.read_text(encoding="utf-8")))
+
+
+def scrape(metrics: Metrics) -> list[str]:
+    return generate_latest(metrics.registry).decode().splitlines()
+
+
+def test_alerting_counters_are_zero_before_the_first_event(scene: Scene, new_topic: NewTopicFixture) -> None:
+    scene.add_stream("S", new_topic())
+    scene.add_consumer("S", "c")
+    with serve(scene) as served:
+        lines = scrape(served.service.metrics)
+    assert {"overlay_records_lost_total", "overlay_corrupt_batches_total"} <= list_alerting()
+    for name in list_alerting():
+        found = [line for line in lines if line.startswith(name + "{")]
+        assert found, name
+        assert all(line.endswith(" 0.0") for line in found), found
+    assert 'overlay_records_lost_total{stream="S"} 0.0' in lines
+    assert 'overlay_corrupt_batches_total{action="stop",stream="S"} 0.0' in lines
+    assert 'overlay_dead_letters_total{consumer="c",stream="S"} 0.0' in lines
+
+
+def test_counters_of_the_service_are_zero_before_the_first_event() -> None:
+    metrics = Metrics()
+    Series(metrics).open_service()
+    lines = scrape(metrics)
+    assert {f'overlay_acks_unnamed_total{{part="{part}"}} 0.0' for part in ("token", "range")} <= set(lines)
+
+
+def test_an_open_series_keeps_its_value() -> None:
+    metrics = Metrics()
+    series = Series(metrics)
+    metrics.records_lost.labels("S").inc(3)
+    series.open_streams(["S"])
+    assert 'overlay_records_lost_total{stream="S"} 3.0' in scrape(metrics)
+
+
+@pytest.mark.parametrize("label", ["stream", "consumer"])
+async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None:
+    """Whatever has the label: a metric that is added later and forgotten in `Series` is found here."""
+    metrics = Metrics()
+    series = Series(metrics)
+    series.open_streams(["S"])
+    series.open_consumers([("S", "c")])
+    third = {"reason": ["unparsable"], "action": ["skip"], "answer": ["no"], "kind": ["ack"], "result": ["true"]}
+    for metric in vars(metrics).values():
+        names = getattr(metric, "_labelnames", ())
+        if label in names and (label == "consumer" or "consumer" not in names):
+            values = {"stream": "S", "consumer": "c"} | {name: found[0] for name, found in third.items()}
+            if metric is metrics.records_unaddressed:
+                values["reason"] = "missing"
+            metric.labels(*(values[name] for name in names))
+    if label == "consumer":
+        await series.close_consumers([("S", "c")])
+        assert not [line for line in scrape(metrics) if 'consumer="c"' in line]
+    else:
+        series.close_streams(["S"])
+        assert not [line for line in scrape(metrics) if 'stream="S"' in line and 'consumer="c"' not in line]
+
+
+async def test_only_consumers_that_were_opened_are_closed() -> None:
+    """Thousands that another worker serves cost nothing, and others have their turn meanwhile."""
+    metrics, closed = Metrics(), list[tuple[str, str]]()
+
+    class Watched(Series):
+        def _close_consumer(self, id: tuple[str, str]) -> None:
+            closed.append(id)
+
+    series = Watched(metrics)
+    series.open_consumers([("S", f"c{n}") for n in range(2 * TURN)])
+    closing = asyncio.create_task(series.close_consumers([("S", f"c{n}") for n in range(5_000)]))
+    await asyncio.sleep(0)
+    assert len(closed) == TURN
+    await closing
+    assert len(closed) == 2 * TURN
+    assert not series.opened
+
+
+def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
+    """Its counters stay."""
+    metrics = Metrics()
+    series = Series(metrics)
+    series.open_streams(["S"])
+    for gauge in (metrics.index_lag_records, metrics.ledger_runs, metrics.stream_stopped, metrics.redelivery_suspended):
+        gauge.labels("S").set(1)
+    series.close_indexes(["S"])
+    series.close_readings(["S"])
+    left = [line for line in scrape(metrics) if 'stream="S"' in line]
+    assert left
+    assert not [
+        line for line in left if line.startswith(("overlay_index_lag", "overlay_ledger", "overlay_stream_stopped"))
+    ]
+    assert not [line for line in left if line.startswith("overlay_redelivery_suspended")]
+
+
+def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
+    metrics = Metrics()
+    _set_gauges(
+        metrics,
+        [{"stream": "S", "name": "c", "state": "elsewhere", "lag_seconds": 0.0}],
+        [{"name": "S", "state": "elsewhere", "index": None}],
+    )
+    assert not [line for line in scrape(metrics) if 'stream="S"' in line]

@@ -1,0 +1,96 @@
+"""Which changes a running machine takes over, and which shard has what. The rest is tested with Kafka in tests/control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, cast
+
+import pytest
+
+from overlay.config import ConsumerConfig
+from overlay.metrics import Metrics
+from overlay.state.shard_state import StateUnreadable
+from overlay.worker.report import Rates
+from overlay.worker.round.pipeline import Outcome
+from overlay.worker.shard_manager import LIGHT, Holding, is_light, shard_of
+from tests.control.books import make_config, make_files
+
+ACKED = {"ack_policy": "explicit", "interest": "always"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"ack_wait": "5s"}, True),
+        ({"max_deliver": 3, "backoff": ("1s", "2s")}, True),
+        ({"description": "x", "metadata": {"a": "b"}}, True),
+        ({"pause_until": "2030-01-01T00:00:00Z"}, True),
+        ({"filter_subject": "t.a"}, False),
+        ({"filter": {"sql": "x > 1"}}, False),
+        ({"deliver_subject": "other"}, False),
+        ({"ack_wait": "5s", "dead_letter": "dead"}, False),
+        ({"on_undeliverable": "dead_letter", "dead_letter": "dead"}, False),
+    ],
+)
+def test_changes_of_a_machine(change: dict[str, Any], expected: bool) -> None:
+    assert is_light(make_config(**ACKED), make_config(**ACKED | change)) is expected
+
+
+def test_who_gets_a_machine_by_a_change_begins_anew() -> None:
+    plain = make_config()
+    assert not is_light(plain, make_config(pause_until="2030-01-01T00:00:00Z"))
+    assert is_light(plain, make_config(description="x"))
+
+
+def test_light_fields_are_fields() -> None:
+    assert set(ConsumerConfig.model_fields) > LIGHT
+
+
+def test_shards_share_what_there_is() -> None:
+    found = {shard_of(("S", f"c{number}"), 4) for number in range(100)}
+    assert found == {0, 1, 2, 3}
+    assert shard_of(("S", "c"), 1) == 0
+
+
+class Idle:
+    """A shard that serves nothing."""
+
+    session = None
+
+    def __init__(self, loaded: object, number: int, mine: dict[tuple[str, str], ConsumerConfig], *_: object) -> None:
+        self.mine = mine
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+
+async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    async def amend(service: object, admin: object, change: object) -> list[int]:
+        tried.append(change)
+        raise StateUnreadable("torn")
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    configs = [make_config(f"c{number}") for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        holding = Holding(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
+        await holding.take({0, 1, 2, 3})
+        changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
+        with pytest.raises(StateUnreadable, match="torn"):
+            await holding.take_up(changed, [config.id for config in configs[:2]])
+        served = {id: config for shard in holding.shards.values() for id, config in shard.mine.items()}
+        assert served == changed.consumers
+        assert len(tried) == 2
+        await holding.release()
+
+
+def test_deliveries_of_no_known_time_are_counted() -> None:
+    """What was delivered may all be without an output: then nothing says how old it is."""
+    nothing = cast("Any", None)
+    holding = Holding(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
+    id = ("S", "c")
+    holding._note_commit(Outcome(delivered=Counter({id: 3})))
+    assert holding.rates.delivered[id] == 3
