@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Tally, Work
 from overlay.errors import CorruptBatch, OverlayError, SourceChanged
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Feed, Fetched, Lane
+from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.match import Addressing, Audience
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.subject import Pattern, SubjectRule
@@ -90,26 +90,26 @@ async def scan(work: Work, count: Count) -> Tally:
     began = time.perf_counter()
     seen = matched = 0
     client = await open_client({"bootstrap.servers": work.bootstrap})
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        lane = await feed.open(work.topic, 0, 0)
+        partition_fetch = await fetcher.open(work.topic, 0, 0)
         position = 0
         with ThreadPoolExecutor(1) as thread:
             while position < work.records:
-                fetched = await _take(feed, lane, work)
+                fetched = await _take(fetcher, partition_fetch, work)
                 more, hits = await asyncio.get_running_loop().run_in_executor(thread, count, fetched)
                 seen, matched, position = seen + more, matched + hits, fetched.next_offset
         seconds = time.perf_counter() - began
     finally:
-        await feed.close()
+        await fetcher.close()
         await client.close()
     return Tally(seen, matched, seconds)
 
 
-async def _take(feed: Feed, lane: Lane, work: Work) -> Fetched:
-    while (taken := lane.take()) is None:
-        feed.changed.clear()
-        await feed.changed.wait()
+async def _take(fetcher: Fetcher, partition_fetch: PartitionFetch, work: Work) -> Fetched:
+    while (taken := partition_fetch.take()) is None:
+        fetcher.changed.clear()
+        await fetcher.changed.wait()
     if not isinstance(taken, Fetched):
-        raise SourceChanged(f"{work.topic}-0@{lane.position}: cannot be read any more ({taken})")
+        raise SourceChanged(f"{work.topic}-0@{partition_fetch.position}: cannot be read any more ({taken})")
     return taken

@@ -24,7 +24,7 @@ class OverlaySql:
     warm = True
 
     def run(self, sifting: Sifting) -> Tally:
-        return asyncio.run(scan(sifting.work, _make_sieve(sifting, sifting.filters)))
+        return asyncio.run(scan(sifting.work, _make_row_filter(sifting, sifting.filters)))
 
     def close(self) -> None:
         """Nothing is kept between runs."""
@@ -36,7 +36,7 @@ class OneFilter(OverlaySql):
     name = "one"
 
     def run(self, sifting: Sifting) -> Tally:
-        tally = asyncio.run(scan(sifting.work, _make_sieve(sifting, sifting.filters[:1])))
+        tally = asyncio.run(scan(sifting.work, _make_row_filter(sifting, sifting.filters[:1])))
         return Tally(tally.records, None, tally.seconds)
 
 
@@ -57,7 +57,7 @@ class SubjectScan:
         """Nothing is kept between runs."""
 
 
-def _make_sieve(sifting: Sifting, filters: Sequence[Late]) -> Count:
+def _make_row_filter(sifting: Sifting, filters: Sequence[Late]) -> Count:
     properties = {name: Property.model_validate(entry) for name, entry in sifting.properties.items()}
     addressing = Addressing(SubjectRule.from_template(TEMPLATE), STREAM_SUBJECTS)
     audience = Audience(addressing.dictionary(sifting.work.topic, 0), [STREAM_SUBJECTS] * len(filters))

@@ -26,7 +26,7 @@ from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
 from overlay.scan import crc
@@ -38,7 +38,7 @@ from overlay.scan.commit import Sight, judge
 class Range:
     """Offsets of a partition, start <= offset < stop."""
 
-    source: Source
+    source: TopicPartition
     start: int
     stop: int
 
@@ -114,7 +114,9 @@ def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
     return ends
 
 
-def deal_chunks(source: Source, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int) -> list[Range]:
+def deal_chunks(
+    source: TopicPartition, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int
+) -> list[Range]:
     """Whole chunks for tasks of about `size` bytes each, up to `stop`, in order."""
     weights = np.cumsum(batches.bytes)
     parts: list[Range] = []
@@ -162,7 +164,7 @@ def _seal_fetch(
 
 
 @asynccontextmanager
-async def _connect(kafka: Mapping[str, str], source: Source) -> AsyncIterator[AIOKafkaClient]:
+async def _connect(kafka: Mapping[str, str], source: TopicPartition) -> AsyncIterator[AIOKafkaClient]:
     client = await open_client(kafka)
     try:
         await client.add_topic(source[0])

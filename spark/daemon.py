@@ -15,9 +15,9 @@ import numpy as np
 from pyspark.daemon import manager
 
 from overlay.client.read.offset_ranges import Stretch
-from overlay.client.read.row_filter import Sieve
+from overlay.client.read.row_filter import RowFilter
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.output.assemble import Body
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.scan.codec import Codec
@@ -50,9 +50,9 @@ def load_kernels() -> int:
     for codec in (Codec.NONE, Codec.LZ4):
         body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
         data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
-        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, Mark(1))
-        sieve = Sieve(ask.request, sequenced=True, form=form)
-        rows += sum(part.rows for part in sieve.sift(Stretch(("w", 0), 0, 1), fetched, 0))
+        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, LogPosition(1))
+        row_filter = RowFilter(ask.request, sequenced=True, form=form)
+        rows += sum(part.rows for part in row_filter.sift(Stretch(("w", 0), 0, 1), fetched, 0))
     return rows
 
 

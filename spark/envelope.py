@@ -37,7 +37,7 @@ COLUMNS = (
 
 # the time is negative before 1970 and for records that have none
 _PART, _NUMBERS = r"[^.]+", r"(\.[0-9]{1,19}){3}\.-?[0-9]{1,19}\.[0-9]{1,19}"
-# \A and \z: `$` would also match in front of a line feed at the end
+# \A and \z: `$` would also match in front of a line fetcher at the end
 _SHORT = rf"\A\$JS\.ACK\.{_PART}\.{_PART}{_NUMBERS}\z"
 _LONG = rf"(?s)\A\$JS\.ACK\.[^.]*\.[^.]*\.{_PART}\.{_PART}{_NUMBERS}(\..*)?\z"
 _NS_PER_MS = 1_000_000

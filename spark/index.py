@@ -35,7 +35,7 @@ from overlay.index.log_check import void
 from overlay.index.topic import Index, index_topic
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import open_client, reach
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
@@ -74,8 +74,8 @@ class _Ground:
     """Where a job stands: positions to go on at, the log's ends, and by what right headers are written."""
 
     topic: str
-    starts: dict[Source, int]
-    bounds: dict[Source, tuple[int, int]]
+    starts: dict[TopicPartition, int]
+    bounds: dict[TopicPartition, tuple[int, int]]
     transactions: Transactions
     generation: int | None
     identities: dict[tuple[str, str], str]
@@ -113,7 +113,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
 
 
 def _plan(
-    spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[Source, tuple[int, int]]
+    spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[TopicPartition, tuple[int, int]]
 ) -> list[Range]:
     """Whole chunks for tasks, partition after partition."""
     cuts = [
@@ -122,7 +122,7 @@ def _plan(
         for at in range(start, end, TASK_OFFSETS)
     ]
     counted = _run(spark, lambda part: count_batches(kafka, part), cuts)
-    by_source: dict[Source, list[Batches]] = {source: [] for source in wanted}
+    by_source: dict[TopicPartition, list[Batches]] = {source: [] for source in wanted}
     for cut, batches in zip(cuts, counted, strict=True):
         by_source[cut.source].append(batches)
     parts: list[Range] = []
@@ -211,9 +211,9 @@ async def _find_starts(
     admin: Admin,
     index: Index,
     topic: str,
-    bounds: dict[Source, tuple[int, int]],
+    bounds: dict[TopicPartition, tuple[int, int]],
     compacted: Iterable[str],
-) -> dict[Source, int]:
+) -> dict[TopicPartition, int]:
     """Behind the chunks that hold; as a service resumes (overlay/worker/kept/indexes.py)."""
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 
-from overlay.client.connection import Lines
+from overlay.client.connection import Connections
 from overlay.client.read.indexes import Indexes
 
 from .options import Ask
@@ -25,7 +25,7 @@ MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    lines: Lines
+    lines: Connections
     indexes: Indexes
 
 
@@ -40,7 +40,7 @@ def keep(ask: Ask) -> Kept:
     with _lock:
         kept = _kept.get(key)
         if kept is None:
-            kept = _kept[key] = Kept(Lines(ask.kafka), Indexes(ask.prefix))
+            kept = _kept[key] = Kept(Connections(ask.kafka), Indexes(ask.prefix))
         _kept.move_to_end(key)
         while len(_kept) > MOST:
             old.append(_kept.popitem(last=False)[1])

@@ -21,12 +21,12 @@ from overlay.config.document import parse_document
 from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
 from overlay.errors import ConfigError
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 from .form import make_schema
 from .output import UnknownConsumer
 
-Offsets = Mapping[Source, int]
+Offsets = Mapping[TopicPartition, int]
 """By partition: an offset, EARLIEST or LATEST, as Spark's Kafka source has them."""
 
 LATEST, EARLIEST = -1, -2
@@ -270,9 +270,9 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> Bound:
     return Bound(offsets=parse_offsets(offsets, found, stream), ids=ids)
 
 
-def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[Source, int]:
+def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[TopicPartition, int]:
     """Offsets as Spark's Kafka source writes them: {"topic": {"0": 23, "1": -2}}; -2 is earliest, -1 latest."""
-    offsets: dict[Source, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for topic, of in found.items():
         if topic not in stream.topic_names:
             raise BadQuestion(f"{name}: topic {topic} is not in the stream, which has {', '.join(stream.topic_names)}")

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from overlay.client.connection import Line
+from overlay.client.connection import Connection
 from overlay.client.read.bounds import Bounds, NoSequence
 from overlay.client.read.reader import lay_course
 from overlay.errors import OverlayError
 from overlay.index.start_positions import find_offsets_since
 from overlay.index.topic import Index
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-Ends = dict[Source, tuple[int, int]]
+Ends = dict[TopicPartition, tuple[int, int]]
 """First and next offset of each partition."""
 
 
@@ -51,7 +51,7 @@ class Window:
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
 
-    def clip(self, source: Source, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
+    def clip(self, source: TopicPartition, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
         """What is left of a partition's offsets."""
         if self.topics is not None and source[0] not in self.topics:
             return end, end
@@ -89,7 +89,7 @@ class Planner:
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
 
-    def look_anew(self, bounds: Bounds, sources: Collection[Source]) -> Bounds:
+    def look_anew(self, bounds: Bounds, sources: Collection[TopicPartition]) -> Bounds:
         """Return the bounds with the ends of some partitions as leaders tell them that know of everything committed."""
         ends = self._run(lambda line: line.admin.find_bounds(sources))
         stretches = tuple(
@@ -114,11 +114,11 @@ class Planner:
         offsets = {source: instead if source[0] in anew else at for source, at in (bound.offsets or {}).items()}
         return replace(bound, offsets=offsets) if anew else bound
 
-    def find_since(self, since: int, log: Ends) -> dict[Source, int]:
+    def find_since(self, since: int, log: Ends) -> dict[TopicPartition, int]:
         """Where the service would begin a consumer: at each partition's first record at or after a time, else at its end."""
         return self._run(lambda line: _find_since(line, Index(self.ask.request.stream), since, log))
 
-    def weigh(self, ends: Ends) -> dict[Source, float]:
+    def weigh(self, ends: Ends) -> dict[TopicPartition, float]:
         """Bytes an offset of each partition, by the batches that come first."""
         return self._run(lambda line: _weigh(line, ends))
 
@@ -129,21 +129,21 @@ class Planner:
         ledger = bounds.ledger if "sequence" in self.ask.request.columns else None
         return [Part(stretches, sequenced=sequenced, ledger=ledger) for stretches in shares]
 
-    def _run(self, ask: Callable[[Line], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         found: list[T] = []
 
-        async def work(line: Line) -> None:
+        async def work(line: Connection) -> None:
             found.append(await ask(line))
 
         self._kept.lines.run(work)
         return found[0]
 
 
-async def _find_since(line: Line, index: Index, since: int, log: Ends) -> dict[Source, int]:
+async def _find_since(line: Connection, index: Index, since: int, log: Ends) -> dict[TopicPartition, int]:
     return await find_offsets_since(await line.open(), line.admin, index, log, max(0, since))
 
 
-async def _weigh(line: Line, ends: Ends) -> dict[Source, float]:
+async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
     client, found = await line.open(), {}
     for source, (start, end) in ends.items():
         offsets = size = 0
@@ -176,8 +176,8 @@ def find_ends(bounds: Bounds, ask: Ask) -> Ends:
 
 
 def resolve(
-    bound: Bound, bounds: Bounds, log: Mapping[Source, tuple[int, int]], default: int, *, is_end: bool = False
-) -> dict[Source, int]:
+    bound: Bound, bounds: Bounds, log: Mapping[TopicPartition, tuple[int, int]], default: int, *, is_end: bool = False
+) -> dict[TopicPartition, int]:
     """A bound as offsets, those that it does not name as `default`. Raises NoSequence.
 
     As an end, a sequence is the first that is not read any more.
@@ -197,8 +197,8 @@ def resolve(
 
 
 def _find_sequence(
-    sequence: int, bounds: Bounds, log: Mapping[Source, tuple[int, int]], *, is_end: bool
-) -> dict[Source, int]:
+    sequence: int, bounds: Bounds, log: Mapping[TopicPartition, tuple[int, int]], *, is_end: bool
+) -> dict[TopicPartition, int]:
     if bounds.sources.is_sequenced:
         return dict.fromkeys(log, sequence - 1)
     if bounds.ledger is None:

@@ -6,7 +6,7 @@ batches for ever, so that a query over what is there now never ends. So what is 
 
 The sequences of a consumer are cut into blocks; a block that has had a record is a bitmap. When there are too many, the one
 goes that has been touched least recently: a redelivery that comes after so many others is shown again. Blocks are dealt out
-to a few lanes, which are what Spark can work on side by side.
+to a few partition fetches, which are what Spark can work on side by side.
 
 Rows go through Python for this, in pandas' form, which knows lists of bytes but no lists of structs: headers travel as two
 lists.
@@ -37,7 +37,7 @@ _MASKS.setflags(write=False)
 
 
 class Seen:
-    """The sequences of a lane that have been seen: at most `limit` blocks of them."""
+    """The sequences of a partition fetch that have been seen: at most `limit` blocks of them."""
 
     def __init__(self, limit: int, state: bytes = b"") -> None:
         count = len(state) // (8 + _BYTES)

@@ -13,13 +13,13 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from overlay.client.connection import Line
+from overlay.client.connection import Connection
 from overlay.client.read.bounds import Bounds
 from overlay.client.read.indexes import Course
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.reader import Batches, Progress, Scan
 from overlay.client.read.reading import Reading
-from overlay.client.read.row_filter import Sieve
+from overlay.client.read.row_filter import RowFilter
 from overlay.state.partitions import Sources
 
 from .form import SparkForm
@@ -45,15 +45,15 @@ def read(ask: Ask, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
     settle()
 
 
-async def _read(line: Line, ask: Ask, part: Part, form: SparkForm, progress: Progress) -> Batches:
+async def _read(line: Connection, ask: Ask, part: Part, form: SparkForm, progress: Progress) -> Batches:
     client, request = await line.open(), ask.request
     for topic in request.stream.topic_names:
         await client.add_topic(topic)
     addressing = line.find_addressing(request.stream)
-    sieve = Sieve(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
+    row_filter = RowFilter(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
     # one after the other: a task that is run again has to give its rows in the same order, since they are numbered by it
     for stretch in part.stretches:
-        scan = Scan(client, line.admin, sieve, request, _make_bounds(stretch), Course((stretch,)), progress)
+        scan = Scan(client, line.admin, row_filter, request, _make_bounds(stretch), Course((stretch,)), progress)
         async with aclosing(scan.read()) as batches:
             async for batch in batches:
                 yield batch

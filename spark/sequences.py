@@ -55,13 +55,13 @@ class Sequences:
         self._batch, self._last = batch, int(rows[0].last)
 
 
-def mark_rows(rows: DataFrame) -> DataFrame:
+def log_position_rows(rows: DataFrame) -> DataFrame:
     """The rows with their task and their place in it; they must be kept (persist) before they are numbered."""
     return rows.select("*", F.monotonically_increasing_id().alias("mark"))
 
 
 def number_rows(marked: DataFrame, base: int) -> tuple[DataFrame, int]:
-    """The rows of `mark_rows` with `consumer_sequence`, from base + 1 in the order of tasks; and the last one."""
+    """The rows of `log_position_rows` with `consumer_sequence`, from base + 1 in the order of tasks; and the last one."""
     task = F.shiftright("mark", _ROW_BITS)
     counts = {row.task: row["count"] for row in marked.groupBy(task.alias("task")).count().collect()}
     bases, last = dict[int, int](), base

@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
 from overlay.client.read.bounds import Bounds
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 from .options import EARLIEST, IDS, LATEST, Ask, Bound
 from .partitions import Part
@@ -49,11 +49,11 @@ from .scan import read
 
 Position = dict[str, dict[str, Any]]
 """The next offset of each partition, and the ids of the topics, as Spark keeps them in its checkpoint."""
-Spots = dict[Source, int]
+Spots = dict[TopicPartition, int]
 NO_IDS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_position(spots: Mapping[Source, int], ids: Mapping[str, str] = NO_IDS) -> Position:
+def write_position(spots: Mapping[TopicPartition, int], ids: Mapping[str, str] = NO_IDS) -> Position:
     """Return a position in the order of topics and partitions: Spark compares the text. `ids`: by topic."""
     position: Position = {}
     for (topic, partition), offset in sorted(spots.items()):
@@ -180,7 +180,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read(self._ask, self._schema, partition)
 
 
-def share_out(waiting: Ends, most: int, weights: Mapping[Source, float]) -> Ends:
+def share_out(waiting: Ends, most: int, weights: Mapping[TopicPartition, float]) -> Ends:
     """The part of what is waiting that weighs at most `most`, but for an offset of each partition at the least.
 
     Each partition gives in proportion to what it has. `weights`: of one offset of each.

@@ -18,7 +18,7 @@ ONE_PROCESS = "tests/spark/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the broker, so that `-m "not kafka"` leaves them out."""
+    """Log position the tests that use the broker, so that `-m "not kafka"` leaves them out."""
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)

@@ -225,9 +225,9 @@ def _list_modules(path: Path) -> set[str]:
     return find_imports(path) - {"uuid"} if "uuid.UUID" in find_imports(path) else find_imports(path)
 
 
-def test_the_desk_alone_touches_machines() -> None:
+def test_the_dispatcher_alone_touches_machines() -> None:
     """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/machine_facts.py)."""
-    allowed = {"worker/warmup.py"}  # a desk that serves nobody
+    allowed = {"worker/warmup.py"}  # a dispatcher that serves nobody
     touching = {
         shorten(path)
         for package in ("worker", "control", "deliver")

@@ -30,7 +30,7 @@ from numba.core.extending import _Intrinsic
 
 import overlay
 import spark
-from overlay.output.batch_builder import Press
+from overlay.output.batch_builder import BatchBuilder
 from overlay.scan import Decoder, make_plan
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
@@ -265,7 +265,7 @@ def test_the_scan_sees_state() -> None:
     """The test's own eye, on what has been a fault: a decoder of a module, with buffers that each call writes."""
     changing: list[object] = [
         Decoder(make_plan()),
-        Press(),
+        BatchBuilder(),
         np.zeros(3),
         {"a": np.zeros(3)},
         [bytearray(3)],

@@ -20,7 +20,7 @@ from overlay.dispatch.reply_address import reply_topic
 from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
 
 from .arguments import CONSUMER_FIELDS, check_names
-from .connection import Lines
+from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
 from .read.columns import choose_schema
@@ -54,14 +54,14 @@ class Client:
     """Of the overlay's own topics, of which the index of a stream is one."""
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
     """By stream and name."""
-    _lines: Lines = field(init=False, repr=False)
+    _lines: Connections = field(init=False, repr=False)
     _answers: Answers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
     control: Control = field(init=False, repr=False)
     """Makes, changes and looks at consumers; a service has to run."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_lines", Lines(self.kafka))
+        object.__setattr__(self, "_lines", Connections(self.kafka))
         object.__setattr__(self, "_indexes", Indexes(self.prefix))
         object.__setattr__(self, "control", Control(self.kafka, self.prefix))
         object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))

@@ -24,7 +24,7 @@ from overlay.config.stream import StreamConfig
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import Properties, open_client
 from overlay.kafka.fetch_response import hang_up
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.match import Addressing
 from overlay.state.partitions import Sources
 
@@ -41,12 +41,12 @@ class Known:
     sources: Sources
     counts: dict[str, int]
     """Partitions by topic."""
-    bounds: dict[Source, tuple[int, int]]
+    bounds: dict[TopicPartition, tuple[int, int]]
     """Log start and last stable offset."""
 
 
 @dataclass(slots=True)
-class Line:
+class Connection:
     """Not for two readings at once."""
 
     kafka: Properties
@@ -95,7 +95,7 @@ class Line:
         if client is not None:
             await client.close()
 
-    async def __aenter__(self) -> Line:
+    async def __aenter__(self) -> Connection:
         return self
 
     async def __aexit__(
@@ -104,19 +104,19 @@ class Line:
         await self.close()
 
 
-class Lines:
+class Connections:
     """The lines of a client that no reading has at the moment, each with its loop; they close with the last who holds this."""
 
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
-        self._free: list[tuple[asyncio.Runner, Line]] = []
+        self._free: list[tuple[asyncio.Runner, Connection]] = []
         self._finalizer = weakref.finalize(self, _close_all, self._free)
 
-    def open(self) -> Line:
+    def open(self) -> Connection:
         """A line for a loop of the caller's, who closes it."""
-        return Line(self._kafka, Admin(self._kafka))
+        return Connection(self._kafka, Admin(self._kafka))
 
-    def run(self, work: Callable[[Line], Coroutine[Any, Any, None]]) -> None:
+    def run(self, work: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
         """Run something in this thread with a line, which is kept unless it raises. A cancelled one ends quietly."""
         try:
             runner, line = self._free.pop()
@@ -139,7 +139,7 @@ class Lines:
         _close_all(self._free)
 
 
-def _close_all(lines: list[tuple[asyncio.Runner, Line]]) -> None:
+def _close_all(lines: list[tuple[asyncio.Runner, Connection]]) -> None:
     while lines:
         pair = lines.pop()
         if asyncio._get_running_loop() is None:
@@ -150,7 +150,7 @@ def _close_all(lines: list[tuple[asyncio.Runner, Line]]) -> None:
             closing.join()
 
 
-def _close(runner: asyncio.Runner, line: Line) -> None:
+def _close(runner: asyncio.Runner, line: Connection) -> None:
     try:
         runner.run(line.close())
     finally:

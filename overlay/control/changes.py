@@ -13,7 +13,7 @@ from overlay.errors import ConfigError
 from overlay.units import parse_time
 
 from .records import Definition, Origin, Pause, read_config
-from .registry import Book, find_fault
+from .registry import Registry, find_fault
 from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
 
 ACTIONS = ("", "create", "update")
@@ -25,7 +25,7 @@ file may have more, since its author has the service's machine anyway."""
 
 
 def judge_create(
-    book: Book, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
+    book: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
 ) -> Refusal | Definition:
     """The definition that a create or an update asks for; the one there is where nothing changes.
 
@@ -64,7 +64,7 @@ def _find_excess(config: object) -> str:
 
 
 def _judge_existing(
-    book: Book, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
+    book: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
 ) -> Refusal | Definition:
     known = book.definitions.get(config.id)
     if known is not None and known.is_deleted:
@@ -89,7 +89,7 @@ def _judge_existing(
     return Definition(paused, known.created, ends=known.ends)
 
 
-def judge_delete(book: Book, request: Request) -> Refusal | Definition:
+def judge_delete(book: Registry, request: Request) -> Refusal | Definition:
     """The definition to delete."""
     known = book.definitions.get(request.about)
     owner = _find_file(book, request.about)
@@ -98,7 +98,7 @@ def judge_delete(book: Book, request: Request) -> Refusal | Definition:
     return refuse(CONSUMER_NOT_FOUND) if known is None else known
 
 
-def judge_pause(book: Book, request: Request, now: int) -> Refusal | Pause:
+def judge_pause(book: Registry, request: Request, now: int) -> Refusal | Pause:
     """Until when a consumer is to be paused; a time that is over, or none, resumes it."""
     if refusal := find_missing(book, request):
         return refusal
@@ -112,7 +112,7 @@ def judge_pause(book: Book, request: Request, now: int) -> Refusal | Pause:
     return Pause(until if until > now else None)
 
 
-def find_missing(book: Book, request: Request) -> Refusal | None:
+def find_missing(book: Registry, request: Request) -> Refusal | None:
     """The refusal for a stream or a consumer that is not there."""
     if request.stream and request.stream not in book.files.streams:
         return refuse(10059)
@@ -127,7 +127,7 @@ def _is_same(known: ConsumerConfig, config: ConsumerConfig) -> bool:
     return known.model_copy(update=unpaused) == config.model_copy(update=unpaused)
 
 
-def _find_file(book: Book, id: tuple[str, str]) -> str | None:
+def _find_file(book: Registry, id: tuple[str, str]) -> str | None:
     """What to do about a consumer that a file has; None for any other."""
     if id not in book.files.consumers or id in book.lapsed:
         return None

@@ -18,7 +18,7 @@ from overlay.output.record import Record
 
 from .changes import find_missing, judge_create, judge_delete, judge_pause
 from .records import ConsumerId, Definition, Origin, write_definition, write_pause
-from .registry import Book
+from .registry import Registry
 from .requests import Op, Refusal, Request, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
 
@@ -54,7 +54,7 @@ class Decision:
     is_settled: bool = False
 
 
-def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
+def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
     """`now`: ns since 1970; `ends`: where the stream's logs end, for a consumer that is to be created."""
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
@@ -63,7 +63,7 @@ def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | N
     return _RULES[request.op](book, host, request, now)
 
 
-def describe(book: Book, host: Host, id: ConsumerId, now: int) -> Body:
+def describe(book: Registry, host: Host, id: ConsumerId, now: int) -> Body:
     """A ConsumerInfo of one that is in the book."""
     config = book.effective().consumers[id]
     return describe_consumer(config, book.find_created(id), host.report_consumer(id), host.find_info(id), now)
@@ -74,7 +74,7 @@ def delete(definition: Definition) -> Record:
     return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
 
 
-def _create(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
     info = host.find_info(request.about)
     found = judge_create(book, request, now, is_bound=info is not None and info.push_bound, ends=ends)
     if isinstance(found, Refusal):
@@ -85,14 +85,14 @@ def _create(book: Book, host: Host, request: Request, now: int, ends: LogEnds | 
     return Decision(records=(write_definition(found),), advisory=None if known else Advisory.CREATED)
 
 
-def _delete(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
     found = judge_delete(book, request)
     if isinstance(found, Refusal):
         return _refuse(request, found)
     return Decision(records=() if found.is_deleted else (delete(found),))
 
 
-def _pause(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _pause(book: Registry, host: Host, request: Request, now: int) -> Decision:
     found = judge_pause(book, request, now)
     if isinstance(found, Refusal):
         return _refuse(request, found)
@@ -101,13 +101,13 @@ def _pause(book: Book, host: Host, request: Request, now: int) -> Decision:
     return Decision(respond(request, describe_pause(found, now)), records)
 
 
-def _info(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _info(book: Registry, host: Host, request: Request, now: int) -> Decision:
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     return Decision(respond(request, describe(book, host, request.about, now)))
 
 
-def _list(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _list(book: Registry, host: Host, request: Request, now: int) -> Decision:
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     ids = [id for id in sorted(book.effective().consumers) if request.stream in ("", id[0])]
@@ -118,7 +118,7 @@ def _list(book: Book, host: Host, request: Request, now: int) -> Decision:
     return Decision(respond(request, {"total": len(ids), "offset": offset, "limit": LIMIT, "consumers": shown}))
 
 
-def _next(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _next(book: Registry, host: Host, request: Request, now: int) -> Decision:
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     if book.effective().consumers[request.about].is_push:
@@ -128,7 +128,7 @@ def _next(book: Book, host: Host, request: Request, now: int) -> Decision:
     return Decision(is_settled=host.pull(request.about, read_pull(request.body), request.reply))
 
 
-def _stream(book: Book, host: Host, request: Request, now: int) -> Decision:
+def _stream(book: Registry, host: Host, request: Request, now: int) -> Decision:
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     streams = book.effective().streams
@@ -143,7 +143,7 @@ def _refuse(request: Request, refusal: Refusal) -> Decision:
     return Decision(respond_refused(request, refusal))
 
 
-_RULES: dict[Op, Callable[[Book, Host, Request, int], Decision]] = {
+_RULES: dict[Op, Callable[[Registry, Host, Request, int], Decision]] = {
     Op.DELETE: _delete,
     Op.PAUSE: _pause,
     Op.RESUME: _pause,

@@ -8,7 +8,7 @@ It is compacted, and a key says what a record is about:
 
 A definition says where it comes from. One that was asked for lives here only. One of a file is written down when the file is
 taken up, so that a file that changed while nobody was looking is still held to JetStream's update rules; the file stays what
-counts. `deleted` marks a consumer whose state is yet to be forgotten.
+counts. `deleted` log positions a consumer whose state is yet to be forgotten.
 
 Values are JSON with a version; a newer version is passed over and counted, so that an old worker leaves alone what a newer
 one has written. Configs have JetStream's names, with the overlay's own fields beside them.

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Book:
+class Registry:
     """Changes by `take` and `reload`; `effective` is what is to be served."""
 
     files: Loaded

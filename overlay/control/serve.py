@@ -25,8 +25,8 @@ from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
 from overlay.dispatch.event_topic import encode_audit, encode_notices, events_topic
-from overlay.dispatch.reply_sender import Answering
-from overlay.dispatch.reply_topics import Addressees
+from overlay.dispatch.reply_sender import ReplySender
+from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
@@ -43,7 +43,7 @@ from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
-from .registry import Book
+from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
 from .topics import list_topics
@@ -81,13 +81,13 @@ class Registrar:
 
     kafka: Properties
     admin: Admin
-    book: Book
+    book: Registry
     name: str
     """Of this worker, in audits."""
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
-    _outbox: Answering = field(init=False)
+    _outbox: ReplySender = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the worker is to end."""
@@ -112,7 +112,7 @@ class Registrar:
     """How far the book had read that the host serves; -1 while nothing reads on."""
 
     def __post_init__(self) -> None:
-        self._outbox = Answering(self.kafka, Addressees(self.admin), self._count_refused)
+        self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.book, self.metrics.control_records_unreadable.inc)
 
     @property

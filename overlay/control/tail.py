@@ -26,7 +26,7 @@ from overlay.dispatch.reply_address import CORRELATION, REPLY_PARTITION, REPLY_T
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import Properties, open_client
-from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.records import Row, RowReader
 from overlay.logs import get_logger
 from overlay.scan import Malformed
@@ -34,7 +34,7 @@ from overlay.waits import is_set_within
 
 from .brokertime import BrokerTime
 from .records import ConsumerId, Definition, Origin, Subject, control_topic
-from .registry import Book
+from .registry import Registry
 from .requests import CLIENT
 from .topics import HOUR_MS
 
@@ -63,7 +63,7 @@ class Tail:
 
     kafka: Properties
     admin: Admin
-    book: Book
+    book: Registry
     on_passed_over: Callable[[int], None] = _ignore
     """Told how many records and batches could not be read."""
     seen: int = 0
@@ -81,8 +81,8 @@ class Tail:
     _former: dict[ConsumerId, Definition] = field(default_factory=dict)
     """What the book held before it began again."""
     _client: AIOKafkaClient | None = None
-    _feed: Feed | None = None
-    _lane: Lane | None = None
+    _fetcher: Fetcher | None = None
+    _partition_fetch: PartitionFetch | None = None
     _rows: RowReader = field(default_factory=lambda: RowReader(HEADERS, most_bytes=MOST_BYTES))
 
     @property
@@ -99,10 +99,10 @@ class Tail:
         try:
             async with asyncio.timeout(OPEN_S):
                 self._client = await open_client(self.kafka)
-                self._feed = Feed(self._client)
+                self._fetcher = Fetcher(self._client)
                 self._began_at = now_ms()
                 self.seen, self._again_to = await self._find_bounds()
-                self._lane = await self._feed.open(self.topic, 0, self.seen)
+                self._partition_fetch = await self._fetcher.open(self.topic, 0, self.seen)
                 while self.seen < self._again_to:
                     await self._read_on()
                 await self._end_beginning()
@@ -133,32 +133,32 @@ class Tail:
         return True
 
     async def _read_on(self) -> set[Subject]:
-        assert self._feed is not None
-        assert self._lane is not None
-        self._feed.changed.clear()
-        taken = self._lane.take()
+        assert self._fetcher is not None
+        assert self._partition_fetch is not None
+        self._fetcher.changed.clear()
+        taken = self._partition_fetch.take()
         if taken is None:
-            await is_set_within(self._feed.changed, POLL_S)
-            taken = self._lane.take()
+            await is_set_within(self._fetcher.changed, POLL_S)
+            taken = self._partition_fetch.take()
         match taken:
             case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):
                 await self._read_anew("records were compacted away before they were read")
             case Fetched():
-                return await self._take(taken, self._lane)
+                return await self._take(taken, self._partition_fetch)
             case Denied():
                 raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it")
             case Changed():
                 start, end = await self._find_bounds()
                 self._begin_again(end)
                 self.seen = start
-                self._lane.seek(start)
+                self._partition_fetch.seek(start)
             case Lost():
                 start, end = await self._find_bounds()
                 if end < max(self.seen, self._again_to):
                     self._begin_again(end)
                 # else compaction or retention has moved the log's start; what went with it is not in force any more
                 self.seen = start
-                self._lane.seek(start)
+                self._partition_fetch.seek(start)
         return set()
 
     def _begin_again(self, end: int) -> None:
@@ -171,12 +171,12 @@ class Tail:
     async def _read_anew(self, reason: str) -> None:
         """The book may hold what was deleted: it begins again at the topic's start."""
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
-        assert self._lane is not None
+        assert self._partition_fetch is not None
         start, end = await self._find_bounds()
         self._is_same = self._is_same or not self.is_behind
         self._clear(end)
         self.seen = start
-        self._lane.seek(start)
+        self._partition_fetch.seek(start)
 
     def _clear(self, end: int) -> None:
         if not self.is_behind:
@@ -204,7 +204,7 @@ class Tail:
                 consumers=", ".join(missing[:MOST_NAMED]),
             )
 
-    async def _take(self, fetched: Fetched, lane: Lane) -> set[Subject]:
+    async def _take(self, fetched: Fetched, partition_fetch: PartitionFetch) -> set[Subject]:
         subjects: set[Subject] = set()
         reached = fetched.next_offset
         passed_over: list[tuple[int, str]] = []
@@ -219,7 +219,9 @@ class Tail:
             if count % TURN == TURN - 1:
                 await asyncio.sleep(0)
         if reached > fetched.next_offset:
-            lane.seek(reached)  # the header of a batch cannot be read, so nothing says where the next one begins
+            partition_fetch.seek(
+                reached
+            )  # the header of a batch cannot be read, so nothing says where the next one begins
         self.seen = reached
         self._tell(passed_over)
         return subjects
@@ -248,12 +250,12 @@ class Tail:
 
     async def close(self) -> None:
         """Stop reading and disconnect."""
-        if self._feed is not None:
-            await self._feed.close()
+        if self._fetcher is not None:
+            await self._fetcher.close()
         if self._client is not None:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
-        self._feed = self._client = self._lane = None
+        self._fetcher = self._client = self._partition_fetch = None
 
 
 def has_hole(fetched: Fetched, since: int = 0) -> bool:
@@ -267,9 +269,9 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
     return is_late or bool((first[1:] > last[:-1] + 1).any() or (last - first + 1 != batches["count"]).any())
 
 
-async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Book:
+async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
     """The book as the topic and the files have it now; where there is no topic, the files alone. Raises SourceUnavailable."""
-    book = Book(files)
+    book = Registry(files)
     tail = Tail(kafka, admin, book)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):
         return book

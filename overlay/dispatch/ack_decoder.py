@@ -1,9 +1,10 @@
 """What a fetch of the ack topic says, for the machines of one stream.
 
-Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the key, and a body that is a
-verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one `Said`. The tokens of a
-fetch name few incarnations: the kernel numbers them, and their texts are made once for each slice of a fetch. Everything else
-goes through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, acks that want an answer.
+Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the key, and a body
+that is a verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one
+`AckBatch`. The tokens of a fetch name few incarnations: the kernel numbers them, and their texts are made once for
+each slice of a fetch. Everything else goes through `parse_ack` row by row: ranges, delays, reasons, tokens of other
+domains, acks that want an answer.
 
 The order of what one consumer is told is kept. Acks of the stream's other consumers, which other workers serve, are passed
 over; all that is no ack at all is counted by reason and changes nothing.
@@ -29,7 +30,7 @@ from overlay.scan.commit import Aborted
 from overlay.scan.header import Bytes
 from overlay.scan.kernel import open_bodies
 
-from .ack_offsets import EVERYTHING, Since
+from .ack_offsets import EVERYTHING, AckOffsets
 from .reply_address import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, ReplyRule, read_address
 
 _TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
@@ -48,7 +49,7 @@ MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class AckBatch:
     """The same verb for some deliveries of one consumer, in order, as columns.
 
     `incarnations`: what the tokens name, as places in `names`; None where all tokens are of version 1, which names none. The
@@ -62,11 +63,11 @@ class Said:
     incarnations: Ints | None = None
     names: tuple[str, ...] = field(default=("",), kw_only=True)
 
-    def keep(self, kept: Ints) -> Said:
+    def keep(self, kept: Ints) -> AckBatch:
         """Some of them."""
         by = None if self.incarnations is None else self.incarnations[kept]
         columns = self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept]
-        return Said(self.verb, *columns, by, names=self.names)
+        return AckBatch(self.verb, *columns, by, names=self.names)
 
     def split(self) -> Iterator[tuple[str, Ints]]:
         """Each incarnation that is named, empty for none, and its rows."""
@@ -78,22 +79,22 @@ class Said:
 
 
 @dataclass(slots=True)
-class Heard:
+class DecodedAcks:
     """What was said, by consumer and in order; how many acks there were by verb, and what was refused by reason."""
 
-    said: dict[str, list[Said | Event]] = field(default_factory=dict)
+    said: dict[str, list[AckBatch | Event]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     refused: Counter[Flaw] = field(default_factory=Counter)
     unanswered: int = 0
     """Acks that name a reply topic which is not allowed. They count all the same."""
-    since: Since = EVERYTHING
+    since: AckOffsets = EVERYTHING
     """Records before that were heard, and count for nothing here."""
 
-    def add(self, consumer: str, *said: Said | Event) -> None:
+    def add(self, consumer: str, *said: AckBatch | Event) -> None:
         self.said.setdefault(consumer, []).extend(said)
 
 
-class Hearing:
+class AckDecoder:
     """Reads a stream's acks. Not for two threads at once.
 
     `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `rule`: which
@@ -113,10 +114,10 @@ class Hearing:
         arena = Arena(limit=MOST_BYTES)
         self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
 
-    def read(self, data: Bytes, position: int, aborted: Aborted, since: Since = EVERYTHING) -> Heard:
+    def read(self, data: Bytes, position: int, aborted: Aborted, since: AckOffsets = EVERYTHING) -> DecodedAcks:
         """Return what the acks from `position` on say to consumers that have not heard them. Batches that cannot be read are
         passed over and counted."""
-        heard = Heard(since=since)
+        heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
             if isinstance(piece, Malformed):
                 heard.refused[Flaw.PAYLOAD] += 1
@@ -124,7 +125,7 @@ class Hearing:
                 self._read_slice(piece, heard)
         return heard
 
-    def _read_slice(self, piece: Records, heard: Heard) -> None:
+    def _read_slice(self, piece: Records, heard: DecodedAcks) -> None:
         value = self._open(piece)
         at = np.where(piece.size[0] >= 0, piece.at[0], piece.at[1])
         size = np.where(piece.size[0] >= 0, piece.size[0], piece.size[1])
@@ -147,10 +148,10 @@ class Hearing:
                     verb = _VERBS[int(kind[mine[0]]) - _FIRST_VERB]
                     heard.kinds[verb.name.lower()] += mine.size
                     sequences, consumer_seqs, deliveries, by = (column[mine] for column in numbers)
-                    said = Said(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
+                    said = AckBatch(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
                     heard.add(name, said)
 
-    def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: Since) -> None:
+    def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: AckOffsets) -> None:
         """Have what a consumer has heard before count as somebody else's. `_tell` looks at odd rows by itself."""
         if since.last > piece.offset[0]:
             first = np.array([since.of(name) for name in self._names], np.int64)
@@ -176,14 +177,14 @@ class Hearing:
         return columns[2], columns[3]
 
     def _read_odd(
-        self, piece: Records, rows: Ints, token: tuple[Ints, Ints], value: tuple[Ints, Ints], heard: Heard
+        self, piece: Records, rows: Ints, token: tuple[Ints, Ints], value: tuple[Ints, Ints], heard: DecodedAcks
     ) -> None:
         for row in rows.tolist():
             text, body = (_cut(piece.buf, at[row], size[row]) for at, size in (token, value))
             self._tell(text or b"", body or b"", _find_header(piece, row), int(piece.offset[row]), heard)
 
     def _tell(
-        self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: Heard
+        self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: DecodedAcks
     ) -> None:
         if text.startswith(FLOW.encode()):
             return self._tell_flow(text, body, offset, heard)
@@ -205,7 +206,7 @@ class Hearing:
             heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
             heard.add(name, *read_ack(found, reply, str(offset)))
 
-    def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: Heard) -> None:
+    def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
         """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
         parts = text.decode(errors="replace").split(".")
         if offset < heard.since.of(parts[-2]):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class AckOffsets:
     """Of one partition of an ack topic. `shared`: the first offset that is news for consumers that `own` does not name;
     `own`: the same by name, for those that have heard less."""
 
@@ -28,13 +28,13 @@ class Since:
         """The offset from which the records are news for everybody."""
         return max([self.shared, *self.own.values()])
 
-    def clip(self, cut: int) -> Since:
+    def clip(self, cut: int) -> AckOffsets:
         """Return the same for a log that was cut: from there on, everything is news for everybody."""
-        return Since(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
+        return AckOffsets(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
 
     def of(self, name: str) -> int:
         """Return the first offset that is news for a consumer; for a name that is no consumer's, `shared`."""
         return self.own.get(name, self.shared)
 
 
-EVERYTHING = Since()
+EVERYTHING = AckOffsets()

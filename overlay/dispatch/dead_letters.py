@@ -17,7 +17,7 @@ import numpy as np
 
 from overlay.consumer.effects import DeadLetter
 from overlay.output.assemble import Body, Envelope, Ints, Numbers, assemble, without_value
-from overlay.output.batch_builder import Outgoing, Outlet, Slice, measure
+from overlay.output.batch_builder import OutputBatch, OutputTopic, Slice, measure
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.output.partition import place
 from overlay.output.record import Headers, encode_headers
@@ -58,18 +58,21 @@ def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: i
 
 
 def press_letters(
-    outlet: Outlet, piece: Slice, rows: Ints, letters: Sequence[DeadLetter], partition: int, now: int
-) -> list[Outgoing]:
+    output_topic: OutputTopic, piece: Slice, rows: Ints, letters: Sequence[DeadLetter], partition: int, now: int
+) -> list[OutputBatch]:
     """The dead letters of `rows`, one for each, as batches for the dead-letter topic.
 
-    `outlet`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A letter that is larger than
-    the topic takes even without its value comes with its source offset in `oversized_offset`, as deliveries do.
+    `output_topic`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A letter
+    that is larger than the topic takes even without its value comes with its source offset in `oversized_offset`, as
+    deliveries do.
     """
-    places = place(outlet.partition_by, outlet.partitions, partition, piece.records, rows, piece.codes, piece.texts)
-    found: list[Outgoing] = []
+    places = place(
+        output_topic.partition_by, output_topic.partitions, partition, piece.records, rows, piece.codes, piece.texts
+    )
+    found: list[OutputBatch] = []
     for target in np.unique(places).tolist():
         mine = np.flatnonzero(places == target)
-        writing = _Writing(outlet, piece, partition, target, now)
+        writing = _Writing(output_topic, piece, partition, target, now)
         for at in mine.tolist():
             writing.add(rows[at : at + 1], letters[at])
         found += writing.finish()
@@ -79,21 +82,27 @@ def press_letters(
 class _Writing:
     """The letters of one output partition. Each has headers of its own, so each is a call of the kernel."""
 
-    def __init__(self, outlet: Outlet, piece: Slice, partition: int, target: int, now: int) -> None:
-        self._outlet, self._piece, self._partition, self._target, self._now = outlet, piece, partition, target, now
-        self._names = bytes(outlet.envelope.stream).decode(), bytes(outlet.envelope.consumer).decode()
+    def __init__(self, output_topic: OutputTopic, piece: Slice, partition: int, target: int, now: int) -> None:
+        self._output_topic, self._piece, self._partition, self._target, self._now = (
+            output_topic,
+            piece,
+            partition,
+            target,
+            now,
+        )
+        self._names = bytes(output_topic.envelope.stream).decode(), bytes(output_topic.envelope.consumer).decode()
         self._body = Body(np.empty(0, np.uint8))
-        self._done: list[Outgoing] = []
+        self._done: list[OutputBatch] = []
 
     def add(self, row: Ints, letter: DeadLetter) -> None:
         piece = self._piece
         offset = int(piece.records.offset[row[0]])
         more = encode_headers(describe_letter(letter, *self._names, self._partition, offset))
         with_value = replace(
-            self._outlet.envelope, more=np.frombuffer(more, np.uint8), more_count=len(CAUSES), headers_only=False
+            self._output_topic.envelope, more=np.frombuffer(more, np.uint8), more_count=len(CAUSES), headers_only=False
         )
         size = int(measure(piece, row, with_value)[0])
-        if size <= self._outlet.body_limit:
+        if size <= self._output_topic.body_limit:
             self._make_room(size)
             self._write(row, with_value, letter)
             return
@@ -107,7 +116,7 @@ class _Writing:
         self._done.append(outgoing)
         self._body = Body(np.empty(0, np.uint8))
 
-    def finish(self) -> list[Outgoing]:
+    def finish(self) -> list[OutputBatch]:
         self._close()
         return self._done
 
@@ -118,7 +127,7 @@ class _Writing:
 
     def _make_room(self, size: int) -> None:
         """Room for one more record: in this batch while it stays small enough, else in another."""
-        body, limit = self._body, self._outlet.body_limit
+        body, limit = self._body, self._output_topic.body_limit
         if body.size + size <= body.out.size:
             return
         if body.count and body.size + size > limit:
@@ -131,10 +140,10 @@ class _Writing:
             self._done.append(self._wrap())
         self._body = Body(np.empty(0, np.uint8))
 
-    def _wrap(self) -> Outgoing:
-        batch = EncodedBatch(self._body, self._outlet.codec, transactional=self._outlet.transactional)
-        fits = batch.size <= self._outlet.max_message_bytes
-        return Outgoing(self._outlet.topic, self._target, batch, -1 if fits else self._body.last_offset)
+    def _wrap(self) -> OutputBatch:
+        batch = EncodedBatch(self._body, self._output_topic.codec, transactional=self._output_topic.transactional)
+        fits = batch.size <= self._output_topic.max_message_bytes
+        return OutputBatch(self._output_topic.topic, self._target, batch, -1 if fits else self._body.last_offset)
 
 
 def _grow(body: Body, room: int) -> Bytes:

@@ -13,7 +13,7 @@ from overlay.arrays import Ints
 from overlay.config.consumer import PartitionBy
 from overlay.consumer.effects import DeadLetter, Deliver, Effect, Status
 from overlay.output.assemble import Envelope, Numbers, make_envelope
-from overlay.output.batch_builder import MAX_MESSAGE_BYTES, Outgoing, Outlet, Press
+from overlay.output.batch_builder import MAX_MESSAGE_BYTES, BatchBuilder, OutputBatch, OutputTopic
 from overlay.output.entry import Entry, press_entries
 from overlay.output.undeliverable import find_refused
 from overlay.scan.codec import Codec
@@ -22,10 +22,10 @@ from overlay.state.shard_state import ConsumerId
 from .answers import describe_reply, encode_answers, encode_statuses
 from .dead_letters import press_letters
 from .event_topic import encode_notices
-from .record_cache import NOWHERE, Larder
-from .record_slice import Piece
+from .record_cache import NOWHERE, RecordCache
+from .record_slice import RecordSlice
 from .reply_address import parse_address
-from .served_consumer import Seat
+from .served_consumer import ConsumerSlot
 
 MILLISECOND = 1_000_000
 REPLY_ROOM = 4_096
@@ -33,11 +33,11 @@ REPLY_ROOM = 4_096
 
 
 @dataclass(slots=True)
-class Printed:
+class EncodedEffects:
     """Batches in order; the newest and the oldest source record among the deliveries, ms, None for none."""
 
-    batches: list[Outgoing] = field(default_factory=list)
-    answers: list[Entry | Outgoing] = field(default_factory=list)
+    batches: list[OutputBatch] = field(default_factory=list)
+    answers: list[Entry | OutputBatch] = field(default_factory=list)
     """What goes to reply topics, in order: it belongs to no transaction (reply_sender.py)."""
     newest: int | None = None
     oldest: int | None = None
@@ -48,91 +48,101 @@ class Printed:
         self.newest = last if self.newest is None else max(self.newest, last)
 
 
-class Printing:
+class EffectEncoder:
     """Not for two threads at once. `prefix`: of the overlay's topics."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._press = Press()
+        self._builder = BatchBuilder()
 
-    def print(self, consumer: ConsumerId, seat: Seat, effects: Sequence[Effect], larder: Larder, now: int) -> Printed:
-        """What one consumer's effects become. The larder has the records of all deliveries; now: ns."""
-        printed = Printed()
+    def print(
+        self, consumer: ConsumerId, slot: ConsumerSlot, effects: Sequence[Effect], record_cache: RecordCache, now: int
+    ) -> EncodedEffects:
+        """What one consumer's effects become. The record cache has the records of all deliveries; now: ns."""
+        printed = EncodedEffects()
         time = now // MILLISECOND
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._deliver(effect, consumer, seat, larder, time, printed)
-            elif isinstance(effect, Status) and not effect.reply and seat.outlet is not None:
+                self._deliver(effect, consumer, slot, record_cache, time, printed)
+            elif isinstance(effect, Status) and not effect.reply and slot.output_topic is not None:
                 # it stands behind the deliveries that it is about
                 self._flush(printed)
-                statuses = encode_statuses([effect], *consumer, seat.outlet.topic, seat.outlet.partitions)
+                statuses = encode_statuses([effect], *consumer, slot.output_topic.topic, slot.output_topic.partitions)
                 printed.batches += press_entries(statuses, time)
         self._flush(printed)
-        printed.batches += self._bury(effects, consumer, seat, larder, time)
+        printed.batches += self._bury(effects, consumer, slot, record_cache, time)
         printed.answers += encode_statuses([e for e in effects if isinstance(e, Status) and e.reply], *consumer)
         printed.answers += encode_answers(effects)
         printed.batches += press_entries(encode_notices(effects, *consumer, now, self._prefix), time)
         return printed
 
-    def find_refused(self, consumer: ConsumerId, seat: Seat, larder: Larder, sequences: Ints, now: int) -> Ints:
-        """Those of these stream sequences that their output can never take. The larder has them all; now: ns."""
-        outlet = seat.outlet
-        if outlet is None:
+    def find_refused(
+        self, consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, sequences: Ints, now: int
+    ) -> Ints:
+        """Those of these stream sequences that their output can never take. The record cache has them all; now: ns."""
+        output_topic = slot.output_topic
+        if output_topic is None:
             envelope = make_envelope(
                 *consumer,
                 full=False,
                 source_time=False,
-                headers_only=seat.machine.config.headers_only,
-                incarnation=seat.machine.lineage.incarnation,
+                headers_only=slot.machine.config.headers_only,
+                incarnation=slot.machine.lineage.incarnation,
             )
-            outlet = _make_reply_outlet("", envelope, MAX_MESSAGE_BYTES - REPLY_ROOM)
+            output_topic = _make_reply_output_topic("", envelope, MAX_MESSAGE_BYTES - REPLY_ROOM)
         found = [
-            sequences[part][find_refused(outlet, piece, rows, now // MILLISECOND)]
-            for piece, rows, part in _cut(larder, consumer[0], sequences)
+            sequences[part][find_refused(output_topic, piece, rows, now // MILLISECOND)]
+            for piece, rows, part in _cut(record_cache, consumer[0], sequences)
         ]
         return np.concatenate([sequences[:0], *found])
 
     def _deliver(
-        self, deliver: Deliver, consumer: ConsumerId, seat: Seat, larder: Larder, time: int, printed: Printed
+        self,
+        deliver: Deliver,
+        consumer: ConsumerId,
+        slot: ConsumerSlot,
+        record_cache: RecordCache,
+        time: int,
+        printed: EncodedEffects,
     ) -> None:
-        outlet = seat.outlet if not deliver.reply else _reply_outlet(deliver, consumer, seat)
-        if outlet is None:
+        output_topic = slot.output_topic if not deliver.reply else _reply_output_topic(deliver, consumer, slot)
+        if output_topic is None:
             return
-        for piece, rows, part in _cut(larder, consumer[0], deliver.sequences):
+        for piece, rows, part in _cut(record_cache, consumer[0], deliver.sequences):
             numbers = Numbers(
                 deliver.sequences[part],
                 deliver.consumer_seqs[part],
                 deliver.deliveries[part],
                 deliver.num_pending[part],
             )
-            self._press.add(outlet, piece, rows, piece.partition, numbers, time)
+            self._builder.add(output_topic, piece, rows, piece.partition, numbers, time)
             times = piece.records.timestamp[rows]
             printed.note(int(times.min()), int(times.max()))
         if deliver.reply:
             partition = parse_address(deliver.reply).partition or 0
             printed.answers += (
-                replace(outgoing, partition=partition, reply=deliver.reply) for _, outgoing in self._press.flush()
+                replace(outgoing, partition=partition, reply=deliver.reply) for _, outgoing in self._builder.flush()
             )
 
-    def _flush(self, printed: Printed) -> None:
-        printed.batches += (outgoing for _, outgoing in self._press.flush())
+    def _flush(self, printed: EncodedEffects) -> None:
+        printed.batches += (outgoing for _, outgoing in self._builder.flush())
 
     def _bury(
-        self, effects: Sequence[Effect], consumer: ConsumerId, seat: Seat, larder: Larder, time: int
-    ) -> Iterator[Outgoing]:
+        self, effects: Sequence[Effect], consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, time: int
+    ) -> Iterator[OutputBatch]:
         """Dead letters; records that the log does not hold any more are left out."""
         letters = [effect for effect in effects if isinstance(effect, DeadLetter)]
-        if not letters or seat.letters is None:
+        if not letters or slot.letters is None:
             return
         sequences = np.array([letter.stream_seq for letter in letters], np.int64)
-        for piece, rows, part in _cut(larder, consumer[0], sequences):
-            yield from press_letters(seat.letters, piece, rows, letters[part], piece.partition, time)
+        for piece, rows, part in _cut(record_cache, consumer[0], sequences):
+            yield from press_letters(slot.letters, piece, rows, letters[part], piece.partition, time)
 
 
-def _cut(larder: Larder, stream: str, sequences: Ints) -> Iterator[tuple[Piece, Ints, slice]]:
+def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tuple[RecordSlice, Ints, slice]]:
     """Runs of neighbours that lie in one piece: the piece, their rows there, and which they are. Those that are nowhere are
     left out."""
-    found = larder.find(stream, sequences)
+    found = record_cache.find(stream, sequences)
     cuts = np.flatnonzero(np.diff(found.number)) + 1
     bounds = [0, *cuts.tolist(), sequences.size]
     for first, end in pairwise(bounds):
@@ -141,7 +151,7 @@ def _cut(larder: Larder, stream: str, sequences: Ints) -> Iterator[tuple[Piece, 
             yield found.pieces[number], found.row[first:end], slice(first, end)
 
 
-def _reply_outlet(deliver: Deliver, consumer: ConsumerId, seat: Seat) -> Outlet:
+def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSlot) -> OutputTopic:
     """Where the messages of a pull request go."""
     envelope = make_envelope(
         *consumer,
@@ -149,11 +159,11 @@ def _reply_outlet(deliver: Deliver, consumer: ConsumerId, seat: Seat) -> Outlet:
         source_time=False,
         headers_only=deliver.headers_only,
         more=describe_reply(deliver.reply, deliver.pin),
-        incarnation=seat.machine.lineage.incarnation,
+        incarnation=slot.machine.lineage.incarnation,
     )
-    return _make_reply_outlet(parse_address(deliver.reply).topic, envelope, MAX_MESSAGE_BYTES)
+    return _make_reply_output_topic(parse_address(deliver.reply).topic, envelope, MAX_MESSAGE_BYTES)
 
 
-def _make_reply_outlet(topic: str, envelope: Envelope, max_message_bytes: int) -> Outlet:
+def _make_reply_output_topic(topic: str, envelope: Envelope, max_message_bytes: int) -> OutputTopic:
     """A reply topic takes what Kafka's topics take by default: nobody asks it what else it would."""
-    return Outlet(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, False, envelope)
+    return OutputTopic(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, False, envelope)

@@ -33,7 +33,7 @@ class _Entry:
         return self.first + max(0, committed - self.base) if self.is_exact else self.first
 
 
-class Footprints:
+class OutputOffsets:
     """One consumer's. `ends`: behind the last record of each partition that had any when this began; `read`, `given`: the last
     consumer sequences known as read, and given out, before that."""
 

@@ -1,8 +1,8 @@
-"""The larder: records that were offered lately, so that a delivery is made without reading them again.
+"""The record cache: records that were offered lately, so that a delivery is made without reading them again.
 
 A stream's pieces stand in the order in which they came; small ones are joined as they come, each time the last is at least
 half as large as the one before it, so that a trickle makes few pieces and each byte is copied a few times only. When there are
-too many bytes the oldest piece of all goes. What is not here has to be read again (recall), and lies on the counter
+too many bytes the oldest piece of all goes. What is not here has to be read again (refetch), and lies on the counter
 for one step only.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from overlay.arrays import Ints
 
-from .record_slice import Piece, join
+from .record_slice import RecordSlice, join
 
 LARDER_BYTES = 64 << 20
 JOINED_BYTES = 1 << 20
@@ -28,7 +28,7 @@ NOWHERE = -1
 class Found:
     """For each sequence asked for: the number of its piece in `pieces`, NOWHERE where there is none, and its row there."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[RecordSlice]
     number: Ints
     row: Ints
 
@@ -38,18 +38,18 @@ class Found:
         return np.flatnonzero(self.number == NOWHERE)
 
 
-class Larder:
+class RecordCache:
     """See the module's text. `limit`: bytes over all streams; `joined`: up to which pieces are joined."""
 
     def __init__(self, limit: int = LARDER_BYTES, joined: int = JOINED_BYTES) -> None:
         self.size = 0
         self._joined = joined
         self._limit = limit
-        self._shelves: dict[str, list[Piece]] = {}
-        self._counter: dict[str, list[Piece]] = {}
+        self._shelves: dict[str, list[RecordSlice]] = {}
+        self._counter: dict[str, list[RecordSlice]] = {}
         self._order: deque[str] = deque()
 
-    def put(self, stream: str, piece: Piece) -> None:
+    def put(self, stream: str, piece: RecordSlice) -> None:
         """Take in a piece that has come from the stream."""
         shelf = self._shelves.setdefault(stream, [])
         shelf.append(piece)
@@ -63,7 +63,7 @@ class Larder:
         while self.size > self._limit and len(self._order) > 1:
             self.size -= self._shelves[self._order.popleft()].pop(0).size
 
-    def lay_out(self, stream: str, piece: Piece) -> None:
+    def lay_out(self, stream: str, piece: RecordSlice) -> None:
         """Have a piece at hand until `clear`."""
         self._counter.setdefault(stream, []).append(piece)
 
@@ -93,6 +93,6 @@ class Larder:
         return Found(pieces, number, row)
 
 
-def _belong_together(first: Piece, second: Piece, most: int) -> bool:
+def _belong_together(first: RecordSlice, second: RecordSlice, most: int) -> bool:
     is_next = first.partition == second.partition and first.sequences[-1] < second.sequences[0]
     return bool(is_next and first.size <= 2 * second.size and first.size + second.size <= most)

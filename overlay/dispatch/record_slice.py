@@ -17,7 +17,7 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class RecordSlice:
     """Some records of one partition in order of their offsets, with their stream sequences and subjects. Belongs to nobody
     else, so it may be kept and shared."""
 
@@ -42,7 +42,7 @@ class Piece:
         return self.records.end[rows] - self.records.body[rows] + bounds[codes + 1] - bounds[codes]
 
 
-def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> Piece:
+def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
     """A copy of rows, rising, that outlives the slice. `sequences`: of these rows, rising."""
     source = slice_.records
     sizes = source.end[rows] - source.body[rows]
@@ -52,10 +52,10 @@ def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> Piece:
     _gather(source.buf, source.body[rows], body, end, buf)
     texts, codes = _shrink(slice_.texts, slice_.codes[rows])
     records = _place(source, buf, source.offset[rows], source.timestamp[rows], body, end)
-    return Piece(records, codes, texts, slice_.partition, sequences)
+    return RecordSlice(records, codes, texts, slice_.partition, sequences)
 
 
-def join(first: Piece, second: Piece) -> Piece:
+def join(first: RecordSlice, second: RecordSlice) -> RecordSlice:
     """Two pieces of a partition as one, the second behind the first."""
     one, two = first.records, second.records
     at, code = one.buf.size, first.texts.bounds.size - 1
@@ -70,7 +70,7 @@ def join(first: Piece, second: Piece) -> Piece:
     bounds = np.concatenate((first.texts.bounds, second.texts.bounds[1:] + first.texts.bounds[-1]))
     merged = Texts(np.concatenate((first.texts.text, second.texts.text)), bounds)
     texts, codes = _shrink(merged, np.concatenate((first.codes, second.codes + np.int32(code))))
-    return Piece(records, codes, texts, first.partition, np.concatenate((first.sequences, second.sequences)))
+    return RecordSlice(records, codes, texts, first.partition, np.concatenate((first.sequences, second.sequences)))
 
 
 def _place(like: Records, buf: Bytes, offset: Ints, timestamp: Ints, body: Ints, end: Ints) -> Records:

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.entry import BATCH_BYTES, Entry
 
-Piece = Entry | Outgoing
+Piece = Entry | OutputBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ReplyBatch:
     """A batch for one partition, and the pieces that it was made of."""
 
     partition: int
@@ -31,26 +31,27 @@ class Parcel:
     def reply(self) -> str:
         """The address of the pull request that its only piece is for; empty for several, and for an answer."""
         (first, *others) = self.pieces
-        return first.reply if isinstance(first, Outgoing) and not others else ""
+        return first.reply if isinstance(first, OutputBatch) and not others else ""
 
-    def split(self, now: int) -> list[Parcel]:
+    def split(self, now: int) -> list[ReplyBatch]:
         """Return two halves, or nothing where there is one piece only. `now`: ms."""
         middle = len(self.pieces) // 2
-        return [_make_parcel(part, now) for part in (self.pieces[:middle], self.pieces[middle:])] if middle else []
+        return [_make_reply_batch(part, now) for part in (self.pieces[:middle], self.pieces[middle:])] if middle else []
 
 
 def count_records(piece: Piece) -> int:
     """Return how many records a piece holds."""
-    return piece.batch.count if isinstance(piece, Outgoing) else 1
+    return piece.batch.count if isinstance(piece, OutputBatch) else 1
 
 
-def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[Parcel]]:
+def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[ReplyBatch]]:
     """Return the pieces, all for one topic, as batches by partition. Within a partition they keep their order. `now`: ms."""
     by_partition: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_partition.setdefault(piece.partition, []).append(piece)
     return {
-        partition: deque(_make_parcel(run, now) for run in _group(mine)) for partition, mine in by_partition.items()
+        partition: deque(_make_reply_batch(run, now) for run in _group(mine))
+        for partition, mine in by_partition.items()
     }
 
 
@@ -69,15 +70,15 @@ def _group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _may_share(one: Piece, other: Piece) -> bool:
-    if isinstance(one, Outgoing) and isinstance(other, Outgoing):
+    if isinstance(one, OutputBatch) and isinstance(other, OutputBatch):
         return one.batch.is_joinable and other.batch.is_joinable
     return isinstance(one, Entry) and isinstance(other, Entry)
 
 
-def _make_parcel(pieces: Sequence[Piece], now: int) -> Parcel:
+def _make_reply_batch(pieces: Sequence[Piece], now: int) -> ReplyBatch:
     records = [piece.record for piece in pieces if isinstance(piece, Entry)]
     if records:
         batch = encode_records(records, now, transactional=False)
     else:
-        batch = EncodedBatch.join([piece.batch for piece in pieces if isinstance(piece, Outgoing)])
-    return Parcel(pieces[0].partition, batch, pieces)
+        batch = EncodedBatch.join([piece.batch for piece in pieces if isinstance(piece, OutputBatch)])
+    return ReplyBatch(pieces[0].partition, batch, pieces)

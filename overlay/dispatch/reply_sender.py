@@ -8,7 +8,7 @@ for ever. Here each topic has a queue of its own, and one that refuses, or takes
 What is sent here may be lost, in a crash or because its topic refuses. The client that waits for an answer then asks again.
 Messages of a pull request wait for their ack and are delivered again after ack_wait; only those of a consumer without acks
 are lost, as in NATS. What waits for a topic that takes records is never dropped: while much waits for it, the pull requests
-that name it are given nothing more (`full`), and beyond a limit for all topics the desk waits (`make_room`).
+that name it are given nothing more (`full`), and beyond a limit for all topics the dispatcher waits (`make_room`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 
-from .reply_batches import Parcel, Piece, count_records, pack
-from .reply_topics import Addressees
+from .reply_batches import Piece, ReplyBatch, count_records, pack
+from .reply_topics import ReplyTopics
 
 log = get_logger(__name__)
 
@@ -68,11 +68,11 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 
 @dataclass(slots=True)
-class Answering:
+class ReplySender:
     """The answers of one shard. `put` them, and `close` at the end."""
 
     kafka: Properties
-    addressees: Addressees
+    reply_topics: ReplyTopics
     on_refused: OnRefused
     on_unreachable: OnUnreachable = _ignore
     """Of the session that serves the shard now."""
@@ -181,22 +181,22 @@ class Answering:
             fatal: Fault | None = None
             for partition in heads:
                 lane, fault = lanes[partition], faults.get(partition)
-                parcel = lane.popleft()
+                reply_batch = lane.popleft()
                 if fault is not None and issubclass(fault, kafka_errors.MessageSizeTooLargeError):
                     # only a piece that is too large by itself is dropped
-                    halves = parcel.split(now_ms())
+                    halves = reply_batch.split(now_ms())
                     lane.extendleft(reversed(halves))
-                    dropped += 0 if halves else parcel.count
-                    if parcel.reply:
-                        unreachable.add(parcel.reply)
+                    dropped += 0 if halves else reply_batch.count
+                    if reply_batch.reply:
+                        unreachable.add(reply_batch.reply)
                 elif fault is not None:
                     fatal = fault
-                    dropped += parcel.count
+                    dropped += reply_batch.count
                 if not lane:
                     del lanes[partition]
             if fatal is not None:
                 self._avoid(client, topic, fatal)
-                dropped += sum(parcel.count for lane in lanes.values() for parcel in lane)
+                dropped += sum(reply_batch.count for lane in lanes.values() for reply_batch in lane)
                 break
         if unreachable:
             self.on_unreachable(frozenset(), frozenset(unreachable))
@@ -205,7 +205,7 @@ class Answering:
     def _avoid(self, client: AIOKafkaClient, topic: str, fault: Fault) -> None:
         """Send nothing there for a while."""
         seconds = AVOID_PASSING_S if _may_pass(fault) else AVOID_S
-        self.addressees.avoid([topic], seconds)
+        self.reply_topics.avoid([topic], seconds)
         client.force_metadata_update()
         log.warning(
             "a topic refuses answers and gets none for now", topic=topic, reason=fault.__name__, seconds=seconds
@@ -216,7 +216,7 @@ class Answering:
         """Return the pieces whose topic and partition are there, and a client for them. Raises SourceUnavailable."""
         partitions = dict.fromkeys(piece.partition for piece in pieces)
         topic = pieces[0].topic
-        _, lost = await self.addressees.sort([Entry(topic, _NOTHING, partition) for partition in partitions])
+        _, lost = await self.reply_topics.sort([Entry(topic, _NOTHING, partition) for partition in partitions])
         nowhere = {entry.partition for entry in lost}
         if nowhere:
             self.on_refused("missing", sum(count_records(piece) for piece in pieces if piece.partition in nowhere))
@@ -225,10 +225,12 @@ class Answering:
             self.on_unreachable(heads, frozenset())
         return [piece for piece in pieces if piece.partition not in nowhere], await self._connect()
 
-    async def _produce(self, client: AIOKafkaClient, topic: str, parcels: Mapping[int, Parcel]) -> dict[int, Fault]:
+    async def _produce(
+        self, client: AIOKafkaClient, topic: str, reply_batches: Mapping[int, ReplyBatch]
+    ) -> dict[int, Fault]:
         """Write a batch to each of some partitions, trying again for a while. Returns the faults that remain."""
         await client.add_topic(topic)
-        left = {partition: parcel.batch.build() for partition, parcel in parcels.items()}
+        left = {partition: reply_batch.batch.build() for partition, reply_batch in reply_batches.items()}
         final: dict[int, Fault] = {}
         deadline = monotonic() + PATIENCE_S
         while True:
@@ -285,9 +287,9 @@ def _may_pass(fault: Fault) -> bool:
     return bool(getattr(fault, "retriable", False))
 
 
-def _load(lanes: Mapping[int, deque[Parcel]]) -> dict[int, Parcel]:
-    """Return the next parcel of each partition, as far as one request goes."""
-    load: dict[int, Parcel] = {}
+def _load(lanes: Mapping[int, deque[ReplyBatch]]) -> dict[int, ReplyBatch]:
+    """Return the next reply batch of each partition, as far as one request goes."""
+    load: dict[int, ReplyBatch] = {}
     size = 0
     for partition, lane in lanes.items():
         if not load or size + lane[0].batch.size <= REQUEST_BYTES:

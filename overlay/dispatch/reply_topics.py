@@ -17,7 +17,7 @@ KNOWN = 10_000
 
 
 @dataclass(slots=True)
-class Addressees:
+class ReplyTopics:
     """Which topics may be answered to, asked of Kafka now and then."""
 
     admin: Admin

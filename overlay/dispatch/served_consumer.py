@@ -1,4 +1,4 @@
-"""One consumer at the desk: its machine, where its records go, and what is remembered of it."""
+"""One consumer at the dispatcher: its machine, where its records go, and what is remembered of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
 from overlay.consumer.timer import find_blocked
 from overlay.consumer.window import Pair
 from overlay.output.assemble import name_incarnation
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 
-from .ack_decoder import Said
+from .ack_decoder import AckBatch
 
 
 def needs_machine(config: ConsumerConfig) -> bool:
@@ -31,12 +31,12 @@ def needs_machine(config: ConsumerConfig) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """`outlet`: None for a pull consumer, whose records go to whoever pulls; `letters`: the dead-letter topic."""
+class ConsumerSlot:
+    """`output_topic`: None for a pull consumer, whose records go to whoever pulls; `letters`: the dead-letter topic."""
 
     machine: Machine
-    outlet: Outlet | None = None
-    letters: Outlet | None = None
+    output_topic: OutputTopic | None = None
+    letters: OutputTopic | None = None
     base: int = 0
     """Bytes of its last checkpoint."""
     logged: int = 0
@@ -63,7 +63,7 @@ class Seat:
         """Whether the tokens of its deliveries name an incarnation."""
         return bool(self.machine.lineage.incarnation)
 
-    def sift(self, said: Said) -> tuple[Said, list[Refuse]]:
+    def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
         """What was said of deliveries that its incarnations have made, and a refusal for each of the others."""
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
@@ -76,7 +76,7 @@ class Seat:
         refused += [Refuse(Flaw.INCARNATION)] * int((delivered & ~given).sum())
         return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
 
-    def list_events(self, said: Said) -> Iterable[Event]:
+    def list_events(self, said: AckBatch) -> Iterable[Event]:
         """What was said as the machine takes it."""
         if not said.sequences.size:
             return ()
@@ -101,10 +101,10 @@ class Seat:
         return record
 
 
-def count_unnamed(said: Said | Event) -> Counter[str]:
+def count_unnamed(said: AckBatch | Event) -> Counter[str]:
     """How many acks name no incarnation: by what lacks it, `token` or `range`."""
     count = Counter[str]()
-    if isinstance(said, Said):
+    if isinstance(said, AckBatch):
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
     elif isinstance(said, RangeAcked):
         count["range"] = int(not said.incarnation)
@@ -113,7 +113,7 @@ def count_unnamed(said: Said | Event) -> Counter[str]:
     return count
 
 
-def _top_down(said: Said) -> Iterable[Event]:
+def _top_down(said: AckBatch) -> Iterable[Event]:
     """Acks of all below them. The highest says everything, unless a redelivery has overtaken it: then it is not heard, and
     the next one counts that is of a later delivery."""
     order = np.lexsort((said.consumer_seqs, -said.sequences))
@@ -122,7 +122,7 @@ def _top_down(said: Said) -> Iterable[Event]:
         yield Acked(said.sequences[at : at + 1], int(said.consumer_seqs[at]))
 
 
-def _one_by_one(said: Said) -> Iterable[Event]:
+def _one_by_one(said: AckBatch) -> Iterable[Event]:
     """Naks and terms: each of them is an advisory of its own anyway."""
     columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
     for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
@@ -148,15 +148,21 @@ class Beginning:
     incarnation: str = ""
 
 
-def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet | None, letters: Outlet | None) -> Seat:
-    """Seat a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
+def slot(
+    config: ConsumerConfig,
+    beginning: Beginning,
+    now: int,
+    output_topic: OutputTopic | None,
+    letters: OutputTopic | None,
+) -> ConsumerSlot:
+    """Slot a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
 
     A record goes into the transaction of its deliveries. So records that end below the last consumer sequence are of a machine
     that was given up: the consumer was served without one since, and nothing of them holds any more.
     """
     incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
-    if outlet is not None and incarnation:
-        outlet = replace(outlet, envelope=name_incarnation(outlet.envelope, incarnation))
+    if output_topic is not None and incarnation:
+        output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
     machine = Machine(config, now, start=beginning.start, replay_until=beginning.last, incarnation=incarnation)
     machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
     machine.window.floor = machine.window.delivered
@@ -168,4 +174,4 @@ def seat(config: ConsumerConfig, beginning: Beginning, now: int, outlet: Outlet 
         log.apply(record)
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
     log.restore(machine)
-    return Seat(machine, outlet, letters, base, logged)
+    return ConsumerSlot(machine, output_topic, letters, base, logged)

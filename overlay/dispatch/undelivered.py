@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from overlay.arrays import Ints
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 
 @dataclass(slots=True)
-class Holds:
+class Undelivered:
     """`count`: messages."""
 
     count: int = 0
-    _runs: dict[Source, deque[tuple[Ints, Ints]]] = field(default_factory=dict)
+    _runs: dict[TopicPartition, deque[tuple[Ints, Ints]]] = field(default_factory=dict)
 
-    def add(self, source: Source, sequences: Ints, offsets: Ints) -> None:
+    def add(self, source: TopicPartition, sequences: Ints, offsets: Ints) -> None:
         """More has been offered: stream sequences and offsets, rising, above all that came from this partition."""
         if sequences.size:
             self._runs.setdefault(source, deque()).append((sequences, offsets))
@@ -42,6 +42,6 @@ class Holds:
                 self.count -= done
 
     @property
-    def first_offsets(self) -> dict[Source, int]:
+    def first_offsets(self) -> dict[TopicPartition, int]:
         """Where to begin again in the partitions that something is held of."""
         return {source: int(runs[0][1][0]) for source, runs in self._runs.items()}

@@ -1,7 +1,7 @@
 """Whether a log is still the one that was read: batches that somebody remembers, held against those that are there.
 
-What is remembered is a mark: a position, with the epoch and the CRC of the batch before it. A log that was truncated after an
-unclean election, or a topic that was created again, has another batch there, or none.
+What is remembered is a log position: a position, with the epoch and the CRC of the batch before it. A log that was
+truncated after an unclean election, or a topic that was created again, has another batch there, or none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.structs import TopicPartition
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from overlay.errors import SourceChanged
 from overlay.kafka.fetch_response import fetch
-from overlay.kafka.fetcher import READ_COMMITTED, mark_after
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.fetcher import READ_COMMITTED, log_position_after
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.header import split
@@ -39,11 +39,11 @@ class Glimpse:
 
     first: int
     end: int
-    mark: Mark
+    log_position: LogPosition
     """Behind that batch; `position` alone where there is none."""
 
 
-async def glimpse(client: AIOKafkaClient, source: Source, offset: int) -> Glimpse:
+async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
     """Fetch no more than the batch that holds an offset, and wait for nothing. The client has to know the topic.
 
     Raises KafkaError, OffsetOutOfRangeError when the log does not hold the offset, nor ends there.
@@ -52,8 +52,8 @@ async def glimpse(client: AIOKafkaClient, source: Source, offset: int) -> Glimps
 
 
 async def glimpse_all(
-    client: AIOKafkaClient, offsets: Mapping[Source, int], beside: Collection[Source] = ()
-) -> dict[Source, Glimpse]:
+    client: AIOKafkaClient, offsets: Mapping[TopicPartition, int], beside: Collection[TopicPartition] = ()
+) -> dict[TopicPartition, Glimpse]:
     """A glimpse of each partition, at once. Of those `beside` only the bounds are wanted.
 
     A broker answers the requests of a connection one after the other, so these come with the answer about another partition
@@ -68,14 +68,16 @@ async def glimpse_all(
     return {source: found for answer in answers for source, found in answer.items()}
 
 
-def _find_leader(client: AIOKafkaClient, source: Source) -> int:
-    node: int | None = client.cluster.leader_for_partition(TopicPartition(*source))
+def _find_leader(client: AIOKafkaClient, source: TopicPartition) -> int:
+    node: int | None = client.cluster.leader_for_partition(KafkaPartition(*source))
     if node is None or node < 0:
         raise kafka_errors.LeaderNotAvailableError(f"{source[0]}-{source[1]} has no leader")
     return node
 
 
-async def _glimpse(client: AIOKafkaClient, node: int, offsets: Mapping[Source, int]) -> dict[Source, Glimpse]:
+async def _glimpse(
+    client: AIOKafkaClient, node: int, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Glimpse]:
     # brokers send the first batch of the first partition whole, however little is asked for, and then no more
     wanted = [(topic, [(partition, offset, 1)]) for (topic, partition), offset in offsets.items()]
     response = await fetch(client, node, FetchRequest(0, 0, 1, READ_COMMITTED, wanted))
@@ -85,56 +87,68 @@ async def _glimpse(client: AIOKafkaClient, node: int, offsets: Mapping[Source, i
             error, offset = kafka_errors.for_code(code), offsets[topic, partition]
             if error is not kafka_errors.NoError:
                 raise error(f"{topic}-{partition}@{offset}")
-            mark = mark_after(split(np.frombuffer(data or b"", np.uint8)).batches[:1], offset)
-            found[topic, partition] = Glimpse(first, end, mark)
+            log_position = log_position_after(split(np.frombuffer(data or b"", np.uint8)).batches[:1], offset)
+            found[topic, partition] = Glimpse(first, end, log_position)
     return found
 
 
-async def check_mark(
-    client: AIOKafkaClient, stream: str, source: Source, mark: Mark, bounds: tuple[int, int], *, compacted: bool
+async def check_log_position(
+    client: AIOKafkaClient,
+    stream: str,
+    source: TopicPartition,
+    log_position: LogPosition,
+    bounds: tuple[int, int],
+    *,
+    compacted: bool,
 ) -> None:
-    """Read the batch before a mark again and compare. Raises SourceChanged when the log is not the one that was read.
+    """Read the batch before a log position again and compare. Raises SourceChanged when the log is not the one that was read.
 
     `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, but leaves their borders
     and epochs: those are compared of a compacted topic, if the batch is still there. A batch that retention has removed
     cannot be compared.
     """
     first, end = bounds
-    if mark.position > end:
+    if log_position.position > end:
         raise SourceChanged(
-            f"{source[0]}-{source[1]}: the log ends at {end}, below the position {mark.position}: it was truncated. Run"
+            f"{source[0]}-{source[1]}: the log ends at {end}, below the position {log_position.position}: it was truncated. Run"
             f" `overlay stream reset {stream}` to start anew"
         )
-    if mark.crc < 0 or mark.position <= first:
+    if log_position.crc < 0 or log_position.position <= first:
         return
-    found = await _batch_before(client, source, mark.position)
+    found = await _batch_before(client, source, log_position.position)
     if found is None:
         return
-    same_crc = compacted or found.crc == mark.crc
-    if found.position != mark.position or found.epoch != mark.epoch or not same_crc:
+    same_crc = compacted or found.crc == log_position.crc
+    if found.position != log_position.position or found.epoch != log_position.epoch or not same_crc:
         raise SourceChanged(
-            f"{source[0]}-{source[1]}@{mark.position - 1}: the batch before the position is not the one that was read"
-            f" (epoch {found.epoch}, was {mark.epoch}): the log was truncated. Run `overlay stream reset {stream}` to start"
-            " anew"
+            f"{source[0]}-{source[1]}@{log_position.position - 1}: the batch before the position is not the one that was read"
+            f" (epoch {found.epoch}, was {log_position.epoch}): the log was truncated. Run `overlay stream reset {stream}`"
+            " to start anew"
         )
 
 
-async def _batch_before(client: AIOKafkaClient, source: Source, position: int) -> Mark | None:
-    """The mark behind the batch that holds the offset before a position; None where there is no such batch any more."""
+async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position: int) -> LogPosition | None:
+    """The log position behind the batch that holds the offset before a position; None where there is no such batch any more."""
     try:
         async for fetched in read_span(client, *source, position - 1, position):
             batches = split(fetched.data).batches
             covering = batches[batches["last_offset"] >= position - 1][:1]
             if not covering.size or covering[0]["base_offset"] >= position:
                 return None  # it was compacted away
-            return mark_after(covering, position - 1)
+            return log_position_after(covering, position - 1)
     except SourceChanged:
         return None
     return None
 
 
 async def void(
-    client: AIOKafkaClient, stream: str, source: Source, chunks: Chunks, bounds: tuple[int, int], *, compacted: bool
+    client: AIOKafkaClient,
+    stream: str,
+    source: TopicPartition,
+    chunks: Chunks,
+    bounds: tuple[int, int],
+    *,
+    compacted: bool,
 ) -> None:
     """Drop the chunks of a log that is not there any more: above the last one whose last batch is still the same.
 
@@ -147,7 +161,7 @@ async def void(
     async def holds(row: int) -> bool:
         try:
             async with gate:
-                await check_mark(client, stream, source, chunks.mark(row), bounds, compacted=compacted)
+                await check_log_position(client, stream, source, chunks.log_position(row), bounds, compacted=compacted)
         except SourceChanged:
             return False
         return True

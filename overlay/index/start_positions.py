@@ -31,8 +31,8 @@ from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, OffsetSpec
-from overlay.kafka.fetcher import Feed
-from overlay.kafka.log_position import Source
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing, Audience
 from overlay.scan.columns import Ints
@@ -40,7 +40,7 @@ from overlay.subject import Pattern
 
 from .ledger.ledger import Ledger
 from .pending.estimate import simplify
-from .pending.last_per_subject import Lasts, Piece, find_since, find_tail
+from .pending.last_per_subject import LastPerSubject, Piece, find_since, find_tail
 from .skip.chunks import Chunks
 from .skip.derive import derive
 from .skip.plan import plan, weigh
@@ -61,9 +61,9 @@ class Start:
     """`positions` to read from; below `snapshot`, where there is one, only the last message of each subject counts, and
     below `floor` none at all."""
 
-    positions: Mapping[Source, int]
-    snapshot: Mapping[Source, int] = field(default_factory=dict)
-    floor: Mapping[Source, int] = field(default_factory=dict)
+    positions: Mapping[TopicPartition, int]
+    snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
+    floor: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 async def find_start(
@@ -71,10 +71,10 @@ async def find_start(
     admin: Admin,
     config: ConsumerConfig,
     stream: StreamConfig,
-    sources: Sequence[Source],
+    sources: Sequence[TopicPartition],
     ledger: Ledger | None = None,
     index: Index | None = None,
-    created: Mapping[Source, int] | None = None,
+    created: Mapping[TopicPartition, int] | None = None,
 ) -> Start:
     """The start of a consumer that has no position yet. `ledger`: of a stream whose sequences are no offsets; `index`: its
     chunks, as far as there are some; `created`: the high watermarks when it was created, None where they are not known.
@@ -120,7 +120,7 @@ async def find_start(
 
 
 async def find_replay_end(
-    admin: Admin, sources: Sequence[Source], starts: Mapping[Source, int], ledger: Ledger | None = None
+    admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
     """Return the last sequence of a stream now, 0 for an empty one. `starts`: where its logs begin.
 
@@ -133,7 +133,7 @@ async def find_replay_end(
     return ledger.next_sequence - 1 + waiting
 
 
-def _start_at(positions: Mapping[Source, int], ledger: Ledger | None) -> Start:
+def _start_at(positions: Mapping[TopicPartition, int], ledger: Ledger | None) -> Start:
     """At one place in each partition. By sequences the first of them may come before the start of another partition."""
     return Start(positions, floor={} if ledger is None else positions)
 
@@ -142,9 +142,9 @@ async def find_offsets_since(
     client: AIOKafkaClient,
     admin: Admin,
     index: Index,
-    bounds: Mapping[Source, tuple[int, int]],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
     since: int,
-) -> dict[Source, int]:
+) -> dict[TopicPartition, int]:
     """The first record with timestamp >= since (ms) of each partition, its end where there is none."""
     found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
     # where the first such record was deleted, brokers say that there is none, though later ones may be there
@@ -163,7 +163,7 @@ async def find_offsets_since(
 
 
 async def _find_first(
-    client: AIOKafkaClient, stream: StreamConfig, source: Source, span: tuple[int, int], since: int
+    client: AIOKafkaClient, stream: StreamConfig, source: TopicPartition, span: tuple[int, int], since: int
 ) -> int | None:
     """The first record of a part of a partition that has timestamp >= since. Corrupt batches are passed over, as in `_scan`."""
     addressing = Addressing(stream.subject.rule, stream.patterns)
@@ -176,7 +176,9 @@ async def _find_first(
     return None
 
 
-def _find_places(ledger: Ledger, sequence: int, bounds: Mapping[Source, tuple[int, int]]) -> dict[Source, int]:
+def _find_places(
+    ledger: Ledger, sequence: int, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int]:
     """Where a sequence and those above it begin, within the logs; the log's start where the ledger knows nothing."""
     places = ledger.positions_at(sequence)
     return {source: min(max(places.get(source, 0), first), end) for source, (first, end) in bounds.items()}
@@ -191,11 +193,11 @@ async def _find_last(
     client: AIOKafkaClient,
     config: ConsumerConfig,
     index: Index,
-    bounds: Mapping[Source, tuple[int, int]],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
     ledger: Ledger | None,
-) -> dict[Source, int]:
+) -> dict[TopicPartition, int]:
     """Positions from which the last matching message comes first."""
-    best: tuple[int, int, Source, int] | None = None  # sequence, timestamp, where
+    best: tuple[int, int, TopicPartition, int] | None = None  # sequence, timestamp, where
     for source, (first, end) in bounds.items():
         found = await _find_last_in(client, config, index, source, first, end)
         if found is not None:
@@ -212,7 +214,7 @@ async def _find_last(
 
 
 async def _find_last_in(
-    client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: Source, first: int, end: int
+    client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: TopicPartition, first: int, end: int
 ) -> tuple[int, int] | None:
     """Timestamp and offset of a partition's last match, looked for backwards in ever larger windows."""
     stream, chunks, wanted = index.stream, index.of(source), patterns(config)
@@ -242,18 +244,18 @@ async def find_lasts(
     client: AIOKafkaClient,
     wanted: Sequence[Pattern],
     stream: StreamConfig,
-    source: Source,
+    source: TopicPartition,
     span: tuple[int, int],
     chunks: Chunks,
     step: Step,
-    feed: Feed | None = None,
+    fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
     """Return by subject the offset of the last message in a part of a partition, of the subjects that match `wanted`.
 
-    From the end on, as much is read as `chunks` leave in doubt (index/pending/last_per_subject.py). `feed` reads, by
+    From the end on, as much is read as `chunks` leave in doubt (index/pending/last_per_subject.py). `fetcher` reads, by
     default one on the connections of `client`. Raises SourceChanged, SourceUnavailable.
     """
-    search = Lasts(chunks, wanted, *span)
+    search = LastPerSubject(chunks, wanted, *span)
     lasts: dict[str, int] = {}
 
     def note(slice_: Addressed, rows: Ints) -> None:
@@ -265,7 +267,7 @@ async def find_lasts(
     while pieces := search.next():
         for piece in pieces:
             shifted = _shift(step, span[1] - piece.next_offset)
-            await _scan(client, wanted, stream, source, piece, note, shifted, feed)
+            await _scan(client, wanted, stream, source, piece, note, shifted, fetcher)
             search.take(lasts.items())
             lasts.clear()
     return search.found
@@ -279,18 +281,18 @@ async def _scan(
     client: AIOKafkaClient,
     wanted: Sequence[Pattern],
     stream: StreamConfig,
-    source: Source,
+    source: TopicPartition,
     part: Piece,
     note: Callable[[Addressed, Ints], None],
     step: Step = lambda done, size: None,
-    feed: Feed | None = None,
+    fetcher: Fetcher | None = None,
 ) -> None:
     """Show `note` every slice of a part of a partition and its matching rows. Corrupt batches are passed over here: the
     delivery that follows meets them again and does what the stream's on_corrupt says."""
     addressing = Addressing(stream.subject.rule, stream.patterns)
     audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part
-    reading = read_span(client, *source, first, end, size=size if size > 0 else None, feed=feed)
+    reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher)
     async with aclosing(reading) as fetches:
         async for fetched in fetches:
             position = max(fetched.position, first)

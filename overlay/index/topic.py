@@ -19,7 +19,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.config.stream import StreamConfig
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan import Decoder, Malformed, Records, make_plan
@@ -53,7 +53,7 @@ class Index:
         self.stream, self._with_chunks = stream, with_chunks
         self.scope = find_scope(stream)
         self._decoder = Decoder(make_plan())
-        self.chunks: dict[Source, Chunks] = {}
+        self.chunks: dict[TopicPartition, Chunks] = {}
         self.ledger = Ledger(lock=threading.Lock())
         self.position = 0
         """How far its index topic has been read."""
@@ -69,13 +69,13 @@ class Index:
         sequence, offset = self._doubted
         return offset if sequence >= self.ledger.next_sequence else -1
 
-    def of(self, source: Source) -> Chunks:
+    def of(self, source: TopicPartition) -> Chunks:
         """The chunks of a partition, none at first."""
         if source not in self.chunks:
             self.chunks[source] = Chunks(self.scope)
         return self.chunks[source]
 
-    def find_resume(self, source: Source, log_start: int) -> Mark:
+    def find_resume(self, source: TopicPartition, log_start: int) -> LogPosition:
         """Where indexing of a partition goes on: behind the last chunk, or at its beginning if it may still grow.
 
         A chunk that was not made from the config of today is made anew, with all that come after it: so an index follows its
@@ -87,12 +87,12 @@ class Index:
         if row == len(chunks) > 0 and not self._is_full(chunks, row - 1):
             row -= 1
         if row == 0:
-            return Mark(log_start)
+            return LogPosition(log_start)
         if row < len(chunks) and chunks.first_offset[row] != chunks.next_offset[row - 1]:
-            return Mark(int(chunks.first_offset[row]))  # between them is what cannot be read
-        return chunks.mark(row - 1)
+            return LogPosition(int(chunks.first_offset[row]))  # between them is what cannot be read
+        return chunks.log_position(row - 1)
 
-    def count_made(self, source: Source, position: int) -> int:
+    def count_made(self, source: TopicPartition, position: int) -> int:
         """How many chunks of a partition lie below `position`, where indexing goes on."""
         return int(np.searchsorted(self.of(source).next_offset, position, side="right"))
 
@@ -146,9 +146,9 @@ class Index:
         log.warning("index record passed over", topic=topic, offset=offset, why=why)
 
 
-def _group(block: Block, rows: Ints) -> Iterable[tuple[Source, Ints]]:
+def _group(block: Block, rows: Ints) -> Iterable[tuple[TopicPartition, Ints]]:
     """Rows by the partition they are about, each in order."""
-    groups: dict[Source, list[int]] = {}
+    groups: dict[TopicPartition, list[int]] = {}
     sizes, ends = block.heads["topic"].tolist(), block.at[:, 0].tolist()
     partitions = block.heads["partition"].tolist()
     for row in rows.tolist():

@@ -1,17 +1,19 @@
 """Step 1: the bytes of source partitions, fetched ahead of whoever reads them.
 
-A feed serves lanes. A lane reads one partition from a position on; two lanes may read the same partition at different
-places (the tail, and a consumer that is catching up). Each broker gets one fetch at a time, for every lane it leads that has
-nothing waiting, so one response is decoded while the next one travels and no more than one response a lane is held.
+A fetcher serves partition fetches. A partition fetch reads one partition from a position on; two partition fetches
+may read the same partition at different places (the tail, and a consumer that is catching up). Each broker gets one
+fetch at a time, for every partition fetch it leads that has nothing waiting, so one response is decoded while the
+next one travels and no more than one response a partition fetch is held.
 
 That is right for those who read on and on, and for the tail, where a fetch that waits for records would hold up the one
 behind it: brokers answer the requests of a connection one after the other. Whoever reads many small parts of a log, which
-are all there, spends his time waiting for answers; such a feed has several `requests` under way.
+are all there, spends his time waiting for answers; such a fetcher has several `requests` under way.
 
-A log may lose its end in an unclean election and grow past the place where a lane stands before the next fetch. All that is
-written afterwards has a higher leader epoch. So a lane knows the epoch of the batch before its position, and if the first
-batch that comes is of another one, the batch before it is fetched once more and compared: an epoch has one leader, who writes
-each offset once, so the same epoch there means the same log below. Elections are rare, and so is that fetch.
+A log may lose its end in an unclean election and grow past the place where a partition fetch stands before the next
+fetch. All that is written afterwards has a higher leader epoch. So a partition fetch knows the epoch of the batch
+before its position, and if the first batch that comes is of another one, the batch before it is fetched once more and
+compared: an epoch has one leader, who writes each offset once, so the same epoch there means the same log below.
+Elections are rare, and so is that fetch.
 
 Fetches are raw: aiokafka's client keeps metadata, TLS and SASL and hands back the record batches as bytes. Isolation is
 read committed: the response ends at the last stable offset and lists the aborted transactions within it.
@@ -41,7 +43,7 @@ from overlay.scan.header import HEADER_SIZE, Batches, Bytes, read_end, split
 from overlay.waits import is_set_within
 
 from .fetch_response import fetch
-from .log_position import Mark
+from .log_position import LogPosition
 
 log = get_logger(__name__)
 
@@ -50,10 +52,12 @@ PARTITION_BYTES = 2 << 20
 """Larger responses are slower: their copies no longer fit the cache, and the thread that decodes waits for them."""
 RESPONSE_BYTES = 8 << 20
 READY_BYTES = 24 << 20
-"""While so much is waiting to be taken, nothing more is fetched, however many lanes there are, but for urgent ones."""
+"""While so much is waiting to be taken, nothing more is fetched, however many partition fetches there are, but for
+urgent ones."""
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
-"""While some lanes of a broker have data waiting, a fetch for its others must end soon, so that those can join again."""
+"""While some partition fetches of a broker have data waiting, a fetch for its others must end soon, so that those can
+join again."""
 BACKOFF_S = (0.05, 2.0)
 NO_EPOCH = -1
 _EPOCH_AT, _MAGIC_AT, _MAGIC = 12, 16, 2
@@ -78,14 +82,14 @@ class Fetched:
     stable_end: int
     """The last stable offset: what lies beyond is not committed yet."""
     log_start: int
-    mark: Mark
+    log_position: LogPosition
     """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
     unreadable: int = -1
     """Base offset of a batch whose header cannot be read, at which `batches` end; -1 where there is none."""
 
     @property
     def next_offset(self) -> int:
-        return self.mark.position
+        return self.log_position.position
 
     @property
     def reach(self) -> int:
@@ -123,12 +127,12 @@ class Denied:
     reason: str
 
 
-class Lane:
-    """One reading position. `take` what is `ready`; the feed fetches on by itself."""
+class PartitionFetch:
+    """One reading position. `take` what is `ready`; the fetcher fetches on by itself."""
 
     def __init__(
         self,
-        feed: Feed,
+        fetcher: Fetcher,
         topic: str,
         partition: int,
         position: int,
@@ -147,7 +151,7 @@ class Lane:
         self.ready: Fetched | Lost | Changed | Denied | None = None
         self.in_flight = False
         self._urgent = False
-        self._feed = feed
+        self._fetcher = fetcher
 
     @property
     def is_idle(self) -> bool:
@@ -168,25 +172,25 @@ class Lane:
     @urgent.setter
     def urgent(self, is_urgent: bool) -> None:
         if is_urgent and not self._urgent:
-            self._feed.wake()
+            self._fetcher.wake()
         self._urgent = is_urgent
 
     def take(self) -> Fetched | Lost | Changed | Denied | None:
-        """What has come, and let the feed fetch more."""
+        """What has come, and let the fetcher fetch more."""
         taken, self.ready = self.ready, None
         if isinstance(taken, Fetched):
-            self._feed.wake()
+            self._fetcher.wake()
         return taken
 
     def rest(self) -> None:
         """Fetch nothing more, and keep nothing."""
         self.stop, self.ready = 0, None
-        self._feed.wake()
+        self._fetcher.wake()
 
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
         """Go on at another position; what has come is dropped. `epoch`: of the batch before it, where that is known."""
         self.position, self.epoch, self.ready = position, epoch, None
-        self._feed.wake()
+        self._fetcher.wake()
 
 
 def _find_epoch(data: Any) -> int:
@@ -196,16 +200,16 @@ def _find_epoch(data: Any) -> int:
     return int.from_bytes(bytes(data[_EPOCH_AT : _EPOCH_AT + 4]), "big", signed=True)
 
 
-def mark_after(batches: Batches, position: int) -> Mark:
-    """The mark behind the last of some batches; `position` alone where there are none beyond it."""
+def log_position_after(batches: Batches, position: int) -> LogPosition:
+    """The log position behind the last of some batches; `position` alone where there are none beyond it."""
     if not batches.size or int(batches[-1]["last_offset"]) < position:
-        return Mark(position)
+        return LogPosition(position)
     last = batches[-1]
-    return Mark(int(last["last_offset"]) + 1, int(last["leader_epoch"]), int(last["crc"]))
+    return LogPosition(int(last["last_offset"]) + 1, int(last["leader_epoch"]), int(last["crc"]))
 
 
-class Feed:
-    """Fetches for its lanes until it is closed. `changed` is set whenever a lane has something ready."""
+class Fetcher:
+    """Fetches for its partition fetches until it is closed. `changed` is set whenever a partition fetch has something ready."""
 
     def __init__(
         self,
@@ -215,13 +219,14 @@ class Feed:
         requests: int = 1,
         apart: int = 0,
     ) -> None:
-        """`requests`: that may be under way to a broker; more than one for lanes that never wait for what is not there yet.
-        `apart`: feeds of a client with different numbers have connections of their own, and do not wait for each other."""
+        """`requests`: that may be under way to a broker; more than one for partition fetches that never wait for what
+        is not there yet. `apart`: fetchers of a client with different numbers have connections of their own, and do
+        not wait for each other."""
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
         self._client = client
         self._partition_bytes = partition_bytes
-        self._lanes: list[Lane] = []
+        self._partition_fetches: list[PartitionFetch] = []
         self._requests = requests
         self._apart = apart
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
@@ -246,23 +251,23 @@ class Feed:
         stop: int = NO_STOP,
         size: int | None = None,
         epoch: int = NO_EPOCH,
-    ) -> Lane:
+    ) -> PartitionFetch:
         """Start reading a partition. At `stop` the fetches end, rather than wait for more.
 
-        `size`: the bytes between, where they are known: no more than these are asked for. `epoch`: as `Lane` has it.
+        `size`: the bytes between, where they are known: no more than these are asked for. `epoch`: as `PartitionFetch` has it.
         """
         await self._client.add_topic(topic)
-        lane = Lane(self, topic, partition, position, stop, size, epoch)
-        self._lanes.append(lane)
+        partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch)
+        self._partition_fetches.append(partition_fetch)
         self.wake()
-        return lane
+        return partition_fetch
 
-    def shut(self, lane: Lane) -> None:
+    def shut(self, partition_fetch: PartitionFetch) -> None:
         """Stop reading it."""
-        self._lanes.remove(lane)
+        self._partition_fetches.remove(partition_fetch)
 
     async def _dispatch(self) -> None:
-        """Keep fetches going on each broker that leads a lane with nothing waiting."""
+        """Keep fetches going on each broker that leads a partition fetch with nothing waiting."""
         pause = BACKOFF_S[0]
         while True:
             self._idle.clear()
@@ -276,15 +281,15 @@ class Feed:
                 pause = BACKOFF_S[0]
                 await self._idle.wait()
 
-    def _send(self, groups: dict[int | None, list[Lane]]) -> bool:
-        """Ask each broker that may be asked for its lanes; whether there was one."""
+    def _send(self, groups: dict[int | None, list[PartitionFetch]]) -> bool:
+        """Ask each broker that may be asked for its partition fetches; whether there was one."""
         sent = False
-        for node, lanes in groups.items():
+        for node, partition_fetches in groups.items():
             if node is None or node < 0 or len(under_way := self._nodes.setdefault(node, set())) >= self._requests:
                 continue
-            for lane in lanes:
-                lane.in_flight = True
-            task = asyncio.create_task(self._fetch(node, lanes), name=f"fetch-{node}")
+            for partition_fetch in partition_fetches:
+                partition_fetch.in_flight = True
+            task = asyncio.create_task(self._fetch(node, partition_fetches), name=f"fetch-{node}")
             under_way.add(task)
             task.add_done_callback(functools.partial(self._finish, node))
             sent = True
@@ -296,33 +301,48 @@ class Feed:
             log.error("fetch failed", broker=node, error=str(task.exception()))
         self.wake()
 
-    def _group_idle(self) -> dict[int | None, list[Lane]]:
-        """Lanes to fetch for by leading broker; of each partition those that stand at one position, which share a fetch."""
-        groups: dict[int | None, list[Lane]] = {}
-        # whoever takes some of it wakes the feed
-        is_full = sum(lane.ready.data.size for lane in self._lanes if isinstance(lane.ready, Fetched)) >= READY_BYTES
+    def _group_idle(self) -> dict[int | None, list[PartitionFetch]]:
+        """Partition fetches to fetch for by leading broker; of each partition those that stand at one position, which
+        share a fetch."""
+        groups: dict[int | None, list[PartitionFetch]] = {}
+        # whoever takes some of it wakes the fetcher
+        is_full = (
+            sum(
+                partition_fetch.ready.data.size
+                for partition_fetch in self._partition_fetches
+                if isinstance(partition_fetch.ready, Fetched)
+            )
+            >= READY_BYTES
+        )
         positions: dict[TopicPartition, int] = {}
-        for lane in self._lanes:
-            may_fetch = lane.is_idle and (lane.urgent or not is_full)
-            if may_fetch and positions.setdefault(lane.tp, lane.position) == lane.position:
-                groups.setdefault(self._client.cluster.leader_for_partition(lane.tp), []).append(lane)
+        for partition_fetch in self._partition_fetches:
+            may_fetch = partition_fetch.is_idle and (partition_fetch.urgent or not is_full)
+            if (
+                may_fetch
+                and positions.setdefault(partition_fetch.tp, partition_fetch.position) == partition_fetch.position
+            ):
+                groups.setdefault(self._client.cluster.leader_for_partition(partition_fetch.tp), []).append(
+                    partition_fetch
+                )
         return groups
 
-    async def _fetch(self, node: int, lanes: list[Lane]) -> None:
-        asked: dict[TopicPartition, list[Lane]] = {}
-        for lane in lanes:
-            asked.setdefault(lane.tp, []).append(lane)
-        positions = {lane.tp: lane.position for lane in lanes}
-        asked_lanes = set(lanes)
-        request = self._request(asked.values(), SHORT_WAIT_MS if self._has_others(node, asked_lanes) else LONG_WAIT_MS)
+    async def _fetch(self, node: int, partition_fetches: list[PartitionFetch]) -> None:
+        asked: dict[TopicPartition, list[PartitionFetch]] = {}
+        for partition_fetch in partition_fetches:
+            asked.setdefault(partition_fetch.tp, []).append(partition_fetch)
+        positions = {partition_fetch.tp: partition_fetch.position for partition_fetch in partition_fetches}
+        asked_partition_fetches = set(partition_fetches)
+        request = self._request(
+            asked.values(), SHORT_WAIT_MS if self._has_others(node, asked_partition_fetches) else LONG_WAIT_MS
+        )
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
             is_stale = False
             for topic, rows in response.topics:
                 for row in rows:
                     tp = TopicPartition(topic, row[0])
-                    for lane in asked[tp]:
-                        is_stale |= await self._take_in(node, lane, positions[tp], row)
+                    for partition_fetch in asked[tp]:
+                        is_stale |= await self._take_in(node, partition_fetch, positions[tp], row)
             if is_stale:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
@@ -330,41 +350,64 @@ class Feed:
             await asyncio.sleep(BACKOFF_S[0])
             await self._refresh()
         finally:
-            for lane in lanes:
-                lane.in_flight = False
-        # those that were served go to the end: two places of one partition take turns, and so do lanes of a full response
-        self._lanes.sort(key=lambda lane: (lane in asked_lanes) + (lane in asked_lanes and lane.ready is not None))
+            for partition_fetch in partition_fetches:
+                partition_fetch.in_flight = False
+        # those that were served go to the end: two places of one partition take turns, and so do partition fetches of
+        # a full response
+        self._partition_fetches.sort(
+            key=lambda partition_fetch: (
+                (partition_fetch in asked_partition_fetches)
+                + (partition_fetch in asked_partition_fetches and partition_fetch.ready is not None)
+            )
+        )
 
-    def _has_others(self, node: int, asked: Collection[Lane]) -> bool:
-        """Return whether a broker leads lanes that read on and are not asked for now. Those of other brokers do not count: they
-        have fetches of their own."""
+    def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
+        """Return whether a broker leads partition fetches that read on and are not asked for now. Those of other
+        brokers do not count: they have fetches of their own."""
         leader = self._client.cluster.leader_for_partition
-        return any(lane not in asked and lane.position < lane.stop and leader(lane.tp) == node for lane in self._lanes)
+        return any(
+            partition_fetch not in asked
+            and partition_fetch.position < partition_fetch.stop
+            and leader(partition_fetch.tp) == node
+            for partition_fetch in self._partition_fetches
+        )
 
-    def _request(self, asked: Iterable[list[Lane]], wait_ms: int) -> FetchRequest:
-        """Return the request for some partitions; of each, the lanes that it is asked for."""
+    def _request(self, asked: Iterable[list[PartitionFetch]], wait_ms: int) -> FetchRequest:
+        """Return the request for some partitions; of each, the partition fetches that it is asked for."""
         topics: dict[str, list[tuple[int, int, int]]] = {}
-        for lanes in asked:
-            most = max(min(self._partition_bytes, lane.size or self._partition_bytes) for lane in lanes)
-            topics.setdefault(lanes[0].topic, []).append((lanes[0].partition, lanes[0].position, most))
+        for partition_fetches in asked:
+            most = max(
+                min(self._partition_bytes, partition_fetch.size or self._partition_bytes)
+                for partition_fetch in partition_fetches
+            )
+            topics.setdefault(partition_fetches[0].topic, []).append(
+                (partition_fetches[0].partition, partition_fetches[0].position, most)
+            )
         return FetchRequest(wait_ms, 1, RESPONSE_BYTES, READ_COMMITTED, list(topics.items()))
 
     async def _refresh(self) -> None:
         with contextlib.suppress(KafkaError, OSError):
             await self._client.force_metadata_update()
 
-    async def _take_in(self, node: int, lane: Lane, position: int, row: tuple[Any, ...]) -> bool:
-        """As `_accept`, of a log that is still the one that was read; else the lane has Changed ready. Raises KafkaError."""
+    async def _take_in(self, node: int, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
+        """As `_accept`, of a log that is still the one that was read; else the partition fetch has Changed ready.
+        Raises KafkaError."""
         _, code, _, _, log_start, *_, data = row
-        epoch = lane.epoch
-        if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
-            return self._accept(lane, position, row)
-        base_offset, before = await self._look_at(node, lane.tp, position - 1)
+        epoch = partition_fetch.epoch
+        if code or partition_fetch.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
+            return self._accept(partition_fetch, position, row)
+        base_offset, before = await self._look_at(node, partition_fetch.tp, position - 1)
         if base_offset >= position or before in (NO_EPOCH, epoch):
-            return self._accept(lane, position, row)  # it is the same, or compaction or retention has taken it
-        cut = await self._find_cut(node, lane.tp, epoch, log_start, position - 1) if before > epoch else log_start
-        if lane.position == position:
-            lane.ready = Changed(position, cut)
+            return self._accept(
+                partition_fetch, position, row
+            )  # it is the same, or compaction or retention has taken it
+        cut = (
+            await self._find_cut(node, partition_fetch.tp, epoch, log_start, position - 1)
+            if before > epoch
+            else log_start
+        )
+        if partition_fetch.position == position:
+            partition_fetch.ready = Changed(position, cut)
             self.changed.set()
         return False
 
@@ -383,21 +426,29 @@ class Feed:
             raise error(f"{tp.topic}-{tp.partition}@{offset}")
         return int.from_bytes(bytes(data[:8] if data else b""), "big"), _find_epoch(data)
 
-    async def find_cut(self, lane: Lane, first: int, end: int) -> int:
-        """Return where a log was cut off that does not hold a lane's position.
+    async def find_cut(self, partition_fetch: PartitionFetch, first: int, end: int) -> int:
+        """Return where a log was cut off that does not hold a partition fetch's position.
 
-        That is the first offset from `first` on, below `end`, that was written after the lane's epoch; `end` if there is none,
-        or the epoch is not known.
+        That is the first offset from `first` on, below `end`, that was written after the partition fetch's epoch;
+        `end` if there is none, or the epoch is not known.
 
         Raises SourceUnavailable.
         """
-        node = self._client.cluster.leader_for_partition(lane.tp)
+        node = self._client.cluster.leader_for_partition(partition_fetch.tp)
         try:
             if node is None or node < 0:
-                raise kafka_errors.LeaderNotAvailableError(f"{lane.topic}-{lane.partition} has no leader")
-            return end if lane.epoch < 0 else await self._find_cut(node, lane.tp, lane.epoch, first, end)
+                raise kafka_errors.LeaderNotAvailableError(
+                    f"{partition_fetch.topic}-{partition_fetch.partition} has no leader"
+                )
+            return (
+                end
+                if partition_fetch.epoch < 0
+                else await self._find_cut(node, partition_fetch.tp, partition_fetch.epoch, first, end)
+            )
         except (KafkaError, OSError) as error:
-            raise SourceUnavailable(f"{lane.topic}-{lane.partition}: {str(error) or type(error).__name__}") from error
+            raise SourceUnavailable(
+                f"{partition_fetch.topic}-{partition_fetch.partition}: {str(error) or type(error).__name__}"
+            ) from error
 
     async def _find_cut(self, node: int, tp: TopicPartition, epoch: int, first: int, position: int) -> int:
         """Return the first offset from `first` on that was written after an epoch; `position` if none below it was.
@@ -412,46 +463,61 @@ class Feed:
                 low = middle + 1
         return low
 
-    def _accept(self, lane: Lane, position: int, row: tuple[Any, ...]) -> bool:
-        """Give a lane the part of a response that was asked for from `position` on; True when the metadata is out of date."""
+    def _accept(self, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
+        """Give a partition fetch the part of a response that was asked for from `position` on; True when the metadata
+        is out of date."""
         _, code, _, stable_end, log_start, aborted, *_, data = row
-        if lane.position != position:
+        if partition_fetch.position != position:
             return False  # somebody moved it meanwhile
         error = kafka_errors.for_code(code)
         if error is kafka_errors.NoError:
-            self._fill(lane, position, data, aborted, stable_end, log_start)
+            self._fill(partition_fetch, position, data, aborted, stable_end, log_start)
             return False
         if error is kafka_errors.OffsetOutOfRangeError:
-            lane.ready = Lost(position)
+            partition_fetch.ready = Lost(position)
         elif error is kafka_errors.TopicAuthorizationFailedError:
-            lane.ready = Denied(f"{lane.topic}: not authorized to read")
+            partition_fetch.ready = Denied(f"{partition_fetch.topic}: not authorized to read")
         elif not issubclass(error, _STALE_LEADER) and error is not kafka_errors.UnknownTopicOrPartitionError:
-            log.warning("partition cannot be fetched", topic=lane.topic, partition=lane.partition, error=error.__name__)
-        if lane.ready is not None:
+            log.warning(
+                "partition cannot be fetched",
+                topic=partition_fetch.topic,
+                partition=partition_fetch.partition,
+                error=error.__name__,
+            )
+        if partition_fetch.ready is not None:
             self.changed.set()
-        return lane.ready is None
+        return partition_fetch.ready is None
 
-    def _fill(self, lane: Lane, position: int, data: Any, aborted: Any, stable_end: int, log_start: int) -> None:
+    def _fill(
+        self, partition_fetch: PartitionFetch, position: int, data: Any, aborted: Any, stable_end: int, log_start: int
+    ) -> None:
         """`data`: bytes or a view of them, None when there are none; `aborted`: pairs of producer and first offset."""
         buf = np.frombuffer(data or b"", np.uint8)
-        has_learnt, lane.stable_end = lane.stable_end != stable_end, stable_end
+        has_learnt, partition_fetch.stable_end = partition_fetch.stable_end != stable_end, stable_end
         if not buf.size:
             if has_learnt:  # that the log ends here
                 self.changed.set()
             return
         found = split(buf)
-        mark = mark_after(found.batches, position)
-        if found.batches.size and not found.fault and mark.position == position:
+        log_position = log_position_after(found.batches, position)
+        if found.batches.size and not found.fault and log_position.position == position:
             # the broker means that the batch reaches the position: it is damaged, and was passed over as far as it can be read
-            mark = Mark(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
+            log_position = LogPosition(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
-        lane.ready = Fetched(
-            position, buf, found.batches, pairs, stable_end, log_start, mark, found.base_offset if found.fault else -1
+        partition_fetch.ready = Fetched(
+            position,
+            buf,
+            found.batches,
+            pairs,
+            stable_end,
+            log_start,
+            log_position,
+            found.base_offset if found.fault else -1,
         )
-        if mark.position > position:
-            lane.epoch = mark.epoch
-        lane.position = mark.position
-        if lane.size is not None:
-            lane.size = max(0, lane.size - buf.size)
+        if log_position.position > position:
+            partition_fetch.epoch = log_position.epoch
+        partition_fetch.position = log_position.position
+        if partition_fetch.size is not None:
+            partition_fetch.size = max(0, partition_fetch.size - buf.size)
         self.bytes_fetched += buf.size
         self.changed.set()

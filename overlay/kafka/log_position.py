@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Source = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LogPosition:
     """The next offset to read; epoch and crc of the batch before it, -1 when it is not known."""
 
     position: int

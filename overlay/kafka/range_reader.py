@@ -12,8 +12,8 @@ from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.kernel import open_bodies
 from overlay.waits import is_set_within
 
-from .fetcher import Changed, Denied, Feed, Fetched, Lost
-from .log_position import Source
+from .fetcher import Changed, Denied, Fetched, Fetcher, Lost
+from .log_position import TopicPartition
 
 PATIENCE_S = 30.0
 LOOK_BACK = 16
@@ -28,23 +28,23 @@ async def read_span(
     end: int,
     *,
     size: int | None = None,
-    feed: Feed | None = None,
+    fetcher: Fetcher | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset. `size`: their
-    bytes, about, where these are known; then not much more is fetched. `feed`: one that several spans are read by at once.
+    bytes, about, where these are known; then not much more is fetched. `fetcher`: one that several spans are read by at once.
 
     Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.
     """
     if start >= end:
         return
-    own = feed is None
-    feed = feed or Feed(client)
-    lane = await feed.open(topic, partition, start, end, size)
+    own = fetcher is None
+    fetcher = fetcher or Fetcher(client)
+    partition_fetch = await fetcher.open(topic, partition, start, end, size)
     try:
         position = start
         while position < end:
-            feed.changed.clear()
-            match lane.take():
+            fetcher.changed.clear()
+            match partition_fetch.take():
                 case Fetched() as fetched:
                     yield fetched
                     position = fetched.next_offset
@@ -59,15 +59,15 @@ async def read_span(
                 case Denied(reason):
                     raise SourceChanged(reason)
                 case None:
-                    await _wait(feed, topic, partition, position)
+                    await _wait(fetcher, topic, partition, position)
     finally:
-        feed.shut(lane)
+        fetcher.shut(partition_fetch)
         if own:
-            await feed.close()
+            await fetcher.close()
 
 
-async def _wait(feed: Feed, topic: str, partition: int, position: int) -> None:
-    if not await is_set_within(feed.changed, PATIENCE_S):
+async def _wait(fetcher: Fetcher, topic: str, partition: int, position: int) -> None:
+    if not await is_set_within(fetcher.changed, PATIENCE_S):
         raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s")
 
 
@@ -89,7 +89,7 @@ async def read_records(
                     yield offset, key, piece.buf[at : at + size].tobytes()
 
 
-async def find_records_end(client: AIOKafkaClient, source: Source, first: int, end: int) -> int:
+async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first: int, end: int) -> int:
     """The offset behind the last record of first <= offset < end that is there for readers of committed records.
 
     What lies behind it are markers of transactions and aborted records; `first` where nothing else is there. `end` is at

@@ -44,7 +44,7 @@ class Slice(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outlet:
+class OutputTopic:
     """An output topic as it stands, and how one consumer writes to it. Sizes are bytes."""
 
     topic: str
@@ -67,7 +67,7 @@ class Outlet:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutputBatch:
     """A batch for one output partition."""
 
     topic: str
@@ -84,7 +84,7 @@ class Outgoing:
         return self.batch.size
 
 
-def refuse_oversized(batches: Iterable[tuple[tuple[str, str], Outgoing]]) -> None:
+def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> None:
     """Raises DeliveryFailed for the first batch, of the consumer that it comes with, that its topic can never take: before
     anything is sent, so that nobody else's batches wait for it (design 11.4)."""
     for consumer, outgoing in batches:
@@ -99,7 +99,7 @@ def refuse_oversized(batches: Iterable[tuple[tuple[str, str], Outgoing]]) -> Non
             )
 
 
-class Press:
+class BatchBuilder:
     """Fills batches slice by slice and hands them all out at `flush`.
 
     Batches start small and grow, so that a thousand consumers with little to say need little memory. Not for two threads
@@ -108,49 +108,53 @@ class Press:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Outlet, int], Body] = {}
-        self._closed: list[tuple[Outlet, Outgoing]] = []
+        self._open: dict[tuple[OutputTopic, int], Body] = {}
+        self._closed: list[tuple[OutputTopic, OutputBatch]] = []
         self._spares: list[Bytes] = []
 
-    def add(self, outlet: Outlet, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int) -> None:
+    def add(
+        self, output_topic: OutputTopic, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int
+    ) -> None:
         """Add the deliveries of `rows`. `partition`: of the source; `numbers`: of the rows; `now`: ms."""
         source, codes, texts = slice_.records, slice_.codes, slice_.texts
         columns = numbers.complete()
-        if outlet.partitions == 1:
-            self._fill(outlet, slice_, rows, columns, 0, now)
+        if output_topic.partitions == 1:
+            self._fill(output_topic, slice_, rows, columns, 0, now)
             return
-        places = place(outlet.partition_by, outlet.partitions, partition, source, rows, codes, texts)
+        places = place(output_topic.partition_by, output_topic.partitions, partition, source, rows, codes, texts)
         for target in np.unique(places).tolist():
             mine = places == target
-            self._fill(outlet, slice_, rows[mine], _cut(columns, mine), target, now)
+            self._fill(output_topic, slice_, rows[mine], _cut(columns, mine), target, now)
 
-    def flush(self) -> list[tuple[Outlet, Outgoing]]:
+    def flush(self) -> list[tuple[OutputTopic, OutputBatch]]:
         """The batches of everything added since the last time, in order within each output partition."""
-        for (outlet, target), body in self._open.items():
+        for (output_topic, target), body in self._open.items():
             if body.count:
-                self._close(outlet, target, body)
+                self._close(output_topic, target, body)
         self._open.clear()
         finished, self._closed = self._closed, []
         return finished
 
-    def _fill(self, outlet: Outlet, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int) -> None:
-        done, key = 0, (outlet, target)
-        body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, outlet.body_limit)))
+    def _fill(
+        self, output_topic: OutputTopic, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int
+    ) -> None:
+        done, key = 0, (output_topic, target)
+        body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, output_topic.body_limit)))
         while done < rows.size:
-            is_alone = body.out.size > outlet.body_limit
+            is_alone = body.out.size > output_topic.body_limit
             rest = slice(done, done + 1 if is_alone else None)
             done += assemble(
-                body, slice_.records, rows[rest], slice_.codes, slice_.texts, outlet.envelope,
+                body, slice_.records, rows[rest], slice_.codes, slice_.texts, output_topic.envelope,
                 _cut(numbers, rest), now,
             )  # fmt: skip
-            if not is_alone and (done == rows.size or self._grow(body, outlet.body_limit)):
+            if not is_alone and (done == rows.size or self._grow(body, output_topic.body_limit)):
                 continue
             if not body.count:
                 # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
-                body.out = np.empty(int(measure(slice_, rows[done : done + 1], outlet.envelope)[0]), np.uint8)
+                body.out = np.empty(int(measure(slice_, rows[done : done + 1], output_topic.envelope)[0]), np.uint8)
                 continue
-            self._close(outlet, target, body)
-            body = Body(self._room(outlet.body_limit))  # one that was full is followed by another
+            self._close(output_topic, target, body)
+            body = Body(self._room(output_topic.body_limit))  # one that was full is followed by another
         self._open[key] = body
 
     def _grow(self, body: Body, limit: int) -> bool:
@@ -169,13 +173,15 @@ class Press:
                 return self._spares.pop(i)
         return np.empty(size, np.uint8)
 
-    def _close(self, outlet: Outlet, target: int, body: Body) -> None:
+    def _close(self, output_topic: OutputTopic, target: int, body: Body) -> None:
         """Finish a batch. One that is too large holds a single record: batches of more always fit."""
-        batch = EncodedBatch(body, outlet.codec, transactional=outlet.transactional)
-        if body.out.size == outlet.body_limit and len(self._spares) < _SPARES:
+        batch = EncodedBatch(body, output_topic.codec, transactional=output_topic.transactional)
+        if body.out.size == output_topic.body_limit and len(self._spares) < _SPARES:
             self._spares.append(body.out)
-        fits = batch.size <= outlet.max_message_bytes
-        self._closed.append((outlet, Outgoing(outlet.topic, target, batch, -1 if fits else body.last_offset)))
+        fits = batch.size <= output_topic.max_message_bytes
+        self._closed.append(
+            (output_topic, OutputBatch(output_topic.topic, target, batch, -1 if fits else body.last_offset))
+        )
 
 
 def _cut(columns: _Columns, part: Any) -> _Columns:

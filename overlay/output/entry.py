@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .batch_builder import Outgoing
+from .batch_builder import OutputBatch
 from .encoded_batch import encode_records
 from .record import Record
 
@@ -44,6 +44,6 @@ def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Rec
     return ((place, pack) for place, found in packs.items() for pack in found)
 
 
-def press_entries(entries: Iterable[Entry], now: int) -> list[Outgoing]:
+def press_entries(entries: Iterable[Entry], now: int) -> list[OutputBatch]:
     """Transactional batches of the entries, in order within each partition. `now`: ms since 1970."""
-    return [Outgoing(*place, encode_records(pack, now)) for place, pack in divide(entries)]
+    return [OutputBatch(*place, encode_records(pack, now)) for place, pack in divide(entries)]

@@ -32,7 +32,7 @@ from aiokafka.structs import TopicPartition
 from overlay.clock import monotonic
 from overlay.errors import DeliveryFailed, Fenced
 
-from .batch_builder import Outgoing
+from .batch_builder import OutputBatch
 
 WINDOW = 4
 """Requests under way to one broker."""
@@ -60,7 +60,7 @@ not know to be there, a broker that remembers us says where it is."""
 class _Parcel:
     """A batch on its way. `taken` gets the offset of its first record."""
 
-    outgoing: Outgoing
+    outgoing: OutputBatch
     data: bytes
     taken: asyncio.Future[int]
 
@@ -120,7 +120,7 @@ class Produce:
         self._refusals: list[DeliveryFailed] = []
         """Partitions that have refused for good while answers of others are under way."""
 
-    async def send(self, batches: Iterable[Outgoing], deadline_s: float) -> list[int]:
+    async def send(self, batches: Iterable[OutputBatch], deadline_s: float) -> list[int]:
         """Send batches and wait until all are taken; the offset of each. Several calls may overlap.
 
         Raises DeliveryFailed or Fenced, also for a batch of another call: after that nothing more can be sent.
@@ -160,7 +160,7 @@ class Produce:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail(KafkaError("the producer was closed"))
 
-    def _line_up(self, batches: Sequence[Outgoing]) -> list[_Parcel]:
+    def _line_up(self, batches: Sequence[OutputBatch]) -> list[_Parcel]:
         """Number the batches and put them behind those that their partitions have."""
         if self._failure is not None:
             raise self._failure
@@ -300,7 +300,7 @@ def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _Parcel]
     return load
 
 
-def _too_late(late: Sequence[Outgoing], deadline_s: float, *, everyone: bool) -> DeliveryFailed:
+def _too_late(late: Sequence[OutputBatch], deadline_s: float, *, everyone: bool) -> DeliveryFailed:
     names = sorted({f"{outgoing.topic}-{outgoing.partition}" for outgoing in late})
     rest = " (nor by any other partition)" if everyone else ""
     reason = f"not taken within {deadline_s:.0f} s: {', '.join(names[:5])}{rest}"

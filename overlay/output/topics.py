@@ -16,7 +16,7 @@ from overlay.logs import get_logger
 from overlay.scan.codec import Codec
 
 from .assemble import make_envelope
-from .batch_builder import MAX_MESSAGE_BYTES, NO_LIMIT, Outlet
+from .batch_builder import MAX_MESSAGE_BYTES, NO_LIMIT, OutputTopic
 
 log = get_logger(__name__)
 
@@ -91,7 +91,7 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
     return found
 
 
-def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
+def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
     """How to write a consumer's deliveries to the topic as it stands."""
     stream, name = config.id
     envelope = make_envelope(
@@ -102,7 +102,7 @@ def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
         headers_only=config.headers_only,
     )
     keeps_times = facts.config.get("message.timestamp.type") == _TIME_TYPE[Timestamps.SOURCE]
-    return Outlet(
+    return OutputTopic(
         topic=facts.name,
         partitions=facts.partitions,
         partition_by=config.output.partition_by,
@@ -119,7 +119,7 @@ def make_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
     )
 
 
-def make_letter_outlet(facts: TopicFacts, config: ConsumerConfig) -> Outlet:
+def make_letter_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
     """How to write a consumer's dead letters to their topic as it stands: whole, and with the time of burial."""
     envelope = make_envelope(*config.id, full=config.output.headers is HeaderStyle.FULL, source_time=False)
-    return replace(make_outlet(facts, config), envelope=envelope)
+    return replace(make_output_topic(facts, config), envelope=envelope)

@@ -30,7 +30,7 @@ from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 from overlay.kafka.connection import Properties, for_aiokafka
 from overlay.logs import get_logger
 
-from .batch_builder import Outgoing
+from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
 from .produce import FENCED, Produce
 from .record import Record
@@ -93,7 +93,7 @@ class _Sender:
 class PlainSender(_Sender):
     """For `delivery: at_least_once`: batches without a transaction."""
 
-    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+    async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
         """Send and await batches; the offset of each. Raises DeliveryFailed."""
         return await self._produce.send(batches, DEADLINE_S)
 
@@ -119,13 +119,13 @@ class Transactions(_Sender):
         async with self._guard():
             await self._producer.begin_transaction()
 
-    async def send(self, batches: Iterable[Outgoing]) -> list[int]:
+    async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
         """Send and await batches of the open transaction; the offset of each. One call at a time."""
         async with self._guard():
             return await self._send(list(batches))
 
     async def finish(
-        self, state: bytes, batches: Sequence[Outgoing] = (), more: Sequence[Record] = ()
+        self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
     ) -> tuple[int, list[int]]:
         """Write the state record and the last batches, side by side, and commit. `more`: of the state, behind its record.
 
@@ -140,7 +140,7 @@ class Transactions(_Sender):
                 await self._producer.commit_transaction()
             return offsets[len(batches)], offsets[: len(batches)]
 
-    async def write(self, batches: Sequence[Outgoing]) -> list[int]:
+    async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
         """A transaction of these batches and nothing else; the offset of each."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
@@ -148,7 +148,7 @@ class Transactions(_Sender):
             await self._producer.commit_transaction()
         return offsets
 
-    async def _send(self, batches: Sequence[Outgoing]) -> list[int]:
+    async def _send(self, batches: Sequence[OutputBatch]) -> list[int]:
         await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})
         return await self._produce.send(batches, DEADLINE_S)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from .assemble import Body, Ints, Numbers, assemble
-from .batch_builder import Outlet, Slice, measure
+from .batch_builder import OutputTopic, Slice, measure
 from .encoded_batch import EncodedBatch
 
 SLACK = 256
@@ -25,26 +25,26 @@ _NO_KEY = 1  # a length of -1, as a varint
 _NO_TIME = -1
 
 
-def find_refused(outlet: Outlet, slice_: Slice, rows: Ints, now: int) -> Ints:
+def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int) -> Ints:
     """Places among `rows` of those that the topic can never take as deliveries, rising. `now`: ms since 1970."""
     records = slice_.records
     refused = np.zeros(rows.size, np.bool_)
-    if outlet.needs_key:
+    if output_topic.needs_key:
         refused |= records.buf[records.body[rows]] == _NO_KEY
-    if outlet.envelope.source_time:
+    if output_topic.envelope.source_time:
         time = records.timestamp[rows]
-        refused |= ((now - time > outlet.oldest_ms) | (time - now > outlet.newest_ms)) & (time != _NO_TIME)
-    for at in np.flatnonzero(measure(slice_, rows, outlet.envelope) > outlet.body_limit).tolist():
-        refused[at] |= _is_too_large(outlet, slice_, rows[at : at + 1], now)
+        refused |= ((now - time > output_topic.oldest_ms) | (time - now > output_topic.newest_ms)) & (time != _NO_TIME)
+    for at in np.flatnonzero(measure(slice_, rows, output_topic.envelope) > output_topic.body_limit).tolist():
+        refused[at] |= _is_too_large(output_topic, slice_, rows[at : at + 1], now)
     return np.flatnonzero(refused)
 
 
-def _is_too_large(outlet: Outlet, slice_: Slice, row: Ints, now: int) -> bool:
+def _is_too_large(output_topic: OutputTopic, slice_: Slice, row: Ints, now: int) -> bool:
     """Whether no batch can hold a record: only compressing it tells."""
-    body = Body(np.empty(int(measure(slice_, row, outlet.envelope)[0]), np.uint8))
+    body = Body(np.empty(int(measure(slice_, row, output_topic.envelope)[0]), np.uint8))
     one = np.ones(1, np.int64)
     assemble(
-        body, slice_.records, row, slice_.codes, slice_.texts, outlet.envelope, Numbers(one, one).complete(), now
+        body, slice_.records, row, slice_.codes, slice_.texts, output_topic.envelope, Numbers(one, one).complete(), now
     )  # fmt: skip
-    size = EncodedBatch(body, outlet.codec, transactional=outlet.transactional).size
-    return size + SLACK > outlet.max_message_bytes
+    size = EncodedBatch(body, output_topic.codec, transactional=output_topic.transactional).size
+    return size + SLACK > output_topic.max_message_bytes

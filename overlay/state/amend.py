@@ -21,7 +21,7 @@ from overlay.config import ServiceConfig
 from overlay.errors import Fenced, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.transaction import Transactions
 
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, encode
@@ -103,8 +103,8 @@ async def _keep_generation(state: ShardState) -> int:
 def reset_stream(
     state: ShardState,
     stream: str,
-    positions: Mapping[Source, int],
-    snapshots: Mapping[ConsumerId, Mapping[Source, int]],
+    positions: Mapping[TopicPartition, int],
+    snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]],
 ) -> Delta:
     """Have the stream's consumers begin anew at `positions`, as if its topics had never been read.
 
@@ -112,7 +112,7 @@ def reset_stream(
     others. Consumer sequences go on, without a hole. `snapshots`: below which offsets last_per_subject consumers get
     only the last message of each subject.
     """
-    own = {source: Mark(position) for source, position in positions.items()}
+    own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {
         consumer: ConsumerState(known.sequence, own, snapshots.get(consumer, {}))
         for consumer, known in state.consumers.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import TopicFacts
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 from .shard_state import ShardState
 
@@ -17,9 +17,9 @@ from .shard_state import ShardState
 class Sources:
     """`partitions` to read, and the Kafka ids of the stream's topics."""
 
-    partitions: tuple[Source, ...]
+    partitions: tuple[TopicPartition, ...]
     identities: Mapping[str, str]
-    unread: tuple[Source, ...] = ()
+    unread: tuple[TopicPartition, ...] = ()
     """Partitions that were added to a stream of one; they wait for `overlay stream extend`."""
 
     @property
@@ -35,7 +35,7 @@ def list_sources(
 
     `is_extended`: the stream has a ledger, so that partitions that were added are read like any other.
     """
-    found: list[Source] = []
+    found: list[TopicPartition] = []
     for entry in stream.topics:
         facts = topics.get(entry.topic)
         if facts is None:
@@ -68,11 +68,11 @@ def list_sources(
     return Sources(tuple(found), identities)
 
 
-def _name(sources: list[Source]) -> str:
+def _name(sources: list[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sources[:3]) + (", ..." if len(sources) > 3 else "")
 
 
-def _known_partitions(stream: StreamConfig, state: ShardState) -> list[Source]:
+def _known_partitions(stream: StreamConfig, state: ShardState) -> list[TopicPartition]:
     """Partitions in which the stream, or a consumer of it, has a position."""
     own = {source for (name, _), c in state.consumers.items() if name == stream.name for source in c.own}
     return sorted(own | {source for name, source in state.cursors if name == stream.name})

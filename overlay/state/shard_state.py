@@ -7,7 +7,7 @@ below it can be deleted. Reading is applying them in order.
 Consumers at the tail share the stream's cursor: when a scan moves on, one number a partition is written however many
 consumers there are. A consumer that stands elsewhere (catching up, stalled, or its file removed) has positions of its own.
 
-A mark is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
+A log position is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
 below the position is still the log that was read.
 
 Records are JSON with a version: a newer version is refused, never half read. Beside them stand the records of machines
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from overlay.errors import OverlayError
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.record import Record
 
 VERSION = 1
@@ -51,10 +51,10 @@ class ConsumerState:
     not needed."""
 
     sequence: int = 0
-    own: Mapping[Source, Mark] = field(default_factory=dict)
-    snapshot: Mapping[Source, int] = field(default_factory=dict)
-    floor: Mapping[Source, int] = field(default_factory=dict)
-    heard: Mapping[Source, int] = field(default_factory=dict)
+    own: Mapping[TopicPartition, LogPosition] = field(default_factory=dict)
+    snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
+    floor: Mapping[TopicPartition, int] = field(default_factory=dict)
+    heard: Mapping[TopicPartition, int] = field(default_factory=dict)
     replay_until: int | None = None
 
 
@@ -62,7 +62,7 @@ class ConsumerState:
 class Delta:
     """What one transaction changed; consumers are replaced whole."""
 
-    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     """Kafka's topic id for each stream and topic: of its sources, its index and its acks."""
@@ -72,7 +72,7 @@ class Delta:
     """The owner's generation; in the first record of an ownership."""
     reset: tuple[str, ...] = ()
     """Streams whose cursors, topic ids and positions in ack topics are dropped before the rest of the delta counts."""
-    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     """For each stream and partition of its ack topic, where to read on for consumers that have no position there of their own
     (`ConsumerState.heard`)."""
 
@@ -98,11 +98,11 @@ class Delta:
 class ShardState:
     """All of it, in memory."""
 
-    cursors: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
     generation: int = -1
-    acks: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     length: int = 0
     """Records of the log that it was read from."""
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
@@ -129,20 +129,20 @@ class ShardState:
         if delta.generation is not None:
             self.generation = delta.generation
 
-    def mark_of(self, consumer: ConsumerId, source: Source) -> Mark | None:
+    def log_position_of(self, consumer: ConsumerId, source: TopicPartition) -> LogPosition | None:
         """Where a consumer stands in a partition; None when it has no position there yet."""
         state = self.consumers.get(consumer)
         if state is not None and source in state.own:
             return state.own[source]
         return self.cursors.get((consumer[0], source))
 
-    def pin(self, consumer: ConsumerId, starts: Mapping[Source, int]) -> ConsumerState:
+    def pin(self, consumer: ConsumerId, starts: Mapping[TopicPartition, int]) -> ConsumerState:
         """The consumer's state with every position its own, so that the cursor can move on without it.
 
         `starts`: the stream's partitions, and where to stand in those that the consumer has no position in yet.
         """
         known = self.consumers[consumer]
-        now = {source: self.mark_of(consumer, source) or Mark(first) for source, first in starts.items()}
+        now = {source: self.log_position_of(consumer, source) or LogPosition(first) for source, first in starts.items()}
         return replace(known, own={**known.own, **now})
 
     def checkpoint(self) -> Delta:
@@ -161,7 +161,9 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
     if delta.generation is not None:
         record["generation"] = delta.generation
     if delta.cursors:
-        record["cursors"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.cursors.items()]
+        record["cursors"] = [
+            [stream, *source, *_flat(log_position)] for (stream, source), log_position in delta.cursors.items()
+        ]
     if delta.consumers:
         record["consumers"] = [[*consumer, _wire(state)] for consumer, state in delta.consumers.items()]
     if delta.topics:
@@ -169,20 +171,22 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
     if delta.forgotten:
         record["forgotten"] = delta.forgotten
     if delta.acks:
-        record["acks"] = [[stream, *source, *_flat(mark)] for (stream, source), mark in delta.acks.items()]
+        record["acks"] = [
+            [stream, *source, *_flat(log_position)] for (stream, source), log_position in delta.acks.items()
+        ]
     if delta.reset:
         record["reset"] = delta.reset
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def _flat(mark: Mark) -> tuple[int, int, int]:
-    return mark.position, mark.epoch, mark.crc
+def _flat(log_position: LogPosition) -> tuple[int, int, int]:
+    return log_position.position, log_position.epoch, log_position.crc
 
 
 def _wire(state: ConsumerState) -> dict[str, Any]:
     wire: dict[str, Any] = {"seq": state.sequence}
     if state.own:
-        wire["own"] = [[*source, *_flat(mark)] for source, mark in state.own.items()]
+        wire["own"] = [[*source, *_flat(log_position)] for source, log_position in state.own.items()]
     if state.snapshot:
         wire["snapshot"] = [[*source, end] for source, end in state.snapshot.items()]
     if state.floor:
@@ -201,13 +205,19 @@ def decode(value: bytes) -> tuple[Delta, bool]:
         if record["v"] != VERSION:
             raise StateUnreadable(f"state of version {record['v']}; this overlay reads version {VERSION}. Upgrade it")
         delta = Delta(
-            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("cursors", ())},
+            {
+                (stream, (topic, p)): LogPosition(*log_position)
+                for stream, topic, p, *log_position in record.get("cursors", ())
+            },
             {(stream, name): _unwire(wire) for stream, name, wire in record.get("consumers", ())},
             {(stream, topic): identity for stream, topic, identity in record.get("topics", ())},
             tuple((stream, name) for stream, name in record.get("forgotten", ())),
             record.get("generation"),
             tuple(record.get("reset", ())),
-            {(stream, (topic, p)): Mark(*mark) for stream, topic, p, *mark in record.get("acks", ())},
+            {
+                (stream, (topic, p)): LogPosition(*log_position)
+                for stream, topic, p, *log_position in record.get("acks", ())
+            },
         )
         return delta, record["kind"] == "checkpoint"
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -217,7 +227,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
 def _unwire(wire: dict[str, Any]) -> ConsumerState:
     return ConsumerState(
         wire["seq"],
-        {(topic, p): Mark(*mark) for topic, p, *mark in wire.get("own", ())},
+        {(topic, p): LogPosition(*log_position) for topic, p, *log_position in wire.get("own", ())},
         {(topic, p): end for topic, p, end in wire.get("snapshot", ())},
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
         {(topic, p): offset for topic, p, offset in wire.get("heard", ())},

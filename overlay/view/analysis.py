@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from overlay.index.skip.probes import Answer
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 from .explanation import Ints, PartPlan
 from .strip import MATCHED, Canvas
@@ -36,7 +36,7 @@ class Matches:
     """Where records pass, chunk by chunk and for a strip of `width` cells."""
 
     def __init__(self, parts: Sequence[PartPlan], width: int) -> None:
-        self._parts: Mapping[Source, PartPlan] = {part.source: part for part in parts}
+        self._parts: Mapping[TopicPartition, PartPlan] = {part.source: part for part in parts}
         self.canvases = {part.source: Canvas(part.first, part.end, width) for part in parts}
         self._found = {part.source: np.zeros(len(part.chunks), np.bool_) for part in parts}
         self.matched = 0
@@ -59,7 +59,7 @@ class Matches:
         return sum(int(np.count_nonzero(maybe & ~found)) for maybe, found in levels)
 
 
-def _split(batch: pa.RecordBatch) -> Iterator[tuple[Source, Ints]]:
+def _split(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Ints]]:
     topics = batch["topic"].dictionary_encode()
     codes, partitions = topics.indices.to_numpy(), batch["partition"].to_numpy()
     offsets = batch["offset"].to_numpy()

@@ -26,7 +26,7 @@ from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import FETCH_S, READ_BYTES_S, Route, plan
 from overlay.index.skip.probes import Answer, Conditions, Has, Probe, SubjectIs, leaves
 from overlay.index.skip.prune import Answers, Tally, evaluate
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.match import Values
 from overlay.subject import Pattern
 
@@ -58,7 +58,7 @@ class Wanted:
 class PartPlan:
     """A partition from the start of its log to its committed end."""
 
-    source: Source
+    source: TopicPartition
     first: int
     end: int
     chunks: Chunks
@@ -147,7 +147,7 @@ class Explanation:
 
 
 def explain(
-    wanted: Wanted, partitions: Iterable[tuple[Source, Chunks, int, int]], now: int, reason: str = ""
+    wanted: Wanted, partitions: Iterable[tuple[TopicPartition, Chunks, int, int]], now: int, reason: str = ""
 ) -> Explanation:
     """Plan a reading of everything. `partitions`: chunks, log start and committed end of each; `now`: ms since 1970."""
     conditions = wanted.derive(now)
@@ -183,7 +183,7 @@ def explain(
     )
 
 
-def _plan(conditions: Conditions, source: Source, chunks: Chunks, first: int, end: int) -> PartPlan:
+def _plan(conditions: Conditions, source: TopicPartition, chunks: Chunks, first: int, end: int) -> PartPlan:
     answers = evaluate(conditions, chunks)
     return PartPlan(source, first, end, chunks, answers, plan(answers, chunks, first, end))
 

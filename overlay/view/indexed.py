@@ -15,7 +15,7 @@ from overlay.index.skip.chunks import Chunks
 from overlay.index.topic import Index, index_topic
 from overlay.kafka.admin import Admin, connect
 from overlay.kafka.connection import reach
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
 from .facts import IndexFacts, IndexPartFacts, LedgerFacts
 from .stored import DEADLINE_S, find_partitions, name_source
@@ -30,10 +30,10 @@ class StoredIndex:
     stream: StreamConfig
     topic: str
     index: Index
-    bounds: Mapping[Source, tuple[int, int]]
+    bounds: Mapping[TopicPartition, tuple[int, int]]
     reason: str = ""
 
-    def chunks_of(self, source: Source) -> Chunks:
+    def chunks_of(self, source: TopicPartition) -> Chunks:
         return self.index.of(source)
 
 

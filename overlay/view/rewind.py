@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from overlay.config import DeliverPolicy, Loaded
 from overlay.errors import SourceChanged
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.state.amend import Change, reset_stream
 from overlay.state.shard_state import ConsumerId
 
@@ -27,10 +27,10 @@ class Rewind:
 
     stream: str
     reason: str
-    positions: Mapping[Source, int]
-    consumers: Mapping[ConsumerId, Mapping[Source, int]]
+    positions: Mapping[TopicPartition, int]
+    consumers: Mapping[ConsumerId, Mapping[TopicPartition, int]]
     """The consumers that the state knows, and their positions now."""
-    snapshots: Mapping[ConsumerId, Mapping[Source, int]]
+    snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]]
 
     @property
     def change(self) -> Change:
@@ -51,7 +51,11 @@ def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Re
     starts = {source: memory.bounds[source][0] for source in sources}
     ends = {source: memory.bounds[source][1] for source in sources}
     consumers = {
-        consumer: {s: mark.position for s in sources if (mark := memory.state_for(consumer).mark_of(consumer, s))}
+        consumer: {
+            s: log_position.position
+            for s in sources
+            if (log_position := memory.state_for(consumer).log_position_of(consumer, s))
+        }
         for consumer in memory.known_consumers()
         if consumer[0] == stream
     }

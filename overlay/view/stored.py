@@ -10,7 +10,7 @@ from overlay.control.tail import read_book
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client, reach
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.state.amend import read_states
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
@@ -30,7 +30,7 @@ class Memory:
 
     states: list[ShardState]
     topics: Mapping[str, TopicFacts]
-    bounds: Mapping[Source, tuple[int, int]]
+    bounds: Mapping[TopicPartition, tuple[int, int]]
     cluster: str = ""
     """Kafka's id of the cluster."""
     loaded: Loaded | None = None
@@ -61,9 +61,9 @@ async def read_memory(loaded: Loaded) -> Memory:
     return Memory(states, topics, bounds, cluster, book.effective())
 
 
-def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[Source]:
+def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
     """The stream's partitions that are there now, whether or not they may be read."""
-    found: list[Source] = []
+    found: list[TopicPartition] = []
     for entry in stream.topics:
         count = topics[entry.topic].partitions if entry.topic in topics else 0
         wanted = entry.partitions if entry.partitions is not None else range(count)
@@ -96,9 +96,13 @@ def find_change(stream: StreamConfig, memory: Memory) -> str:
 def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -> StreamFacts:
     partitions = {}
     for source in find_partitions(stream, memory.topics):
-        marks = [mark for state in memory.states if (mark := _foremost(state, stream.name, source)) is not None]
+        log_positions = [
+            log_position
+            for state in memory.states
+            if (log_position := _foremost(state, stream.name, source)) is not None
+        ]
         # a position in a log that is gone says nothing about this one
-        position = max(marks, default=None) if not reason else None
+        position = max(log_positions, default=None) if not reason else None
         partitions[name_source(source)] = PartitionFacts(position, memory.bounds[source][1])
     consumers = tuple(name for of, name in sorted(loaded.consumers) if of == stream.name)
     known = any(facts.position is not None for facts in partitions.values())
@@ -106,7 +110,7 @@ def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -
     return StreamFacts(stream.name, stream.topic_names, stream.subjects, state, reason, consumers, partitions)
 
 
-def _foremost(state: ShardState, stream: str, source: Source) -> int | None:
+def _foremost(state: ShardState, stream: str, source: TopicPartition) -> int | None:
     own = [c.own[source].position for (name, _), c in state.consumers.items() if name == stream and source in c.own]
     cursor = state.cursors.get((stream, source))
     return max(own + ([cursor.position] if cursor else []), default=None)
@@ -142,18 +146,20 @@ def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed 
     known = state.consumers.get(consumer)
     if known is None:
         return None
-    marks = {source: state.mark_of(consumer, source) for source in _sources_of(state, consumer)}
-    positions = {source: mark.position for source, mark in marks.items() if mark is not None}
+    log_positions = {source: state.log_position_of(consumer, source) for source in _sources_of(state, consumer)}
+    positions = {
+        source: log_position.position for source, log_position in log_positions.items() if log_position is not None
+    }
     ends = {source: memory.bounds[source][1] for source in positions if source in memory.bounds}
     lag = sum(max(0, end - positions[source]) for source, end in ends.items()) if with_lag and ends else None
     return _Placed(known.sequence, {name_source(source): at for source, at in positions.items()}, lag)
 
 
-def _sources_of(state: ShardState, consumer: ConsumerId) -> Iterable[Source]:
+def _sources_of(state: ShardState, consumer: ConsumerId) -> Iterable[TopicPartition]:
     shared = {source for stream, source in state.cursors if stream == consumer[0]}
     return sorted(shared | set(state.consumers[consumer].own))
 
 
-def name_source(source: Source) -> str:
+def name_source(source: TopicPartition) -> str:
     """`topic-partition`, as Kafka's tools write it."""
     return f"{source[0]}-{source[1]}"

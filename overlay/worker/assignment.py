@@ -1,4 +1,4 @@
-"""Who a session serves: streams with their partitions, consumers with their outlets, and who cannot be served and why."""
+"""Who a session serves: streams with their partitions, consumers with their output topics, and who cannot be served and why."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from overlay.consumer.pace import is_replayed
 from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
-from overlay.index.log_check import check_mark
+from overlay.index.log_check import check_log_position
 from overlay.index.start_positions import find_replay_end, find_start, patterns
 from overlay.index.topic import Index, index_topic
 from overlay.kafka.admin import Admin, TopicFacts
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.match import choose_values
-from overlay.output.batch_builder import Outgoing
-from overlay.output.topics import ensure_topics, make_letter_outlet, make_outlet
+from overlay.output.batch_builder import OutputBatch
+from overlay.output.topics import ensure_topics, make_letter_output_topic, make_output_topic
 from overlay.state.leases import find_held
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Roster:
+class Assignment:
     """`stopped` streams and `stalled` consumers are left out of `sources` and `readers`, with the reason."""
 
     streams: dict[str, StreamConfig] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Roster:
     waiting: set[str] = field(default_factory=set)
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
-    starts: dict[Source, int] = field(default_factory=dict)
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The log start of every partition."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
     """Every source topic as it was found, None for those that were not there."""
@@ -59,9 +59,9 @@ class Roster:
     """Of the streams whose sequences a ledger gives; those of the others are offset + 1."""
     ledger_topics: dict[str, str] = field(default_factory=dict)
     """Where these ledgers are."""
-    heads: dict[str, Mapping[Source, Mark]] = field(default_factory=dict)
+    heads: dict[str, Mapping[TopicPartition, LogPosition]] = field(default_factory=dict)
     """Up to where ledgers that are kept here have given sequences out, with what is in `opening`."""
-    opening: list[Outgoing] = field(default_factory=list)
+    opening: list[OutputBatch] = field(default_factory=list)
     """Rounds of theirs that the first transaction has to hold."""
     unindexed: dict[str, str] = field(default_factory=dict)
     """Streams whose index is to be kept here and cannot be, and why."""
@@ -69,8 +69,10 @@ class Roster:
     @property
     def output_partitions(self) -> int:
         """How many partitions of output topics there are to write to."""
-        outlets = [each for reader in self.readers.values() for each in (reader.outlet, reader.letters) if each]
-        return sum({outlet.topic: outlet.partitions for outlet in outlets}.values())
+        output_topics = [
+            each for reader in self.readers.values() for each in (reader.output_topic, reader.letters) if each
+        ]
+        return sum({output_topic.topic: output_topic.partitions for output_topic in output_topics}.values())
 
     def is_served(self, topic: str) -> bool:
         """Whether a stream that is being read has this topic, or its ledger there."""
@@ -92,7 +94,7 @@ class Roster:
         return [consumer for consumer in self.readers if consumer[0] == stream]
 
 
-async def make_roster(
+async def make_assignment(
     client: AIOKafkaClient,
     admin: Admin,
     loaded: Loaded,
@@ -101,7 +103,7 @@ async def make_roster(
     state: ShardState,
     stalled: Mapping[ConsumerId, str],
     stopped: Mapping[str, str],
-) -> tuple[Roster, Delta]:
+) -> tuple[Assignment, Delta]:
     """Look at the streams of this shard; their consumers come later (`enlist`), when the indexes are there.
 
     `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that are to be left out for
@@ -109,12 +111,12 @@ async def make_roster(
 
     The delta says what of that the state has to remember before the first record is delivered. Raises SourceUnavailable.
     """
-    roster = Roster(stalled=dict(stalled))
+    assignment = Assignment(stalled=dict(stalled))
     wanted = {name: loaded.streams[name] for name in dict.fromkeys([*(name for name, _ in mine), *keeps])}
     denied: dict[str, str] = {}
     topics = [topic for stream in wanted.values() for topic in stream.topic_names]
     facts = await admin.find_topics(topics, denied=denied)
-    roster.topics = {topic: facts.get(topic) for topic in topics}
+    assignment.topics = {topic: facts.get(topic) for topic in topics}
     delta = Delta()
     for name, stream in wanted.items():
         try:
@@ -125,18 +127,18 @@ async def make_roster(
             bounds = await admin.find_bounds(sources.partitions, committed=False)
             for source in sources.partitions:
                 compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
-                for mark in _marks(state, name, source):
-                    await check_mark(client, name, source, mark, bounds[source], compacted=compacted)
+                for log_position in _log_positions(state, name, source):
+                    await check_log_position(client, name, source, log_position, bounds[source], compacted=compacted)
         except (SourceChanged, CredentialsRefused) as error:
-            roster.stopped[name] = str(error)
+            assignment.stopped[name] = str(error)
             log.error("stream stopped", stream=name, reason=str(error))
             continue
         if sources.unread:
             log.error("partitions are not read until `overlay stream extend`", stream=name, partitions=sources.unread)
-        roster.streams[name], roster.sources[name] = stream, sources
-        roster.starts.update({source: first for source, (first, _) in bounds.items()})
+        assignment.streams[name], assignment.sources[name] = stream, sources
+        assignment.starts.update({source: first for source, (first, _) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
-    return roster, delta
+    return assignment, delta
 
 
 async def enlist(
@@ -145,18 +147,18 @@ async def enlist(
     loaded: Loaded,
     mine: Mapping[ConsumerId, ConsumerConfig],
     state: ShardState,
-    roster: Roster,
+    assignment: Assignment,
     delta: Delta,
 ) -> None:
     """Make the consumers ready whose streams are there: create what is missing, and find where new ones start.
 
-    Adds to the roster, and to the delta what the state has to remember of them. Raises SourceUnavailable.
+    Adds to the assignment, and to the delta what the state has to remember of them. Raises SourceUnavailable.
     """
-    ready = [c for c in mine.values() if c.stream in roster.sources and c.id not in roster.stalled]
+    ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
     pushing = [config for config in ready if config.is_push]
-    roster.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
-    found, lacking = await ensure_side_topics(admin, loaded, ready, roster.topics)
-    roster.outputs |= found
+    assignment.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
+    found, lacking = await ensure_side_topics(admin, loaded, ready, assignment.topics)
+    assignment.outputs |= found
     held = await find_held(admin, loaded.service.topics.prefix, ready, state)
     for config in ready:
         try:
@@ -168,18 +170,18 @@ async def enlist(
             if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
                 raise OverlayError(why)
             if needs_machine(config):
-                roster.machines[config.id] = config
-            await _enlist(client, admin, config, loaded.ends.get(config.id), state, roster, delta)
+                assignment.machines[config.id] = config
+            await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
-            roster.stalled[config.id] = str(error)
-            roster.machines.pop(config.id, None)
+            assignment.stalled[config.id] = str(error)
+            assignment.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
-    delta.consumers.update(_pin_absent(state, roster))
+    delta.consumers.update(_pin_absent(state, assignment))
 
 
-def _marks(state: ShardState, stream: str, source: Source) -> set[Mark]:
+def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> set[LogPosition]:
     """Every position that someone of the stream has in a partition."""
     own = {c.own[source] for (name, _), c in state.consumers.items() if name == stream and source in c.own}
     cursor = state.cursors.get((stream, source))
@@ -192,49 +194,49 @@ async def _enlist(
     config: ConsumerConfig,
     ends: LogEnds | None,
     state: ShardState,
-    roster: Roster,
+    assignment: Assignment,
     delta: Delta,
 ) -> None:
     """Make ready one consumer, and find its start if it is new. `ends`: of the stream's logs when it was created, if known."""
-    sources, ledger = roster.sources[config.stream], roster.ledgers.get(config.stream)
+    sources, ledger = assignment.sources[config.stream], assignment.ledgers.get(config.stream)
     if config.id not in state.consumers:
-        stream, index = roster.streams[config.stream], roster.indexes.get(config.stream)
+        stream, index = assignment.streams[config.stream], assignment.indexes.get(config.stream)
         created = None
         if ends is not None:
             created = {source: ends.find(*source, sources.identities[source[0]]) for source in sources.partitions}
         start = await find_start(client, admin, config, stream, sources.partitions, ledger, index, created)
-        own = {source: Mark(position) for source, position in start.positions.items()}
+        own = {source: LogPosition(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
     known = delta.consumers.get(config.id) or state.consumers[config.id]
     if is_replayed(config) and known.replay_until is None:
-        end = await find_replay_end(admin, sources.partitions, roster.starts, ledger)
+        end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
-    output, letters = roster.outputs.get(config.deliver_subject), roster.outputs.get(find_letters(config))
-    outlet = make_outlet(output, config) if output else None
-    accepts = compile_filter(config.filter, roster.streams[config.stream])
+    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(find_letters(config))
+    output_topic = make_output_topic(output, config) if output else None
+    accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
     first = config.opt_start_seq if begins else 0
-    roster.readers[config.id] = Reader(
+    assignment.readers[config.id] = Reader(
         config.id,
         patterns(config),
-        outlet,
+        output_topic,
         accepts,
         first,
-        has_machine=config.id in roster.machines,
-        values=choose_values(config.filter, roster.streams[config.stream]),
-        letters=make_letter_outlet(letters, config) if letters else None,
+        has_machine=config.id in assignment.machines,
+        values=choose_values(config.filter, assignment.streams[config.stream]),
+        letters=make_letter_output_topic(letters, config) if letters else None,
     )
 
 
-def _pin_absent(state: ShardState, roster: Roster) -> dict[ConsumerId, ConsumerState]:
+def _pin_absent(state: ShardState, assignment: Assignment) -> dict[ConsumerId, ConsumerState]:
     """Give positions of their own to consumers that are not served now, before the cursor moves on without them."""
     pinned = {}
     for consumer, known in state.consumers.items():
-        if consumer in roster.readers or consumer[0] not in roster.sources:
+        if consumer in assignment.readers or consumer[0] not in assignment.sources:
             continue
-        sources = roster.sources[consumer[0]].partitions
-        now = state.pin(consumer, {source: roster.starts[source] for source in sources})
+        sources = assignment.sources[consumer[0]].partitions
+        now = state.pin(consumer, {source: assignment.starts[source] for source in sources})
         if now.own != known.own:
             pinned[consumer] = replace(now, snapshot=known.snapshot)
     return pinned

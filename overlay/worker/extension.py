@@ -32,7 +32,7 @@ from overlay.errors import OverlayError
 from overlay.index.ledger.allocate import extend
 from overlay.index.topic import Index, index_topic
 from overlay.kafka.admin import Admin, connect
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.output.transaction import Transactions
 from overlay.state.amend import amend, own_shard, read_states
 from overlay.state.partitions import list_sources
@@ -57,9 +57,9 @@ class Extension:
     identity: str
     """Kafka's id of it; empty while it is not there."""
     shards: int
-    first: Source | None
+    first: TopicPartition | None
     """The partition that the stream had; None when that is not known any more."""
-    added: tuple[Source, ...]
+    added: tuple[TopicPartition, ...]
     is_begun: bool
 
 

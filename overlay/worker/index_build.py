@@ -19,12 +19,12 @@ from overlay.config import Loaded
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import reach
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.metrics import Metrics
 from overlay.state.takeover import ensure_state_topic, state_topic
 
 from .membership import Membership
-from .round.pipeline import Outcome
+from .round.pipeline import RoundResult
 from .service import SWITCH_S
 from .session import Session
 from .shard import Shard
@@ -47,7 +47,7 @@ class Build:
     """Those of them that this one has read."""
     total: int | None = None
     """None until Kafka has said where the log ends."""
-    _bounds: dict[Source, tuple[int, int]] = field(default_factory=dict)
+    _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _found: int | None = None
     """What was done before."""
     _shard: Shard | None = None
@@ -128,13 +128,13 @@ class Build:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self, admin: Admin, session: Session) -> None:
-        roster = session.roster
-        if fault := roster.stopped.get(self.stream) or roster.unindexed.get(self.stream):
+        assignment = session.assignment
+        if fault := assignment.stopped.get(self.stream) or assignment.unindexed.get(self.stream):
             return self._end(fault)
         if not self._bounds:
-            self._bounds = await admin.find_bounds(roster.sources[self.stream].partitions)
+            self._bounds = await admin.find_bounds(assignment.sources[self.stream].partitions)
         positions = {
-            source: max(track.position for track in session.positions.tracks[self.stream, source] if track.indexed)
+            source: max(cursor.position for cursor in session.positions.cursors[self.stream, source] if cursor.indexed)
             for source in self._bounds
         }
         self.total = sum(end - first for first, end in self._bounds.values())
@@ -147,7 +147,7 @@ class Build:
             self._end("; ".join(halted.values()))
 
 
-def _ignore(outcome: Outcome) -> None:
+def _ignore(outcome: RoundResult) -> None:
     """Nobody asks what was committed: positions tell how far it is."""
 
 

@@ -2,7 +2,7 @@
 
 In a stream of one partition that is known from its log alone, before a session reads anything. With several partitions the
 last message of a subject is the one with the highest sequence in all of them. Sequences are given out while a session reads,
-maybe by another shard, so such a consumer's tracks stay where they are until the ledger has come to the ends of its snapshot;
+maybe by another shard, so such a consumer's cursors stay where they are until the ledger has come to the ends of its snapshot;
 then each partition is searched, and the subjects are merged (index/pending/last_per_subject.py).
 
 What was delivered need not be searched again. A consumer has been given everything below some sequence, so whatever supersedes
@@ -23,15 +23,15 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import merge_lasts
 from overlay.index.start_positions import find_lasts
 from overlay.index.topic import Index
-from overlay.kafka.fetcher import Feed, Lane
-from overlay.kafka.log_position import Source
+from overlay.kafka.fetcher import Fetcher, PartitionFetch
+from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.scan.columns import Ints
 from overlay.state.shard_state import ConsumerId
 
-from .assignment import Roster
-from .cursors.cursor import Track
+from .assignment import Assignment
+from .cursors.cursor import Cursor
 from .cursors.positions import Place, Positions
 
 log = get_logger(__name__)
@@ -40,7 +40,7 @@ PROGRESS_S = 2.0
 AT_ONCE = 4
 """Fetches of a search that are under way at once, beside those of the session."""
 
-Owners = list[tuple[Place, Track]]
+Owners = list[tuple[Place, Cursor]]
 
 
 @dataclass(slots=True)
@@ -49,31 +49,31 @@ class Snapshots:
 
     client: AIOKafkaClient
     metrics: Metrics
-    roster: Roster
+    assignment: Assignment
     positions: Positions
-    _searching: asyncio.Task[dict[Source, Ints]] | None = None
+    _searching: asyncio.Task[dict[TopicPartition, Ints]] | None = None
     _consumer: ConsumerId = ("", "")
 
     async def load(self) -> None:
         """Find the last messages in the streams of one partition. Raises SourceChanged, SourceUnavailable."""
-        for (_, source), track in self.positions.all():
-            if track.is_alone and not track.undecided:
-                (consumer,) = track.members
-                found = await self._search(consumer, source, track.position, track.snapshot_end)
-                track.only = np.sort(np.fromiter(found.values(), np.int64, len(found)))
+        for (_, source), cursor in self.positions.all():
+            if cursor.is_alone and not cursor.undecided:
+                (consumer,) = cursor.members
+                found = await self._search(consumer, source, cursor.position, cursor.snapshot_end)
+                cursor.only = np.sort(np.fromiter(found.values(), np.int64, len(found)))
 
-    def decide(self, lanes: Mapping[Track, Lane], note: Callable[[], None]) -> Owners:
-        """Return the tracks that may go on from now on, and search for the next consumer. `note` is called when that is done.
+    def decide(self, partition_fetches: Mapping[Cursor, PartitionFetch], note: Callable[[], None]) -> Owners:
+        """Return the cursors that may go on from now on, and search for the next consumer. `note` is called when that is done.
 
         Raises SourceChanged, SourceUnavailable.
         """
         decided: Owners = []
         if self._searching is not None and self._searching.done():
             found, self._searching = self._searching.result(), None
-            for place, track in self._list_undecided(self._consumer):
-                track.only, track.undecided = found[place[1]], False
-                decided.append((place, track))
-        if self._searching is None and (consumer := self._find_next(lanes)) is not None:
+            for place, cursor in self._list_undecided(self._consumer):
+                cursor.only, cursor.undecided = found[place[1]], False
+                decided.append((place, cursor))
+        if self._searching is None and (consumer := self._find_next(partition_fetches)) is not None:
             self._consumer = consumer
             self._searching = asyncio.create_task(self._search_all(consumer), name="snapshot")
             self._searching.add_done_callback(lambda _: note())
@@ -87,52 +87,52 @@ class Snapshots:
 
     def _list_undecided(self, consumer: ConsumerId) -> Owners:
         every = self.positions.all()
-        return [(place, track) for place, track in every if track.undecided and consumer in track.members]
+        return [(place, cursor) for place, cursor in every if cursor.undecided and consumer in cursor.members]
 
-    def _find_next(self, lanes: Mapping[Track, Lane]) -> ConsumerId | None:
+    def _find_next(self, partition_fetches: Mapping[Cursor, PartitionFetch]) -> ConsumerId | None:
         """Return a consumer that waits, and whose snapshot has sequences as far as the logs reach; None if there is none."""
         waiting: dict[ConsumerId, bool] = {}
-        for (stream, source), track in self.positions.all():
-            if track.undecided:
-                (consumer,) = track.members
-                stable_end = lanes[track].stable_end
+        for (stream, source), cursor in self.positions.all():
+            if cursor.undecided:
+                (consumer,) = cursor.members
+                stable_end = partition_fetches[cursor].stable_end
                 # a log may have lost its end since
-                end = min(track.snapshot_end, stable_end) if stable_end >= 0 else track.snapshot_end
-                is_known = self.roster.ledgers[stream].end_of(source) >= end
+                end = min(cursor.snapshot_end, stable_end) if stable_end >= 0 else cursor.snapshot_end
+                is_known = self.assignment.ledgers[stream].end_of(source) >= end
                 waiting[consumer] = waiting.get(consumer, True) and is_known
         return next((consumer for consumer, is_known in waiting.items() if is_known), None)
 
-    async def _search_all(self, consumer: ConsumerId) -> dict[Source, Ints]:
+    async def _search_all(self, consumer: ConsumerId) -> dict[TopicPartition, Ints]:
         stream = consumer[0]
-        ledger, ends = self.roster.ledgers[stream], self.positions.snapshots[consumer]
-        tracks = {s: t for (name, s), t in self.positions.all() if name == stream and consumer in t.members}
-        lows = find_lows({source: track.position for source, track in tracks.items()}, ledger)
-        feed = Feed(self.client, requests=AT_ONCE, apart=3)
+        ledger, ends = self.assignment.ledgers[stream], self.positions.snapshots[consumer]
+        cursors = {s: t for (name, s), t in self.positions.all() if name == stream and consumer in t.members}
+        lows = find_lows({source: cursor.position for source, cursor in cursors.items()}, ledger)
+        fetcher = Fetcher(self.client, requests=AT_ONCE, apart=3)
         try:
             found = {
-                source: await self._search(consumer, source, lows[source], ends[source], feed)
-                for source in tracks
+                source: await self._search(consumer, source, lows[source], ends[source], fetcher)
+                for source in cursors
                 if source in ends
             }
         finally:
-            await feed.close()
+            await fetcher.close()
         return merge_lasts(found, ledger)
 
     async def _search(
-        self, consumer: ConsumerId, source: Source, first: int, end: int, feed: Feed | None = None
+        self, consumer: ConsumerId, source: TopicPartition, first: int, end: int, fetcher: Fetcher | None = None
     ) -> dict[str, int]:
         stream = consumer[0]
-        span = (max(first, self.roster.starts[source]), end)
+        span = (max(first, self.assignment.starts[source]), end)
         progress = _Progress(stream, consumer[1], source, span[1] - span[0], self.metrics)
-        config = self.roster.streams[stream]
-        chunks = (self.roster.indexes.get(stream) or Index(config)).of(source)
-        wanted = self.roster.readers[consumer].subjects
-        found = await find_lasts(self.client, wanted, config, source, span, chunks, progress.step, feed)
+        config = self.assignment.streams[stream]
+        chunks = (self.assignment.indexes.get(stream) or Index(config)).of(source)
+        wanted = self.assignment.readers[consumer].subjects
+        found = await find_lasts(self.client, wanted, config, source, span, chunks, progress.step, fetcher)
         progress.finish(len(found))
         return found
 
 
-def find_lows(positions: Mapping[Source, int], ledger: Ledger) -> dict[Source, int]:
+def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, int]:
     """Return of each partition the first offset whose sequence is the consumer's place or above it, at most its position.
 
     The place is the lowest sequence that the consumer may not have been given yet.
@@ -148,7 +148,7 @@ class _Progress:
 
     stream: str
     consumer: str
-    source: Source
+    source: TopicPartition
     total: int
     metrics: Metrics
     _told: float = field(default_factory=monotonic)

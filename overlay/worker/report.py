@@ -14,7 +14,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
 
 from .cursors.cursor import find_tail
-from .round.pipeline import Outcome
+from .round.pipeline import RoundResult
 
 if TYPE_CHECKING:
     from .session import Session
@@ -35,7 +35,7 @@ class Rates:
     began: int = field(default_factory=now_ms)
     _recent: deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]] = field(default_factory=deque)
 
-    def note(self, outcome: Outcome, now: int) -> None:
+    def note(self, outcome: RoundResult, now: int) -> None:
         self.delivered.update(outcome.delivered)
         self.decoded.update(outcome.decoded)
         self.newest.update(outcome.newest)
@@ -112,15 +112,17 @@ def report_consumer(
         "rate": rates.of_consumer(consumer, now),
     }
     for session in sessions:
-        if consumer in session.roster.stalled:
-            found |= {"state": "stalled", "reason": session.roster.stalled[consumer]}
-        elif consumer[0] in session.roster.stopped:
-            found |= {"state": "stopped", "reason": session.roster.stopped[consumer[0]]}
-        elif consumer in session.roster.readers:
+        if consumer in session.assignment.stalled:
+            found |= {"state": "stalled", "reason": session.assignment.stalled[consumer]}
+        elif consumer[0] in session.assignment.stopped:
+            found |= {"state": "stopped", "reason": session.assignment.stopped[consumer[0]]}
+        elif consumer in session.assignment.readers:
             found |= _place(session, consumer)
-        if session.clerk is not None and (info := session.clerk.standings.find_info(consumer, now_ns())):
+        if session.dispatch_loop is not None and (
+            info := session.dispatch_loop.machine_facts.find_info(consumer, now_ns())
+        ):
             found["acks"] = describe_acks(info)
-        if consumer in session.roster.readers:
+        if consumer in session.assignment.readers:
             found |= _count_pending(session, consumer)
     lagging = found.get("lag_records", 0) and consumer in rates.newest
     found["lag_seconds"] = max(0, now - rates.newest[consumer]) / 1000 if lagging else 0.0
@@ -132,15 +134,21 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     positions: dict[str, int] = {}
     lag: int | None = 0
     catching_up = False
-    for (stream, (topic, partition)), tracks in session.positions.tracks.items():
-        for track in tracks:
-            if stream == consumer[0] and consumer in track.members:
-                positions[f"{topic}-{partition}"] = track.position
-                lane = session.lanes.get(track)
-                known = lane is not None and lane.stable_end >= 0  # the first response tells where the log ends
-                lag = lag + max(0, lane.stable_end - track.position) if lag is not None and lane and known else None
-                tail = find_tail(tracks)
-                catching_up |= tail is None or track.is_alone or track.position < tail.position
+    for (stream, (topic, partition)), cursors in session.positions.cursors.items():
+        for cursor in cursors:
+            if stream == consumer[0] and consumer in cursor.members:
+                positions[f"{topic}-{partition}"] = cursor.position
+                partition_fetch = session.partition_fetches.get(cursor)
+                known = (
+                    partition_fetch is not None and partition_fetch.stable_end >= 0
+                )  # the first response tells where the log ends
+                lag = (
+                    lag + max(0, partition_fetch.stable_end - cursor.position)
+                    if lag is not None and partition_fetch and known
+                    else None
+                )
+                tail = find_tail(cursors)
+                catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
     return {
         "state": "starting" if lag is None else "catching up" if catching_up else "running",
         "consumer_sequence": session.positions.sequences[consumer],
@@ -154,32 +162,32 @@ def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
 
     Neither if nothing is known to lie ahead, while there may be something.
     """
-    standings = session.clerk.standings if session.clerk is not None else None
-    has_machine = standings is not None and consumer in standings.facts
+    machine_facts = session.dispatch_loop.machine_facts if session.dispatch_loop is not None else None
+    has_machine = machine_facts is not None and consumer in machine_facts.facts
     if (known := _count_ahead(session, consumer)) is None:
-        least = standings.count_pending(consumer) if standings is not None and has_machine else 0
+        least = machine_facts.count_pending(consumer) if machine_facts is not None and has_machine else 0
         return {"num_pending": least, "num_pending_is": "at least"} if least else {}
     count, is_exact = known
-    if standings is not None and has_machine:
-        count += standings.count_offered(consumer)
+    if machine_facts is not None and has_machine:
+        count += machine_facts.count_offered(consumer)
     return {"num_pending": count, "num_pending_is": "exact" if is_exact else "estimate"}
 
 
 def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | None:
     """Return how many records that match lie behind a consumer's positions, and whether that is exact; None if unknown."""
     count, is_exact = 0, True
-    for (stream, source), tracks in session.positions.tracks.items():
+    for (stream, source), cursors in session.positions.cursors.items():
         if stream != consumer[0]:
             continue
-        track = next((track for track in tracks if consumer in track.members), None)
-        lane = None if track is None else session.lanes.get(track)
-        if track is None or lane is None or lane.stable_end < 0:
+        cursor = next((cursor for cursor in cursors if consumer in cursor.members), None)
+        partition_fetch = None if cursor is None else session.partition_fetches.get(cursor)
+        if cursor is None or partition_fetch is None or partition_fetch.stable_end < 0:
             return None
-        if track.position < lane.stable_end:
-            if (sight := session.outlook.find(consumer, source)) is None:
+        if cursor.position < partition_fetch.stable_end:
+            if (sight := session.pending_estimate.find(consumer, source)) is None:
                 return None
             count += sight.count
-            is_exact &= sight.is_exact and sight.end >= lane.stable_end
+            is_exact &= sight.is_exact and sight.end >= partition_fetch.stable_end
     return count, is_exact
 
 
@@ -204,20 +212,22 @@ def report_stream(
     for session in sessions:
         if (index := report_index(session, name)) is not None:
             found["index"] = index | {"rate": rates.of_index(name, now_ms())}
-        if name in session.roster.stopped:
-            stops.append(session.roster.stopped[name])
-        for place, tracks in session.positions.tracks.items():
-            # where there are consumers, a track that only the index reads says nothing of them
-            reading = [track for track in tracks if track.members or not readers]
+        if name in session.assignment.stopped:
+            stops.append(session.assignment.stopped[name])
+        for place, cursors in session.positions.cursors.items():
+            # where there are consumers, a cursor that only the index reads says nothing of them
+            reading = [cursor for cursor in cursors if cursor.members or not readers]
             if place[0] == name and reading:
                 topic, partition = place[1]
-                ends = [lane.stable_end for t in reading if (lane := session.lanes.get(t))]
+                ends = [
+                    partition_fetch.stable_end for t in reading if (partition_fetch := session.partition_fetches.get(t))
+                ]
                 entry = {"end": max(ends, default=-1), "position": max(t.position for t in reading)}
                 found["partitions"][f"{topic}-{partition}"] = entry
                 found["state"] = "running"
         stops += (why for (stream_name, _), why in session.halted.items() if stream_name == name)
-        if name in session.roster.sources and session.roster.sources[name].unread:
-            found["reason"] = f"not read until `overlay stream extend`: {session.roster.sources[name].unread}"
+        if name in session.assignment.sources and session.assignment.sources[name].unread:
+            found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
     if stops:
         # shards stop one after the other; what they say of it comes before what the others still say
         found |= {"state": "stopped", "reason": "; ".join(dict.fromkeys(stops))}
@@ -231,18 +241,20 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     the `end` of the log, -1 until that is known. `reason`: why it is not kept for now. `ledger`: the sequences that it has
     given out, in how many runs; None where offsets give them.
     """
-    if stream in session.roster.unindexed:
-        return {"reason": session.roster.unindexed[stream], "partitions": {}, "ledger": None}
-    if stream not in session.roster.indexes:
+    if stream in session.assignment.unindexed:
+        return {"reason": session.assignment.unindexed[stream], "partitions": {}, "ledger": None}
+    if stream not in session.assignment.indexes:
         return None
     partitions = {}
     for (name, (topic, partition)), reach in session.reaches.items():
         if name == stream:
-            tracks = [t for t in session.positions.tracks[name, (topic, partition)] if t.indexed]
-            ends = [lane.stable_end for t in tracks if (lane := session.lanes.get(t))]
+            cursors = [t for t in session.positions.cursors[name, (topic, partition)] if t.indexed]
+            ends = [
+                partition_fetch.stable_end for t in cursors if (partition_fetch := session.partition_fetches.get(t))
+            ]
             entry = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
             partitions[f"{topic}-{partition}"] = entry
-    ledger = session.roster.ledgers.get(stream)
+    ledger = session.assignment.ledgers.get(stream)
     given_out = None
     if ledger is not None and ledger.next_sequence > 1:
         last = ledger.next_sequence - 1

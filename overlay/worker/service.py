@@ -17,7 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 
 from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from overlay.control.serve import Registrar
 from overlay.control.topics import ensure_own_topics
 from overlay.errors import OverlayError, SourceUnavailable
@@ -35,7 +35,7 @@ from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_service
 from .session import Session
-from .shard_manager import Holding
+from .shard_manager import ShardManager
 from .warmup import load_kernels
 
 log = get_logger(__name__)
@@ -62,7 +62,7 @@ class Service:
     identity: Identity = field(init=False)
     cluster: str = ""
     """Kafka's id of the cluster, once it has been reached."""
-    holding: Holding | None = None
+    shard_manager: ShardManager | None = None
     """Once this worker is one of the group."""
     _registrar: Registrar | None = None
     _opened: set[ConsumerId] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Service:
     @property
     def sessions(self) -> list[Session]:
         """Of the shards that this worker serves now."""
-        return self.holding.sessions if self.holding else []
+        return self.shard_manager.sessions if self.shard_manager else []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen for HTTP, load the kernels, and `serve`. Raises OverlayError when the HTTP address is taken."""
@@ -136,43 +136,43 @@ class Service:
                     await self._open_registrar(admin)
                 await self._be_member(admin, count, stop)
             finally:
-                self.holding, registrar, self._registrar = None, self._registrar, None
+                self.shard_manager, registrar, self._registrar = None, self._registrar, None
                 if registrar is not None:
                     await registrar.close()
 
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
         service, registrar = self.loaded.service, self._registrar
         prefix = service.topics.prefix
-        book = Book(self.loaded) if registrar is None else registrar.book
+        book = Registry(self.loaded) if registrar is None else registrar.book
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
-            self.holding = Holding(
+            self.shard_manager = ShardManager(
                 book.effective(), count, admin, self.metrics, membership, group, self.rates, opened=self._opened
             )
             self.trouble = ""
             if registrar is not None:
-                group.create_task(registrar.run(self.holding, stop), name="control")
+                group.create_task(registrar.run(self.shard_manager, stop), name="control")
             else:
-                group.create_task(self._follow_files(book, self.holding, stop), name="files")
-            holding = self.holding
+                group.create_task(self._follow_files(book, self.shard_manager, stop), name="files")
+            shard_manager = self.shard_manager
 
             async def take(numbers: set[int]) -> None:
                 if numbers and registrar is not None:
                     await registrar.catch_up()
                 if numbers <= membership.owned:  # else we are leaving, and nothing would stop them again
-                    await holding.take(numbers)
+                    await shard_manager.take(numbers)
 
-            await membership.run(stop, take, holding.release)
+            await membership.run(stop, take, shard_manager.release)
 
-    async def _follow_files(self, book: Book, holding: Holding, stop: asyncio.Event) -> None:
+    async def _follow_files(self, book: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Serve what the files say, where there is no control topic to have a say in it."""
         taken = book.files
         while not await is_set_within(stop, LOOK_S):
             if self.loaded is not taken:
                 taken = self.loaded
                 book.reload(taken)
-                await holding.take_up(book.effective())
+                await shard_manager.take_up(book.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Whether there is a control topic; without one the folder's consumers are served all the same."""
@@ -186,7 +186,9 @@ class Service:
         """Read the control topic to its end, where Kafka lets us. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # known before it is open: it is told of what changes meanwhile
-        registrar = self._registrar = Registrar(self.loaded.service.kafka, admin, Book(self.loaded), name, self.metrics)
+        registrar = self._registrar = Registrar(
+            self.loaded.service.kafka, admin, Registry(self.loaded), name, self.metrics
+        )
         try:
             await registrar.open()
         except SourceUnavailable:
@@ -198,12 +200,16 @@ class Service:
 
     def report(self) -> dict[str, Any]:
         """What the HTTP endpoints and the CLI show."""
-        if self.holding is None:
+        if self.shard_manager is None:
             found = report_service(self.loaded, (), self.rates, self.metrics, self.trouble, ())
             shards: list[int] = []
             count = 0
         else:
-            found, shards, count = self.holding.report(), sorted(self.holding.owned), self.holding.count
+            found, shards, count = (
+                self.shard_manager.report(),
+                sorted(self.shard_manager.owned),
+                self.shard_manager.count,
+            )
         place = {"cluster": self.cluster, "shards": shards, "shard_count": count}
         return found | {"service": asdict(self.identity) | place}
 

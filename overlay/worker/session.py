@@ -1,7 +1,7 @@
 """One ownership of a shard, from takeover to the first error: reading, the pipeline, and commits, side by side.
 
-Three things run at once. The feed fetches. The reading loop takes what has come, one round at a time, has the
-pipeline turn it into finished batches in a thread, and moves the tracks. The commit loop (worker/commit/commits.py)
+Three things run at once. The fetcher fetches. The reading loop takes what has come, one round at a time, has the
+pipeline turn it into finished batches in a thread, and moves the cursors. The commit loop (worker/commit/commits.py)
 sends batches while the next round is being worked on.
 
 Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
@@ -20,27 +20,27 @@ from overlay.clock import monotonic, now_ms
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Changed, Denied, Feed, Lane, Lost
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import Changed, Denied, Fetcher, Lost, PartitionFetch
+from overlay.kafka.log_position import LogPosition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.output.batch_builder import Outgoing, refuse_oversized
+from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId
 
-from .acks.backpressure import Parking
-from .acks.dispatch_loop import Clerk
-from .assignment import Roster
-from .commit.commits import Commits, Round
+from .acks.backpressure import Backpressure
+from .acks.dispatch_loop import DispatchLoop
+from .assignment import Assignment
+from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
-from .cursors.cursor import Track
+from .cursors.cursor import Cursor
 from .cursors.positions import Place, Positions
 from .intake import Intake
 from .kept.following import Following
 from .last_messages import Snapshots
 from .round.indexing import Reach
-from .round.pending_estimate import Outlook
-from .round.pipeline import Outcome, Pipeline
+from .round.pending_estimate import PendingEstimate
+from .round.pipeline import Pipeline, RoundResult
 from .skip_routes import Detours
 
 log = get_logger(__name__)
@@ -58,21 +58,21 @@ class Session:
     client: AIOKafkaClient
     admin: Admin
     metrics: Metrics
-    roster: Roster
+    assignment: Assignment
     positions: Positions
     commits: Commits
     plain: PlainSender | None
-    clerk: Clerk | None = None
+    dispatch_loop: DispatchLoop | None = None
     """Who serves the consumers that have machines."""
     halted: dict[Place, str] = field(default_factory=dict)
     """Partitions with a corrupt batch in the way."""
-    feed: Feed = field(init=False)
-    lanes: dict[Track, Lane] = field(default_factory=dict)
+    fetcher: Fetcher = field(init=False)
+    partition_fetches: dict[Cursor, PartitionFetch] = field(default_factory=dict)
     detours: Detours = field(init=False)
     intake: Intake = field(init=False)
     following: Following = field(init=False)
     snapshots: Snapshots = field(init=False)
-    outlook: Outlook = field(init=False)
+    pending_estimate: PendingEstimate = field(init=False)
     committed: dict[str, int] = field(default_factory=dict)
     """Of the ledgers that are kept here, the first sequence that is not committed yet."""
     counting: Counting = field(init=False)
@@ -81,45 +81,49 @@ class Session:
     is_over: bool = False
     """Whether it only waits for its own end: nothing may be asked of it any more."""
     _serving: asyncio.Task[None] | None = None
-    _parking: Parking | None = None
+    _backpressure: Backpressure | None = None
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _told: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
-        self.detours = Detours(self.roster, self.positions, self.metrics)
-        self.intake = Intake(self.roster, self.positions, self.lanes, self.detours, self.metrics, self.committed)
-        self.following = Following(self.roster)
-        self.snapshots = Snapshots(self.client, self.metrics, self.roster, self.positions)
-        compacted = [topic for topic in self.roster.topics if self.roster.is_compacted(topic)]
-        self.outlook = Outlook(self.roster.streams, self.roster.indexes, compacted)
+        self.detours = Detours(self.assignment, self.positions, self.metrics)
+        self.intake = Intake(
+            self.assignment, self.positions, self.partition_fetches, self.detours, self.metrics, self.committed
+        )
+        self.following = Following(self.assignment)
+        self.snapshots = Snapshots(self.client, self.metrics, self.assignment, self.positions)
+        compacted = [topic for topic in self.assignment.topics if self.assignment.is_compacted(topic)]
+        self.pending_estimate = PendingEstimate(self.assignment.streams, self.assignment.indexes, compacted)
         self.reaches = {
-            place: Reach(self.roster.indexes[place[0]].count_made(place[1], track.position), track.position)
-            for place, track in self.positions.all()
-            if track.indexed
+            place: Reach(self.assignment.indexes[place[0]].count_made(place[1], cursor.position), cursor.position)
+            for place, cursor in self.positions.all()
+            if cursor.indexed
         }
         self.counting = Counting(self.metrics, self.reaches)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
-        for place, track in self.positions.all():
-            self.detours.plan(place, track)
-        self._settle(set(self.positions.tracks))
-        await self.commits.open(self.positions.everything(), self.roster.opening)
-        self.committed.update((stream, self.roster.ledgers[stream].next_sequence) for stream in self.roster.heads)
-        self.feed = Feed(self.client)
+        for place, cursor in self.positions.all():
+            self.detours.plan(place, cursor)
+        self._settle(set(self.positions.cursors))
+        await self.commits.open(self.positions.everything(), self.assignment.opening)
+        self.committed.update(
+            (stream, self.assignment.ledgers[stream].next_sequence) for stream in self.assignment.heads
+        )
+        self.fetcher = Fetcher(self.client)
         try:
-            await self.following.open(self.feed)
-            for place, track in self.positions.all():
-                await self._open(place, track)
+            await self.following.open(self.fetcher)
+            for place, cursor in self.positions.all():
+                await self._open(place, cursor)
             reading = asyncio.create_task(self._read(stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
-            if self.clerk is not None:
-                self._parking = Parking(self.positions, self.clerk, self.roster.readers)
-                self.clerk.on_progress = self._note_progress
-                self._serving = asyncio.create_task(self.clerk.run(self._send_plain), name="clerk")
+            if self.dispatch_loop is not None:
+                self._backpressure = Backpressure(self.positions, self.dispatch_loop, self.assignment.readers)
+                self.dispatch_loop.on_progress = self._note_progress
+                self._serving = asyncio.create_task(self.dispatch_loop.run(self._send_plain), name="clerk")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
-            await self.feed.close()
+            await self.fetcher.close()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
         """Wait for all tasks. The first error ends the others, which may take as long as a job in one of their threads."""
@@ -132,40 +136,40 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, stop: asyncio.Event) -> None:
-        feed = self.feed
-        patience = SEAL_S if self.roster.index_topics else None
+        fetcher = self.fetcher
+        patience = SEAL_S if self.assignment.index_topics else None
         stopping = asyncio.create_task(stop.wait())
         fetched_bytes = 0
         sending: asyncio.Task[None] | None = None
         try:
             async with Jobs("pipeline") as jobs:
                 pipeline = Pipeline(
-                    self.roster.streams,
+                    self.assignment.streams,
                     self.positions.sequences,
-                    self.roster.index_topics,
-                    self.roster.ledgers,
-                    self.outlook,
+                    self.assignment.index_topics,
+                    self.assignment.ledgers,
+                    self.pending_estimate,
                 )
                 while not stop.is_set():
-                    feed.changed.clear()
+                    fetcher.changed.clear()
                     if moved := await self._recover():
                         await self.commits.put(self._note_moved(moved))
                     self.following.read()
-                    await self._go_on(self.snapshots.decide(self.lanes, feed.changed.set))
+                    await self._go_on(self.snapshots.decide(self.partition_fetches, fetcher.changed.set))
                     await self._come_back()
                     await self._part()
-                    tasks, tracks = self.intake.take_round()
-                    self.metrics.bytes_fetched.inc(feed.bytes_fetched - fetched_bytes)
-                    fetched_bytes = feed.bytes_fetched
+                    tasks, cursors = self.intake.take_round()
+                    self.metrics.bytes_fetched.inc(fetcher.bytes_fetched - fetched_bytes)
+                    fetched_bytes = fetcher.bytes_fetched
                     if not tasks:
                         self._note_ends()
-                        if not await _is_quiet(feed.changed, stopping, patience):
+                        if not await _is_quiet(fetcher.changed, stopping, patience):
                             continue
                     outcome = await jobs.run(pipeline.run, tasks, now_ms())
                     if not tasks and not outcome.index and not outcome.ledger:
                         continue
                     previous = sending
-                    done = self._absorb(outcome, tracks)
+                    done = self._absorb(outcome, cursors)
                     sending = done.plain or sending
                     await self.commits.put(done)
                     if previous is not None:
@@ -173,9 +177,9 @@ class Session:
                 rest = await jobs.run(pipeline.close, now_ms())
                 if rest.index:
                     self.counting.take(rest)
-                    await self.commits.put(Round(rest, self.positions.delta((), ())))
-                if self.clerk is not None and self._serving is not None:
-                    self.clerk.end()
+                    await self.commits.put(CommitUnit(rest, self.positions.delta((), ())))
+                if self.dispatch_loop is not None and self._serving is not None:
+                    self.dispatch_loop.end()
                     await self._serving
                 self.commits.end()
         finally:
@@ -185,62 +189,64 @@ class Session:
     def _note_progress(self) -> None:
         """A machine has delivered: somebody may have room again."""
         if self.positions.parked:
-            self.feed.changed.set()
+            self.fetcher.changed.set()
 
     def _leave(self) -> tuple[set[ConsumerId], set[Place]]:
-        """Have those leave their tracks who cannot keep up: whose position is written differently from now on, and the
-        partitions in which another track may be the tail."""
-        assert self._parking is not None
-        left, empty = self._parking.leave()
-        for _, track in empty:
-            self._shut(track)
-        changed, self._parking.returned = left | self._parking.returned, set()
+        """Have those leave their cursors who cannot keep up: whose position is written differently from now on, and the
+        partitions in which another cursor may be the tail."""
+        assert self._backpressure is not None
+        left, empty = self._backpressure.leave()
+        for _, cursor in empty:
+            self._shut(cursor)
+        changed, self._backpressure.returned = left | self._backpressure.returned, set()
         return changed, {place for place, _ in empty}
 
     async def _come_back(self) -> None:
-        """Have those go on who left their tracks and have room again."""
-        await self._go_on(self._parking.come_back() if self._parking is not None else ())
+        """Have those go on who left their cursors and have room again."""
+        await self._go_on(self._backpressure.come_back() if self._backpressure is not None else ())
 
     async def _part(self) -> None:
-        """Have consumers with machines wait where a corrupt batch stops their convoy. The others in it go on."""
+        """Have consumers with machines wait where a corrupt batch stops their cursor group. The others in it go on."""
         stopped = {
-            (stream, track.convoy)
-            for (stream, _), track in self.positions.all()
-            if track.halted and track.convoy and not track.waits
+            (stream, cursor.cursor_group)
+            for (stream, _), cursor in self.positions.all()
+            if cursor.halted and cursor.cursor_group and not cursor.waits
         }
-        for convoy in sorted(stopped):
-            parted = self.positions.part(*convoy, self.roster.machines)
+        for cursor_group in sorted(stopped):
+            parted = self.positions.part(*cursor_group, self.assignment.machines)
             await self._go_on(parted)
-            for _, track in parted:
-                if track.halted:
-                    self.lanes[track].rest()
+            for _, cursor in parted:
+                if cursor.halted:
+                    self.partition_fetches[cursor].rest()
 
-    async def _go_on(self, tracks: Iterable[tuple[Place, Track]]) -> None:
-        """Have tracks fetch what they need from now on."""
-        for place, track in tracks:
-            self.detours.plan(place, track)
-            await self._open(place, track)
+    async def _go_on(self, cursors: Iterable[tuple[Place, Cursor]]) -> None:
+        """Have cursors fetch what they need from now on."""
+        for place, cursor in cursors:
+            self.detours.plan(place, cursor)
+            await self._open(place, cursor)
 
-    async def _open(self, place: Place, track: Track) -> None:
-        """Have what a track needs be fetched, from where it stands or behind what is at hand for it."""
-        if lane := self.lanes.get(track):
-            self.detours.lead(place, track, lane, self.intake.find_need(track))
+    async def _open(self, place: Place, cursor: Cursor) -> None:
+        """Have what a cursor needs be fetched, from where it stands or behind what is at hand for it."""
+        if partition_fetch := self.partition_fetches.get(cursor):
+            self.detours.lead(place, cursor, partition_fetch, self.intake.find_need(cursor))
         else:
-            size = self.detours.find_size(track)
-            self.lanes[track] = await self.feed.open(*place[1], track.position, size=size, epoch=track.mark.epoch)
+            size = self.detours.find_size(cursor)
+            self.partition_fetches[cursor] = await self.fetcher.open(
+                *place[1], cursor.position, size=size, epoch=cursor.log_position.epoch
+            )
 
-    def _shut(self, track: Track) -> None:
+    def _shut(self, cursor: Cursor) -> None:
         """Nobody needs what comes here any more."""
-        self.detours.forget(track)
-        self.intake.drop(track)
-        if lane := self.lanes.pop(track, None):
-            self.feed.shut(lane)
+        self.detours.forget(cursor)
+        self.intake.drop(cursor)
+        if partition_fetch := self.partition_fetches.pop(cursor, None):
+            self.fetcher.shut(partition_fetch)
 
     async def _recover(self) -> set[Place]:
-        """Have tracks go on whose position the log does not have; the partitions of those that retention has passed."""
+        """Have cursors go on whose position the log does not have; the partitions of those that retention has passed."""
         moved: set[Place] = set()
-        for place, track in self.positions.all():
-            match self.lanes[track].ready:
+        for place, cursor in self.positions.all():
+            match self.partition_fetches[cursor].ready:
                 case Denied(reason):
                     raise SourceChanged(reason, place[0])
                 case Changed(position, cut):
@@ -251,13 +257,13 @@ class Session:
                         stream,
                     )
                 case Lost():
-                    first = await self._find_start(place, track.position)
-                    if first > track.position:
-                        self._note_loss(place, first - track.position, track)
-                        track.mark = Mark(first)
+                    first = await self._find_start(place, cursor.position)
+                    if first > cursor.position:
+                        self._note_loss(place, first - cursor.position, cursor)
+                        cursor.log_position = LogPosition(first)
                         moved.add(place)
-                    self.intake.drop(track)
-                    self.lanes[track].seek(track.position, track.mark.epoch)
+                    self.intake.drop(cursor)
+                    self.partition_fetches[cursor].seek(cursor.position, cursor.log_position.epoch)
         return moved
 
     async def _find_start(self, place: Place, position: int) -> int:
@@ -272,61 +278,61 @@ class Session:
             )
         return max(first, position)
 
-    def _note_loss(self, place: Place, lost: int, track: Track) -> None:
-        """Retention was faster than a track. The index alone has lost nothing: its chunks would go as well."""
-        if track.members:
+    def _note_loss(self, place: Place, lost: int, cursor: Cursor) -> None:
+        """Retention was faster than a cursor. The index alone has lost nothing: its chunks would go as well."""
+        if cursor.members:
             stream, source = place
             self.metrics.records_lost.labels(stream).inc(lost)
             log.error("retention passed the position", stream=stream, partition=source, lost=lost)
 
-    def _note_moved(self, places: set[Place]) -> Round:
+    def _note_moved(self, places: set[Place]) -> CommitUnit:
         """A round without records, so that a position is remembered even when none ever comes after it."""
         changed = self._settle(places)
-        return Round(Outcome(), self.positions.delta(places, changed))
+        return CommitUnit(RoundResult(), self.positions.delta(places, changed))
 
-    def _absorb(self, outcome: Outcome, owners: Iterable[tuple[Place, Track]]) -> Round:
-        """Move the tracks to where the round has brought them."""
+    def _absorb(self, outcome: RoundResult, owners: Iterable[tuple[Place, Cursor]]) -> CommitUnit:
+        """Move the cursors to where the round has brought them."""
         refuse_oversized(outcome.batches)
-        for (place, track), progress in zip(owners, outcome.progress, strict=True):
-            if progress.stopped and track.sequenced:
+        for (place, cursor), progress in zip(owners, outcome.progress, strict=True):
+            if progress.stopped and cursor.sequenced:
                 # what it cannot read has sequences only once a session begins behind it (kept/ledgers.py)
                 raise SourceUnavailable(f"{_find_corruption(place, outcome)}. The shard goes on behind it")
         moved: set[Place] = set()
         changed: set[ConsumerId] = {*outcome.delivered, *outcome.buried}
         self.positions.sequences.update(outcome.sequences)
-        self.outlook.publish()
-        for (place, track), progress in zip(owners, outcome.progress, strict=True):
-            if progress.mark.position > track.position:
-                track.mark = progress.mark
+        self.pending_estimate.publish()
+        for (place, cursor), progress in zip(owners, outcome.progress, strict=True):
+            if progress.log_position.position > cursor.position:
+                cursor.log_position = progress.log_position
                 moved.add(place)
-            lane = self.lanes[track]
-            if self.intake.keeps(track, progress) or track.halted:
+            partition_fetch = self.partition_fetches[cursor]
+            if self.intake.keeps(cursor, progress) or cursor.halted:
                 continue
             if progress.stopped:
-                track.halted = True
-                lane.rest()
+                cursor.halted = True
+                partition_fetch.rest()
                 self._halt(place, outcome)
-            elif progress.mark.position != progress.task.fetched.next_offset:
-                lane.seek(track.position, track.mark.epoch)
+            elif progress.log_position.position != progress.task.fetched.next_offset:
+                partition_fetch.seek(cursor.position, cursor.log_position.epoch)
             else:
-                self.detours.leap(place, track)
-                self.detours.lead(place, track, lane, track.mark)
-            behind = lane.stable_end - lane.position
+                self.detours.leap(place, cursor)
+                self.detours.lead(place, cursor, partition_fetch, cursor.log_position)
+            behind = partition_fetch.stable_end - partition_fetch.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
         changed |= self._settle({place for place, _ in owners})
-        if self.clerk is not None:
-            outcome.beyond |= self.outlook.settle(self._is_at_end)
-            changed |= self.clerk.offer(outcome.offers, outcome.beyond)
+        if self.dispatch_loop is not None:
+            outcome.beyond |= self.pending_estimate.settle(self._is_at_end)
+            changed |= self.dispatch_loop.offer(outcome.offers, outcome.beyond)
             left, left_at = self._leave()
             changed |= left
             moved |= left_at
         self.counting.take(outcome)
         self._tell_progress()
-        batches = Round(outcome, self.positions.delta(moved, changed))
+        batches = CommitUnit(outcome, self.positions.delta(moved, changed))
         if outcome.given_out:
             batches.on_commit = self._note_committed
             if pause := self.intake.rest(outcome.given_out):
-                asyncio.get_running_loop().call_later(pause, self.feed.changed.set)
+                asyncio.get_running_loop().call_later(pause, self.fetcher.changed.set)
         plain = [outgoing for _, outgoing in outcome.batches if not outgoing.batch.is_transactional]
         if plain:
             batches.plain = asyncio.create_task(self._send_plain(plain))
@@ -334,63 +340,68 @@ class Session:
 
     def _is_at_end(self, consumer: ConsumerId) -> bool:
         """Whether a consumer has read all that is committed, as far as is known."""
-        tracks = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
-        lanes = [(track, self.lanes.get(track)) for track in tracks]
-        return bool(tracks) and all(lane and track.position >= lane.stable_end >= 0 for track, lane in lanes)
+        cursors = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
+        partition_fetches = [(cursor, self.partition_fetches.get(cursor)) for cursor in cursors]
+        return bool(cursors) and all(
+            partition_fetch and cursor.position >= partition_fetch.stable_end >= 0
+            for cursor, partition_fetch in partition_fetches
+        )
 
     def _note_ends(self) -> None:
-        """Tell machines that nothing lies ahead: a lane may learn of the log's end after all has been worked on."""
-        if self.clerk is not None and (ended := self.outlook.settle(self._is_at_end)):
-            self.clerk.offer((), ended)
+        """Tell machines that nothing lies ahead: a partition fetch may learn of the log's end after all has been worked on."""
+        if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self._is_at_end)):
+            self.dispatch_loop.offer((), ended)
 
-    def _note_committed(self, done: Round) -> None:
+    def _note_committed(self, done: CommitUnit) -> None:
         self.committed.update(done.outcome.given_out)
-        self.feed.changed.set()  # there may be those who waited for it
+        self.fetcher.changed.set()  # there may be those who waited for it
 
     def _tell_progress(self) -> None:
         """Say now and then how far those are who are catching up."""
         if monotonic() - self._told < PROGRESS_S:
             return
         self._told = monotonic()
-        for (stream, (topic, partition)), track in self.positions.all():
-            left = self.lanes[track].stable_end - track.position
+        for (stream, (topic, partition)), cursor in self.positions.all():
+            left = self.partition_fetches[cursor].stable_end - cursor.position
             if left > 0:
-                names = sorted(name for _, name in track.members)[:3]
+                names = sorted(name for _, name in cursor.members)[:3]
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _settle(self, places: set[Place]) -> set[ConsumerId]:
-        """Join tracks that have met; the consumers whose position is written differently from now on."""
+        """Join cursors that have met; the consumers whose position is written differently from now on."""
         ordered = {stream for stream, _ in places} & self.positions.ordered
         for stream in ordered:
             self.positions.align(stream)
         changed: set[ConsumerId] = set()
-        for place in places | {place for place in self.positions.tracks if place[0] in ordered}:
-            tracks = self.positions.tracks[place]
-            changed |= {member for track in tracks if len(tracks) > 1 or track.is_alone for member in track.members}
+        for place in places | {place for place in self.positions.cursors if place[0] in ordered}:
+            cursors = self.positions.cursors[place]
+            changed |= {
+                member for cursor in cursors if len(cursors) > 1 or cursor.is_alone for member in cursor.members
+            }
             self._join(place)
         return changed
 
     def _join(self, place: Place) -> None:
-        """Join tracks that have met, until none does: those that were joined may leave out other parts, and meet again."""
+        """Join cursors that have met, until none does: those that were joined may leave out other parts, and meet again."""
         while spent := self.positions.settle(place):
-            for track in spent:
-                self._shut(track)
-            for track in self.positions.tracks[place]:
-                self.detours.plan(place, track)
-                if lane := self.lanes.get(track):
-                    self.detours.lead(place, track, lane, self.intake.find_need(track))
+            for cursor in spent:
+                self._shut(cursor)
+            for cursor in self.positions.cursors[place]:
+                self.detours.plan(place, cursor)
+                if partition_fetch := self.partition_fetches.get(cursor):
+                    self.detours.lead(place, cursor, partition_fetch, self.intake.find_need(cursor))
 
-    def _halt(self, place: Place, outcome: Outcome) -> None:
+    def _halt(self, place: Place, outcome: RoundResult) -> None:
         self.halted[place] = str(_find_corruption(place, outcome))
         log.error("partition stopped", stream=place[0], reason=self.halted[place])
 
-    async def _send_plain(self, batches: list[Outgoing]) -> list[int]:
+    async def _send_plain(self, batches: list[OutputBatch]) -> list[int]:
         assert self.plain is not None
         async with self._plain_order:
             return await self.plain.send(batches)
 
 
-def _find_corruption(place: Place, outcome: Outcome) -> CorruptBatch:
+def _find_corruption(place: Place, outcome: RoundResult) -> CorruptBatch:
     """Return what stops a partition in a round."""
     stream, source = place
     bad = next(c.malformed for c in outcome.corruptions if (c.stream, c.source, c.skipped) == (stream, source, False))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
-from overlay.dispatch.reply_sender import Answering
-from overlay.dispatch.reply_topics import Addressees
+from overlay.dispatch.reply_sender import ReplySender
+from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.topic import index_topic
 from overlay.kafka.admin import Admin
@@ -29,8 +29,8 @@ from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.state.takeover import state_topic, take_over
 from overlay.waits import is_set_within, unless
 
-from .acks.setup import open_clerk
-from .assignment import Roster, enlist, make_roster
+from .acks.setup import open_dispatch_loop
+from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
 from .consumer_topics import find_letters
 from .cursors.initial_positions import open_positions
@@ -38,7 +38,7 @@ from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention
 from .membership import Membership
-from .round.pipeline import Outcome
+from .round.pipeline import RoundResult
 from .session import Session
 from .watch import watch_topics
 
@@ -69,10 +69,10 @@ class Shard:
     admin: Admin
     metrics: Metrics
     membership: Membership
-    on_commit: Callable[[Outcome], None]
+    on_commit: Callable[[RoundResult], None]
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
-    answering: Answering = field(init=False)
+    reply_sender: ReplySender = field(init=False)
     """Beyond a session: it knows which reply topics have refused, and sends what the last session has committed."""
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Shard:
     _session: Session | None = None
 
     def __post_init__(self) -> None:
-        self.answering = Answering(self.loaded.service.kafka, Addressees(self.admin), self._count_refused)
+        self.reply_sender = ReplySender(self.loaded.service.kafka, ReplyTopics(self.admin), self._count_refused)
 
     @property
     def session(self) -> Session | None:
@@ -100,7 +100,7 @@ class Shard:
         try:
             await self._run_sessions(stop)
         finally:
-            await self.answering.close()
+            await self.reply_sender.close()
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -179,20 +179,20 @@ class Shard:
                 service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
             )
             closing.push_async_callback(transactions.close)
-            roster, delta = await make_roster(
+            assignment, delta = await make_assignment(
                 client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
             )
-            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), roster, state, delta)
-            await enlist(client, self.admin, self.loaded, self.mine, state, roster, delta)
-            await transactions.look_up(outputs | set(roster.index_topics.values()) | roster.outputs.keys())
+            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
+            await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta)
+            await transactions.look_up(outputs | set(assignment.index_topics.values()) | assignment.outputs.keys())
             state.apply(delta)
             place = (state_topic(service.topics.prefix), self.number)
             session = self._session = Session(
                 client=client,
                 admin=self.admin,
                 metrics=self.metrics,
-                roster=roster,
-                positions=open_positions(roster, state, resumes),
+                assignment=assignment,
+                positions=open_positions(assignment, state, resumes),
                 commits=Commits(
                     transactions,
                     state,
@@ -201,29 +201,29 @@ class Shard:
                     self.metrics,
                     self._note_outcome,
                     self._note_commit,
-                    roster.output_partitions,
+                    assignment.output_partitions,
                     since_all=state.length,
                 ),
-                plain=await self._open_plain(roster, closing),
+                plain=await self._open_plain(assignment, closing),
             )
             try:
-                session.clerk = await open_clerk(
+                session.dispatch_loop = await open_dispatch_loop(
                     client,
                     self.admin,
                     self.metrics,
                     self.loaded,
-                    roster,
+                    assignment,
                     state,
                     session.positions,
                     session.commits,
-                    self.answering,
+                    self.reply_sender,
                 )
                 await session.snapshots.load()
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
                 self._session = None
-                self.answering.leave()
+                self.reply_sender.leave()
 
     async def _confirm(self, state: ShardState) -> int | None:
         generation = await self.membership.confirm(self.number)
@@ -247,28 +247,30 @@ class Shard:
         self._unindexed = {stream: kept for stream, kept in self._unindexed.items() if kept[1] > now}
         return {stream: self._unindexed.get(stream, ("", 0.0))[0] for stream in self.keeps}
 
-    def _find_retry(self, roster: Roster) -> float:
+    def _find_retry(self, assignment: Assignment) -> float:
         """When those that are left out are tried again, in monotonic seconds: as soon as one of them may be."""
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
-        if roster.waiting:
+        if assignment.waiting:
             noted.append(monotonic() + AWAIT_S)
-        # what the roster itself found, such as a topic that may not be created, is noted nowhere else
-        found = roster.stalled.keys() - self._stalled.keys() or roster.unindexed.keys() - self._unindexed.keys()
+        # what the assignment itself found, such as a topic that may not be created, is noted nowhere else
+        found = assignment.stalled.keys() - self._stalled.keys() or assignment.unindexed.keys() - self._unindexed.keys()
         return min([*noted, monotonic() + STALL_S] if found else noted, default=float("inf"))
 
     def _note_commit(self) -> None:
         self._failures = 0
 
-    def _note_outcome(self, outcome: Outcome) -> None:
+    def _note_outcome(self, outcome: RoundResult) -> None:
         for consumer in {*outcome.delivered, *outcome.buried}:
             config = self.mine[consumer]
             for topic in (config.deliver_subject, find_letters(config)):
                 self._refusals.pop(topic, None)
         self.on_commit(outcome)
 
-    async def _open_plain(self, roster: Roster, closing: contextlib.AsyncExitStack) -> PlainSender | None:
-        outlets = [each for reader in roster.readers.values() for each in (reader.outlet, reader.letters) if each]
-        topics = {outlet.topic for outlet in outlets if not outlet.transactional}
+    async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:
+        output_topics = [
+            each for reader in assignment.readers.values() for each in (reader.output_topic, reader.letters) if each
+        ]
+        topics = {output_topic.topic for output_topic in output_topics if not output_topic.transactional}
         if not topics:
             return None
         plain = PlainSender(self.loaded.service.kafka)
@@ -279,15 +281,17 @@ class Shard:
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
         """Run the session until `stop`, an error, or a reason for a new one."""
         enough = asyncio.Event()
-        retry_at = self._find_retry(session.roster)
+        retry_at = self._find_retry(session.assignment)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
-        watching = asyncio.create_task(watch_topics(self.admin, session.roster, retry_at), name="watch")
+        watching = asyncio.create_task(watch_topics(self.admin, session.assignment, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
-        expire = session.clerk.expire if session.clerk is not None else lambda lows: None
+        expire = session.dispatch_loop.expire if session.dispatch_loop is not None else lambda lows: None
         trimming = asyncio.create_task(
-            follow_starts(self.admin, session.roster, session.positions, expire), name="trim"
+            follow_starts(self.admin, session.assignment, session.positions, expire), name="trim"
         )
-        extending = asyncio.create_task(follow_retention(self.admin, session.roster, self._unaltered), name="extend")
+        extending = asyncio.create_task(
+            follow_retention(self.admin, session.assignment, self._unaltered), name="extend"
+        )
         tasks = (serving, watching, stopping, trimming, extending)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

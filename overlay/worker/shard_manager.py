@@ -30,11 +30,11 @@ from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
 from overlay.state.shard_state import ConsumerId
 
-from .acks.dispatch_loop import Clerk
+from .acks.dispatch_loop import DispatchLoop
 from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_consumer, report_service, report_stream
-from .round.pipeline import Outcome
+from .round.pipeline import RoundResult
 from .session import Session
 from .shard import Shard
 
@@ -73,7 +73,7 @@ def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
 
 
 @dataclass(slots=True)
-class Holding:
+class ShardManager:
     """Good for one membership. `loaded`: what is to be served; `count`: how many shards there are."""
 
     loaded: Loaded
@@ -134,9 +134,9 @@ class Holding:
                 if gone or (old != new and not self._change_in_place(number, old, new)):
                     log.info("shard takes up a change", shard=number)
                     for id in gone:
-                        if (clerk := self._find_clerk(id)) is not None:
+                        if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
                             # its last step: whoever waits for messages is told
-                            clerk.order(id, Deleted())
+                            dispatch_loop.order(id, Deleted())
                     await self._stop([number])
                     try:
                         failures += await self._forget(gone)
@@ -171,48 +171,48 @@ class Holding:
         """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
         idle: list[ConsumerId] = []
         for shard in self.shards.values():
-            if shard.session is not None and shard.session.clerk is not None:
-                clerk = shard.session.clerk
-                for id, facts in clerk.standings.facts.items():
-                    self._tend_pause(id, facts, clerk)
+            if shard.session is not None and shard.session.dispatch_loop is not None:
+                dispatch_loop = shard.session.dispatch_loop
+                for id, facts in dispatch_loop.machine_facts.facts.items():
+                    self._tend_pause(id, facts, dispatch_loop)
                     if facts.is_removal_said:
                         idle.append(id)
         return idle
 
-    def _tend_pause(self, id: ConsumerId, facts: Facts, clerk: Clerk) -> None:
+    def _tend_pause(self, id: ConsumerId, facts: Facts, dispatch_loop: DispatchLoop) -> None:
         config = self.loaded.consumers.get(id)
         if config is None:
             return
         until, now = config.pause_until or 0, now_ns()
         has = facts.paused_until if facts.state in PAUSED else 0
         if until > now and has != until:
-            clerk.order(id, Paused(until))
+            dispatch_loop.order(id, Paused(until))
         elif until <= now < has:
-            clerk.order(id, Resumed())
+            dispatch_loop.order(id, Resumed())
 
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
         """Hand a pull request to a consumer; False where none takes any."""
-        clerk = self._find_clerk(id)
-        if clerk is None or clerk.is_ending:
+        dispatch_loop = self._find_dispatch_loop(id)
+        if dispatch_loop is None or dispatch_loop.is_ending:
             return False
-        clerk.order(id, Pulled(request, reply, draw_id()))
+        dispatch_loop.order(id, Pulled(request, reply, draw_id()))
         return True
 
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
         """What a consumer's machine tells, None where it has none here."""
-        clerk = self._find_clerk(id)
-        if clerk is None:
+        dispatch_loop = self._find_dispatch_loop(id)
+        if dispatch_loop is None:
             return None
-        info = clerk.standings.find_info(id, now_ns())
+        info = dispatch_loop.machine_facts.find_info(id, now_ns())
         assert info is not None
         # a machine also wakes for readers that are to come: a topic keeps what they will read
-        return replace(info, push_bound=clerk.readers.is_bound(id))
+        return replace(info, push_bound=dispatch_loop.readers.is_bound(id))
 
-    def _find_clerk(self, id: ConsumerId) -> Clerk | None:
+    def _find_dispatch_loop(self, id: ConsumerId) -> DispatchLoop | None:
         """Whoever serves the consumer's machine."""
         for session in self.sessions:
-            if session.clerk is not None and id in session.clerk.standings.facts:
-                return session.clerk
+            if session.dispatch_loop is not None and id in session.dispatch_loop.machine_facts.facts:
+                return session.dispatch_loop
         return None
 
     def _change_in_place(self, number: int, before: _Part, after: _Part) -> bool:
@@ -221,12 +221,12 @@ class Holding:
         same = before.mine.keys() == after.mine.keys() and before[1:] == after[1:]
         if not same or not all(is_light(before.mine[id], config) for id, config in changed.items()):
             return False
-        clerks = {id: self._find_clerk(id) for id in changed}
+        dispatch_loops = {id: self._find_dispatch_loop(id) for id in changed}
         shard = self.shards[number]
         for id, config in changed.items():
-            if (clerk := clerks[id]) is None:
+            if (dispatch_loop := dispatch_loops[id]) is None:
                 return False
-            clerk.order(id, Updated(fill_defaults(config)))
+            dispatch_loop.order(id, Updated(fill_defaults(config)))
         shard.mine, shard.loaded = after.mine, self.loaded
         return True
 
@@ -293,7 +293,7 @@ class Holding:
                 log.warning("shard given up with a transaction under way", shard=task.get_name())
                 task.cancel()
 
-    def _note_commit(self, outcome: Outcome) -> None:
+    def _note_commit(self, outcome: RoundResult) -> None:
         now = now_ms()
         for consumer, records in outcome.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)

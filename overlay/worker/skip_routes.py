@@ -1,10 +1,10 @@
 """Which parts of the log those may leave out who catch up, by the stream's chunk index. No IO.
 
-A track that is behind the tail reads its partition by itself, so it need not read what none of its members wants. The
-chunks are asked for each member once, when the track begins or others join it; a chunk that any of them may want is
+A cursor that is behind the tail reads its partition by itself, so it need not read what none of its members wants. The
+chunks are asked for each member once, when the cursor begins or others join it; a chunk that any of them may want is
 read. What the index does not reach is read in any case, and so the tail is never left out.
 
-A track of last messages knows the offsets that it wants, and needs no index.
+A cursor of last messages knows the offsets that it wants, and needs no index.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import OPEN_END, Route, Saving, plan, weigh
 from overlay.index.skip.probes import NO_PART
 from overlay.index.skip.prune import Answers, evaluate
-from overlay.kafka.fetcher import Lane
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import PartitionFetch
+from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
 
-from .assignment import Roster
-from .cursors.cursor import Track
+from .assignment import Assignment
+from .cursors.cursor import Cursor
 from .cursors.positions import Place, Positions
 from .round.pipeline import Reader
 
@@ -56,13 +56,13 @@ class Detour:
         size = int(weigh(self.chunks, np.array([position]), np.array([span.next_offset]))[0])
         return size if size >= 0 else None
 
-    def find_mark(self, position: int) -> Mark:
-        """The mark at a position that has been come to without reading."""
+    def find_log_position(self, position: int) -> LogPosition:
+        """The log position at a position that has been come to without reading."""
         if self.chunks is not None:
             row = int(np.searchsorted(self.chunks.next_offset, position))
             if row < len(self.chunks) and self.chunks.next_offset[row] == position:
-                return self.chunks.mark(row)
-        return Mark(position)
+                return self.chunks.log_position(row)
+        return LogPosition(position)
 
 
 def plan_detour(
@@ -76,7 +76,7 @@ def plan_detour(
         for reader in readers
     ]
     levels = np.maximum.reduce([answer.levels for answer in answers])
-    # no residuals: the pipeline tests everything anyway, since its tracks come and go
+    # no residuals: the pipeline tests everything anyway, since its cursors come and go
     route = plan(Answers(levels, np.zeros(levels.size, np.uint8), NO_PART), chunks, position)
     return Detour(route, chunks) if route.skips and route.saving.skipped_chunks else None
 
@@ -91,64 +91,65 @@ def plan_visits(offsets: Ints, end: int) -> Detour:
 
 
 class Detours:
-    """What the tracks of a session leave out. Moves tracks over it, and has their lanes fetch from behind it."""
+    """What the cursors of a session leave out. Moves cursors over it, and has their partition fetches fetch from behind it."""
 
-    def __init__(self, roster: Roster, positions: Positions, metrics: Metrics) -> None:
-        self._roster = roster
+    def __init__(self, assignment: Assignment, positions: Positions, metrics: Metrics) -> None:
+        self._assignment = assignment
         self._positions = positions
         self._metrics = metrics
-        self._detours: dict[Track, Detour] = {}
+        self._detours: dict[Cursor, Detour] = {}
 
-    def plan(self, place: Place, track: Track) -> None:
-        """Find out what a track may leave out, and leap to its first part that it may not.
+    def plan(self, place: Place, cursor: Cursor) -> None:
+        """Find out what a cursor may leave out, and leap to its first part that it may not.
 
-        A track that an index is made from leaves out nothing.
+        A cursor that an index is made from leaves out nothing.
         """
         stream, source = place
-        self.forget(track)
-        if track.undecided:
+        self.forget(cursor)
+        if cursor.undecided:
             return
-        index = self._roster.indexes.get(stream)
-        if track.only is not None:
-            detour: Detour | None = plan_visits(track.only, track.snapshot_end)
-        elif index is None or track.indexed:
+        index = self._assignment.indexes.get(stream)
+        if cursor.only is not None:
+            detour: Detour | None = plan_visits(cursor.only, cursor.snapshot_end)
+        elif index is None or cursor.indexed:
             return
         else:
-            readers = [self._roster.readers[consumer] for consumer in sorted(track.members)]
-            detour = plan_detour(readers, self._roster.streams[stream], index.of(source), track.position, now_ms())
+            readers = [self._assignment.readers[consumer] for consumer in sorted(cursor.members)]
+            detour = plan_detour(readers, self._assignment.streams[stream], index.of(source), cursor.position, now_ms())
         if detour is not None:
-            self._detours[track] = detour
+            self._detours[cursor] = detour
             self._metrics.chunks.labels(stream, "no").inc(detour.route.saving.skipped_chunks)
             self._metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
-            self.leap(place, track)
+            self.leap(place, cursor)
 
-    def leap(self, place: Place, track: Track) -> None:
-        """Move a track over what none of its members wants, to the next track at the farthest."""
-        if detour := self._detours.get(track):
-            reached = detour.find_next(track.position, self._positions.find_ahead(place, track))
-            if reached > track.position:
-                track.mark = detour.find_mark(reached)
+    def leap(self, place: Place, cursor: Cursor) -> None:
+        """Move a cursor over what none of its members wants, to the next cursor at the farthest."""
+        if detour := self._detours.get(cursor):
+            reached = detour.find_next(cursor.position, self._positions.find_ahead(place, cursor))
+            if reached > cursor.position:
+                cursor.log_position = detour.find_log_position(reached)
 
-    def lead(self, place: Place, track: Track, lane: Lane, need: Mark) -> None:
-        """Have a lane go on where its track will need it from the mark `need` on, which is the track's own or lies ahead of it;
-        what it has of that already is kept.
+    def lead(self, place: Place, cursor: Cursor, partition_fetch: PartitionFetch, need: LogPosition) -> None:
+        """Have a partition fetch go on where its cursor will need it from the log position `need` on, which is the
+        cursor's own or lies ahead of it; what it has of that already is kept.
 
-        Never behind that: a lane may have been led on for a track that has met another one since, and leaves out nothing.
+        Never behind that: a partition fetch may have been led on for a cursor that has met another one since, and
+        leaves out nothing.
         """
-        detour = self._detours.get(track)
+        detour = self._detours.get(cursor)
         reached = need
-        if detour is not None and need.position > track.position:
-            leapt = detour.find_next(need.position, self._positions.find_ahead(place, track))
-            reached = detour.find_mark(leapt) if leapt > need.position else need
-        if not lane.holds(reached.position):
-            lane.seek(reached.position, reached.epoch)
-        lane.size = None if detour is None else detour.find_size(lane.position)
+        if detour is not None and need.position > cursor.position:
+            leapt = detour.find_next(need.position, self._positions.find_ahead(place, cursor))
+            reached = detour.find_log_position(leapt) if leapt > need.position else need
+        if not partition_fetch.holds(reached.position):
+            partition_fetch.seek(reached.position, reached.epoch)
+        partition_fetch.size = None if detour is None else detour.find_size(partition_fetch.position)
 
-    def find_size(self, track: Track) -> int | None:
-        """Bytes that are worth fetching at once from where a track stands; None when that is not known."""
-        detour = self._detours.get(track)
-        return detour.find_size(track.position) if detour else None
+    def find_size(self, cursor: Cursor) -> int | None:
+        """Bytes that are worth fetching at once from where a cursor stands; None when that is not known."""
+        detour = self._detours.get(cursor)
+        return detour.find_size(cursor.position) if detour else None
 
-    def forget(self, track: Track) -> None:
-        """The track leaves out nothing any more."""
-        self._detours.pop(track, None)
+    def forget(self, cursor: Cursor) -> None:
+        """The cursor leaves out nothing any more."""
+        self._detours.pop(cursor, None)

@@ -16,19 +16,19 @@ from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, StreamConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
-from overlay.dispatch.ack_decoder import Hearing
-from overlay.dispatch.dispatcher import Desk, Offer
-from overlay.dispatch.effect_encoder import Printing
+from overlay.dispatch.ack_decoder import AckDecoder
+from overlay.dispatch.dispatcher import Dispatcher, Offer
+from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.reply_address import ReplyRule
-from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.index.ledger.allocate import restart
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import patterns
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.logs import get_logger
 from overlay.output.assemble import Body, make_envelope
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.record import Record
 from overlay.scan.codec import Codec
@@ -60,7 +60,7 @@ def load_kernels() -> None:
     body = Body(np.frombuffer(_RECORD, np.uint8), len(_RECORD), 1)
     for codec in (Codec.NONE, Codec.LZ4):
         data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
-        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, Mark(1))
+        fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, LogPosition(1))
         plain = tuple(_make_reader(stream, *each) for each in (("a", 1, None), ("b", 3, None), ("c", 1, _SQL)))
         readers = (*plain, replace(plain[0], id=("W", "m"), has_machine=True))
         task = Task("W", ("w", 0), fetched, 0, NO_STOP, readers, indexed=True, sequenced=True)
@@ -69,8 +69,10 @@ def load_kernels() -> None:
         assert ledger.sequence_from(task.source, 0) == ledger.positions_at(1)[task.source] + 1 == 1
         assert sum(outcome.delivered.values()) == len(plain)
         assert ledger.locate(1) is not None
-        assert not ledger.append(restart(ledger.standing, {task.source: Mark(0)}))  # as after an unclean election
-        _load_desk(plain[0].outlet, [offer for _, offer in outcome.offers])
+        assert not ledger.append(
+            restart(ledger.standing, {task.source: LogPosition(0)})
+        )  # as after an unclean election
+        _load_dispatcher(plain[0].output_topic, [offer for _, offer in outcome.offers])
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
     # of them and hold up deliveries for 100 ms
     gc.collect()
@@ -82,28 +84,31 @@ def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | No
     settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
     config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
     envelope = make_envelope("W", name, full=False, source_time=False)
-    outlet = Outlet(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, envelope)
-    return Reader(config.id, patterns(config), outlet, compile_filter(config.filter, stream))
+    output_topic = OutputTopic(name, partitions, PartitionBy.KEY, 1 << 20, Codec.LZ4, True, envelope)
+    return Reader(config.id, patterns(config), output_topic, compile_filter(config.filter, stream))
 
 
-def _load_desk(outlet: Outlet | None, offers: list[Offer]) -> None:
+def _load_dispatcher(output_topic: OutputTopic | None, offers: list[Offer]) -> None:
     """One message is delivered, delivered again, and acked."""
     config = ConsumerConfig.model_validate(
         {"stream": "W", "durable_name": "m", "deliver_subject": "a", "ack_wait": 1, "interest": "always"}
     )
-    desk = Desk({config.id: seat(fill_defaults(config), Beginning(incarnation="1x1"), 0, outlet, None)}, Printing("w"))
+    dispatcher = Dispatcher(
+        {config.id: slot(fill_defaults(config), Beginning(incarnation="1x1"), 0, output_topic, None)},
+        EffectEncoder("w"),
+    )
     token = Record(None, b"+ACK", [("Nats-Reply-To", b"$JS.ACK._.1x1.W.m.1.1.1.1.1")])
     acks = np.frombuffer(encode_records([token], 0).build(), np.uint8)
     delivered = 0
     for now, offered in ((1, offers), (3, [])):
-        desk.take_in(offered, {}, {"W": now}, now)
-        desk.find_wanted()
-        delivered += sum(desk.give_out((), {}, now).delivered.values())
-    heard = Hearing("W", ["m"], (), ReplyRule("w")).read(acks, 0, NO_ABORTS)
-    desk.take_in((), {config.id: heard.said["m"]}, {"W": 3}, 3)
-    desk.give_out((), {}, 3)
+        dispatcher.take_in(offered, {}, {"W": now}, now)
+        dispatcher.find_wanted()
+        delivered += sum(dispatcher.give_out((), {}, now).delivered.values())
+    heard = AckDecoder("W", ["m"], (), ReplyRule("w")).read(acks, 0, NO_ABORTS)
+    dispatcher.take_in((), {config.id: heard.said["m"]}, {"W": 3}, 3)
+    dispatcher.give_out((), {}, 3)
     assert delivered == 2
-    assert not desk.seats[config.id].machine.window.pending.count
+    assert not dispatcher.slots[config.id].machine.window.pending.count
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from overlay.kafka.admin import Admin, TopicFacts
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 
-from .assignment import Roster
+from .assignment import Assignment
 
 log = get_logger(__name__)
 
@@ -25,13 +25,13 @@ TOPICS_A_SECOND = 200
 """With more topics than this they are looked at less often."""
 
 
-async def watch_topics(admin: Admin, roster: Roster, until: float) -> str:
+async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
     """Look at the topics about every second; returns the reason for a new session once there is one.
 
     `until`: monotonic time at which stalled consumers are tried again. Raises SourceChanged when a topic that is being read
     has gone or was created again, DeliveryFailed when an output topic has gone or takes no more records.
     """
-    names = {*roster.topics, *roster.outputs}
+    names = {*assignment.topics, *assignment.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
     while True:
         await asyncio.sleep(min(pause, max(0.1, until - monotonic())))
@@ -43,12 +43,12 @@ async def watch_topics(admin: Admin, roster: Roster, until: float) -> str:
         except SourceUnavailable as error:
             log.warning("topics cannot be looked at", reason=str(error))
             continue
-        for name, was in roster.topics.items():
-            if name in denied and roster.is_served(name):
+        for name, was in assignment.topics.items():
+            if name in denied and assignment.is_served(name):
                 raise SourceChanged(denied[name])
-            if reason := _difference(name, was, now.get(name), roster.is_served(name)):
+            if reason := _difference(name, was, now.get(name), assignment.is_served(name)):
                 return reason
-        for name, output in roster.outputs.items():
+        for name, output in assignment.outputs.items():
             if name not in denied and (reason := _judge_output(name, output, now.get(name))):
                 return reason
 

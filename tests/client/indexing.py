@@ -13,18 +13,22 @@ from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
 from overlay.index.topic import index_topic
 from overlay.kafka.admin import connect
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
 from tests.support.kafka import make_topic, produce_values
 
 
-def seal(kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[Source], *, left: int = 0) -> list[Header]:
+def seal(
+    kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[TopicPartition], *, left: int = 0
+) -> list[Header]:
     """The headers of some partitions, up to `left` offsets before their ends."""
     return asyncio.run(_seal(kafka, stream, sources, left))
 
 
-async def _seal(kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[Source], left: int) -> list[Header]:
+async def _seal(
+    kafka: Mapping[str, str], stream: StreamConfig, sources: Iterable[TopicPartition], left: int
+) -> list[Header]:
     contents, found = Contents(stream), list[Header]()
     async with connect(kafka) as (admin, client):
         for source, (first, end) in (await admin.find_bounds(sources)).items():

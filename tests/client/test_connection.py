@@ -9,15 +9,15 @@ import threading
 import pytest
 
 import overlay
-from overlay.client.connection import KEPT, Line, Lines
+from overlay.client.connection import KEPT, Connection, Connections
 from tests.support.kafka import NewTopicFixture, produce_values
 
 
-def run_together(lines: Lines, count: int) -> list[Line]:
+def run_together(lines: Connections, count: int) -> list[Connection]:
     """As many readings at once."""
-    barrier, used = threading.Barrier(count), list[Line]()
+    barrier, used = threading.Barrier(count), list[Connection]()
 
-    async def work(line: Line) -> None:
+    async def work(line: Connection) -> None:
         used.append(line)
         await asyncio.to_thread(barrier.wait, 30)
 
@@ -30,21 +30,21 @@ def run_together(lines: Lines, count: int) -> list[Line]:
 
 
 @pytest.fixture
-def lines() -> Lines:
-    return Lines({"bootstrap.servers": "127.0.0.1:1"})
+def lines() -> Connections:
+    return Connections({"bootstrap.servers": "127.0.0.1:1"})
 
 
-def test_a_line_is_used_again(lines: Lines) -> None:
+def test_a_line_is_used_again(lines: Connections) -> None:
     assert len({id(run_together(lines, 1)[0]) for _ in range(5)}) == 1
 
 
-def test_each_reading_has_its_own(lines: Lines) -> None:
+def test_each_reading_has_its_own(lines: Connections) -> None:
     assert len({id(line) for line in run_together(lines, KEPT + 2)}) == KEPT + 2
     assert len(lines._free) == KEPT
 
 
-def test_one_that_failed_is_not_kept(lines: Lines) -> None:
-    async def fail(line: Line) -> None:
+def test_one_that_failed_is_not_kept(lines: Connections) -> None:
+    async def fail(line: Connection) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -52,15 +52,15 @@ def test_one_that_failed_is_not_kept(lines: Lines) -> None:
     assert lines._free == []
 
 
-def test_one_that_was_left_is_kept(lines: Lines) -> None:
-    async def leave(line: Line) -> None:
+def test_one_that_was_left_is_kept(lines: Connections) -> None:
+    async def leave(line: Connection) -> None:
         raise asyncio.CancelledError
 
     lines.run(leave)
     assert len(lines._free) == 1
 
 
-async def test_closing_where_a_loop_runs(lines: Lines) -> None:
+async def test_closing_where_a_loop_runs(lines: Connections) -> None:
     await asyncio.to_thread(run_together, lines, 2)
     loops = [runner.get_loop() for runner, _ in lines._free]
     lines.close()

@@ -67,7 +67,7 @@ def test_places_are_those_of_keys_and_values() -> None:
     assert show_path(("filter", "values", 2, "x")) == "filter.values[2].x"
 
 
-def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+def test_a_byte_order_log_position_is_no_content(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_document(file).data == {"a": 1}

@@ -14,8 +14,8 @@ from overlay.consumer.events import Acked, FlowAnswered, RangeAcked, Ticked, Upd
 from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
 from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
 from overlay.consumer.window import Pair
-from overlay.dispatch.ack_decoder import Said
-from overlay.dispatch.served_consumer import Seat
+from overlay.dispatch.ack_decoder import AckBatch
+from overlay.dispatch.served_consumer import ConsumerSlot
 from tests.consumer.driver import SECOND, START, Driver, configure, some
 from tests.consumer.owners import AT_LEAST, EXACT, WAIT, list_pending, offer, restore, tell
 
@@ -83,10 +83,10 @@ def test_with_all_an_uncommitted_delivery_stands_for_what_was_committed(is_batch
     if later:
         driver.offer(later)
     if is_batch:
-        seat = Seat(driver.machine)
-        said, refused = seat.sift(Said(Verb.ACK, some(20), some(20), some(1), some(0), names=("7x1", "")))
+        slot = ConsumerSlot(driver.machine)
+        said, refused = slot.sift(AckBatch(Verb.ACK, some(20), some(20), some(1), some(0), names=("7x1", "")))
         assert not refused
-        for event in seat.list_events(said):
+        for event in slot.list_events(said):
             driver.do(event)
     else:
         told = tell(driver, Token("S", "c", 1, 20, 20, incarnation="7x1"), reply="inbox")

@@ -11,8 +11,8 @@ from overlay.consumer.acks import RangeAck, Token, Verb, parse_ack, write_head, 
 from overlay.consumer.events import Acked, Event, RangeAcked, Termed, Ticked, read_ack
 from overlay.consumer.lineage import RECENT
 from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
-from overlay.dispatch.ack_decoder import Said
-from overlay.dispatch.served_consumer import Seat
+from overlay.dispatch.ack_decoder import AckBatch
+from overlay.dispatch.served_consumer import ConsumerSlot
 from tests.consumer.driver import SECOND, some
 from tests.consumer.owners import AT_LEAST, EXACT, WAIT, list_pending, offer, restore, tell
 from tests.oracle.lineage import History
@@ -30,7 +30,7 @@ class Ownerships(RuleBasedStateMachine):
         self.policy, self.delivery, self.owner, self.now = policy, delivery, 0, 0
         self.is_fresh = True
         self.deliveries: list[Token] = []
-        self.said: list[Event | Said] = []
+        self.said: list[Event | AckBatch] = []
         self.make()
 
     @rule()
@@ -131,7 +131,7 @@ class Ownerships(RuleBasedStateMachine):
             sequences = some(*(token.stream_seq for token in tokens))
             consumer_seqs = some(*(token.consumer_seq for token in tokens))
             by = np.array([names.index(token.incarnation) for token in tokens])
-            self.say(Said(Verb.ACK, sequences, consumer_seqs, consumer_seqs, by, names=names), tokens)
+            self.say(AckBatch(Verb.ACK, sequences, consumer_seqs, consumer_seqs, by, names=names), tokens)
 
     @rule(data=st.data())
     def name_range(self, data: st.DataObject) -> None:
@@ -148,17 +148,17 @@ class Ownerships(RuleBasedStateMachine):
             (event,) = read_ack(parsed)
             self.say(event, acked)
 
-    def say(self, what: Event | Said, acked: list[Token]) -> None:
+    def say(self, what: Event | AckBatch, acked: list[Token]) -> None:
         self.said.append(what)
         # an application acks messages of this life or of another one; only those of this life may be settled
         self.history.acked |= {token.stream_seq for token in acked if token in self.lifetime}
         self.hear(what)
 
-    def hear(self, what: Event | Said) -> None:
+    def hear(self, what: Event | AckBatch) -> None:
         settle = self.history.ack_up_to if self.policy == "all" else self.history.ack
-        if isinstance(what, Said):
-            kept, _ = Seat(self.driver.machine).sift(what)
-            for event in Seat(self.driver.machine).list_events(kept):
+        if isinstance(what, AckBatch):
+            kept, _ = ConsumerSlot(self.driver.machine).sift(what)
+            for event in ConsumerSlot(self.driver.machine).list_events(kept):
                 self.driver.do(event)
             settle([(name, seq) for name, rows in what.split() for seq in what.consumer_seqs[rows].tolist()])
         else:

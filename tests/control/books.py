@@ -11,7 +11,7 @@ from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, 
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.control.decide import Decision
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from overlay.control.requests import Request, parse_request
 from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, ReplyRule
 from overlay.errors import Place
@@ -42,7 +42,7 @@ def make_request(op: str, id: str = "r", **body: Any) -> Request:
     return parse_request(id, value, headers.get, NOW // 10**6, RULE)
 
 
-def take(book: Book, *records: Record) -> None:
+def take(book: Registry, *records: Record) -> None:
     """Have the book read records, as they come back from the topic."""
     for record in records:
         book.take(record.key, record.value, dict[str, bytes]().get, NOW // 10**6)

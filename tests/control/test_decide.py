@@ -14,25 +14,25 @@ from overlay.consumer.table import State
 from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
 from overlay.control.records import Definition, Origin, read_definition, write_definition
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from tests.control.books import NOW, Worker, make_config, make_files, make_request, read_error, take
 
 CONFIG = {"durable_name": "c", "deliver_subject": "out-c", "ack_policy": "none"}
 INFO = ConsumerInfo(State.AWAKE, Gate.FULL, Pair(9, 7), NOW, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, True, 5)
 
 
-def ask(book: Book, op: str, worker: Worker | None = None, **body: Any) -> Decision:
+def ask(book: Registry, op: str, worker: Worker | None = None, **body: Any) -> Decision:
     return decide(book, worker or Worker(), make_request(op, **body), NOW)
 
 
-def create(book: Book, action: str = "", worker: Worker | None = None, **fields: Any) -> Decision:
+def create(book: Registry, action: str = "", worker: Worker | None = None, **fields: Any) -> Decision:
     return ask(book, "consumer.create", worker, stream="S", action=action, config=CONFIG | fields)
 
 
 @pytest.fixture
-def book() -> Book:
+def book() -> Registry:
     """Consumer `file` of a file, and `c` by request."""
-    found = Book(make_files(make_config("file")))
+    found = Registry(make_files(make_config("file")))
     take(found, write_definition(Definition(make_config("c"), NOW - 5)))
     return found
 
@@ -44,7 +44,7 @@ def read_only(decision: Decision) -> Definition:
 
 
 def test_a_new_consumer() -> None:
-    decision = create(Book(make_files()), filter_subjects=["t.a", "t.b"], ack_policy="none")
+    decision = create(Registry(make_files()), filter_subjects=["t.a", "t.b"], ack_policy="none")
     assert decision.advisory is Advisory.CREATED
     found = read_only(decision)
     assert (found.origin, found.created, found.config.filters) == (Origin.REQUEST, NOW, ("t.a", "t.b"))
@@ -52,11 +52,11 @@ def test_a_new_consumer() -> None:
 
 
 @pytest.mark.parametrize("action", ["", "create", "update"])
-def test_what_is_there_is_granted(book: Book, action: str) -> None:
+def test_what_is_there_is_granted(book: Registry, action: str) -> None:
     assert create(book, action) == Decision()
 
 
-def test_an_upsert_replaces_the_whole_config(book: Book) -> None:
+def test_an_upsert_replaces_the_whole_config(book: Registry) -> None:
     take(book, write_definition(Definition(make_config("c", description="old", metadata={"a": "b"}), NOW - 5)))
     decision = create(book, filter_subject="t.x")
     found = read_only(decision)
@@ -83,7 +83,7 @@ def test_an_upsert_replaces_the_whole_config(book: Book) -> None:
         ("", {"durable_name": "file", "description": "x"}, (500, 10012, "consumer has a file")),
     ],
 )
-def test_refused(book: Book, action: str, fields: dict[str, Any], code: tuple[int, int, str]) -> None:
+def test_refused(book: Registry, action: str, fields: dict[str, Any], code: tuple[int, int, str]) -> None:
     decision = create(book, action, **fields)
     found = read_error(decision)
     assert found[:2] == code[:2] and code[2] in found[2]
@@ -92,7 +92,7 @@ def test_refused(book: Book, action: str, fields: dict[str, Any], code: tuple[in
 
 def test_what_is_left_of_a_file_can_be_taken_up() -> None:
     """Its state is there, so the update rules hold; but there is no consumer to update."""
-    book = Book(make_files())
+    book = Registry(make_files())
     take(book, write_definition(Definition(make_config("c"), NOW - 5, Origin.FILE)))
     assert read_error(create(book, "update"))[1] == 10149
     assert read_error(create(book, deliver_policy="new"))[1] == 10012
@@ -100,25 +100,25 @@ def test_what_is_left_of_a_file_can_be_taken_up() -> None:
     assert (found.origin, found.created) == (Origin.REQUEST, NOW - 5)
 
 
-def test_a_read_output_cannot_be_changed(book: Book) -> None:
+def test_a_read_output_cannot_be_changed(book: Registry) -> None:
     worker = Worker(infos={("S", "c"): INFO})
     assert read_error(create(book, worker=worker, deliver_subject="other"))[1] == 10013
     assert read_only(create(book, deliver_subject="other")).config.deliver_subject == "other"
 
 
-def test_the_name_of_the_request_and_of_its_config(book: Book) -> None:
+def test_the_name_of_the_request_and_of_its_config(book: Registry) -> None:
     decision = ask(book, "consumer.create", stream="S", consumer="d", config=CONFIG)
     assert read_error(decision)[:2] == (400, 10017)
 
 
-def test_unknown_streams_and_consumers(book: Book) -> None:
+def test_unknown_streams_and_consumers(book: Registry) -> None:
     for op in ("info", "delete", "pause", "resume", "next"):
         assert read_error(ask(book, f"consumer.{op}", stream="S", consumer="x"))[:2] == (404, 10014)
     for op in ("consumer.info", "stream.info", "consumer.create", "consumer.list"):
         assert read_error(ask(book, op, stream="T", consumer="c", config=CONFIG))[:2] == (404, 10059)
 
 
-def test_deletion_is_marked_first_and_answered_later(book: Book) -> None:
+def test_deletion_is_marked_first_and_answered_later(book: Registry) -> None:
     decision = ask(book, "consumer.delete", stream="S", consumer="c")
     assert read_only(decision).is_deleted
     take(book, *decision.records)
@@ -129,7 +129,7 @@ def test_deletion_is_marked_first_and_answered_later(book: Book) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "file"])
-def test_pause_and_resume(book: Book, name: str) -> None:
+def test_pause_and_resume(book: Registry, name: str) -> None:
     decision = ask(book, "consumer.pause", stream="S", consumer=name, pause_until="2030-01-01T00:00:00Z")
     assert decision.response is not None and decision.response["paused"] is True
     take(book, *decision.records)
@@ -144,14 +144,14 @@ def test_pause_and_resume(book: Book, name: str) -> None:
     assert over.response is not None and over.response["paused"] is False
 
 
-def test_an_update_keeps_the_pause(book: Book) -> None:
+def test_an_update_keeps_the_pause(book: Registry) -> None:
     take(book, *ask(book, "consumer.pause", stream="S", consumer="c", pause_until="2030-01-01T00:00:00Z").records)
     take(book, *create(book, description="x").records)
     found = book.effective().consumers["S", "c"]
     assert (found.description, found.pause_until is None) == ("x", False)
 
 
-def test_info(book: Book) -> None:
+def test_info(book: Registry) -> None:
     worker = Worker(reports={("S", "c"): {"consumer_sequence": 8, "positions": {"s-0": 20}, "state": "running"}})
     plain = ask(book, "consumer.info", worker, stream="S", consumer="c").response
     assert plain is not None
@@ -188,7 +188,7 @@ def test_info(book: Book) -> None:
     }
 
 
-def test_lists(book: Book) -> None:
+def test_lists(book: Registry) -> None:
     found = ask(book, "consumer.list", stream="S").response
     assert found is not None and isinstance(found["consumers"], list)
     assert [info["name"] for info in found["consumers"]] == ["c", "file"]
@@ -202,7 +202,7 @@ def test_lists(book: Book) -> None:
     assert info is not None and info["config"] == {"name": "S", "topics": ["source"], "subjects": ["t.>"]}
 
 
-def test_pulls(book: Book) -> None:
+def test_pulls(book: Registry) -> None:
     take(book, write_definition(Definition(make_config("pull", deliver_subject="", ack_policy="explicit"), NOW)))
     worker = Worker(takes_pulls=True)
     words = {"stream": "S", "consumer": "pull"}
@@ -221,7 +221,7 @@ def test_pulls(book: Book) -> None:
     )
 
 
-def test_nonsense(book: Book) -> None:
+def test_nonsense(book: Registry) -> None:
     assert read_error(ask(book, "zork"))[:2] == (400, 10025)
 
 
@@ -229,4 +229,4 @@ def test_a_new_consumer_takes_down_where_the_logs_end_if_its_start_depends_on_it
     ends = LogEnds({"source": ("id", (7,))})
     for policy, expected in (("new", ends), ("all", None)):
         request = make_request("consumer.create", stream="S", config={**CONFIG, "deliver_policy": policy})
-        assert read_only(decide(Book(make_files()), Worker(), request, NOW, ends)).ends == expected
+        assert read_only(decide(Registry(make_files()), Worker(), request, NOW, ends)).ends == expected

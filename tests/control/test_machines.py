@@ -39,9 +39,9 @@ def test_a_machine_takes_changes_over(stage: tuple[Scene, str], served: Served, 
         return found.num_ack_pending, found.num_pending, found.raw["overlay"]["gate"]
 
     wait_until(lambda: info() == (3, 7, "max_ack_pending"), DEADLINE_S, "three are given out")
-    holding = served.service.holding
-    assert holding is not None
-    session = holding.shards[0].session
+    shard_manager = served.service.shard_manager
+    assert shard_manager is not None
+    session = shard_manager.shards[0].session
     assert control.update("S", config, max_ack_pending=5).config.max_ack_pending == 5
     read_output(scene, "c", 5)
     control.pause("S", "c", timedelta(hours=1))
@@ -52,7 +52,7 @@ def test_a_machine_takes_changes_over(stage: tuple[Scene, str], served: Served, 
     control.resume("S", "c")
     read_output(scene, "c", 8)
     # all of this was done by the machine as it ran
-    assert holding.shards[0].session is session
+    assert shard_manager.shards[0].session is session
     control.delete("S", "c")
     assert list_kinds(scene, "c") == ["CREATED", "PAUSE", "PAUSE", "DELETED"]
 

@@ -14,7 +14,7 @@ from overlay.clock import now_ns
 from overlay.config import Loaded, LogEnds
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from overlay.control.requests import Request, respond
 from overlay.control.serve import Registrar
 from overlay.errors import DeliveryFailed, SourceUnavailable
@@ -109,7 +109,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 @pytest.fixture
 def registrar(monkeypatch: pytest.MonkeyPatch, log: Log) -> Registrar:
     """With two requests that wait in the book, the first of which is a create."""
-    book = Book(make_files(make_config()))
+    book = Registry(make_files(make_config()))
     found = Registrar({"bootstrap.servers": "localhost:1"}, Questions(), book, "test")  # type: ignore[arg-type]
     found.host = Owner()
 
@@ -143,7 +143,7 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     def fail(*_: object) -> Body:
         raise OverflowError("too much")
 
-    def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         if request.id == "one":
             return Decision(fail()) if at == "decide" else Decision()
         return Decision(respond(request, {"total": 0}))
@@ -197,7 +197,7 @@ async def test_a_journal_that_failed_is_used_by_nobody_else(
 async def test_a_definition_that_the_topic_does_not_take_is_refused(
     registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(book: Book, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
         return Decision(respond(request, {"total": 0}), (large,))
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from overlay.config import Loaded, LogEnds
 from overlay.control.records import Definition, Origin, Pause, Subject, make_key, write_definition, write_pause
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from overlay.errors import ConfigError, Place
 from overlay.output.record import Record
 from tests.control.books import NOW, make_config, make_files, take
 
 
-def served(book: Book) -> dict[str, str]:
+def served(book: Registry) -> dict[str, str]:
     """Names and first filters of what is to be served."""
     return {name: (*config.filters, "")[0] for (_, name), config in book.effective().consumers.items()}
 
 
-def list_problems(book: Book) -> list[str]:
+def list_problems(book: Registry) -> list[str]:
     return [str(problem) for problem in book.effective().problems]
 
 
@@ -26,7 +26,7 @@ def break_file(files: Loaded, name: str) -> Loaded:
 
 
 def test_files_and_definitions_together() -> None:
-    book = Book(make_files(make_config("a", filter_subject="t.a")))
+    book = Registry(make_files(make_config("a", filter_subject="t.a")))
     take(book, write_definition(Definition(make_config("b", filter_subject="t.b"), NOW)))
     assert served(book) == {"a": "t.a", "b": "t.b"}
     assert book.effective().files["S", "b"] == Place("overlay.control")
@@ -35,14 +35,14 @@ def test_files_and_definitions_together() -> None:
 
 
 def test_a_file_wins() -> None:
-    book = Book(make_files(make_config("a", filter_subject="t.file")))
+    book = Registry(make_files(make_config("a", filter_subject="t.file")))
     take(book, write_definition(Definition(make_config("a", filter_subject="t.asked"), NOW)))
     assert served(book) == {"a": "t.file"}
     assert list_problems(book) == []
 
 
 def test_a_file_is_written_down_once() -> None:
-    book = Book(make_files(make_config("a")))
+    book = Registry(make_files(make_config("a")))
     (written,) = book.find_unwritten(NOW)
     assert (written.config, written.created, written.origin) == (make_config("a"), NOW, Origin.FILE)
     take(book, write_definition(written))
@@ -55,7 +55,7 @@ def test_a_file_is_written_down_once() -> None:
 
 def test_where_logs_ended_at_a_creation_stays_with_the_consumer() -> None:
     ends = LogEnds({"source": ("id", (7,))})
-    book = Book(make_files(make_config("a"), make_config("b")))
+    book = Registry(make_files(make_config("a"), make_config("b")))
     take(book, write_definition(Definition(make_config("a"), NOW, Origin.FILE, ends=ends)))
     take(book, write_definition(Definition(make_config("c"), NOW, ends=ends)))
     assert book.effective().ends == {("S", "a"): ends, ("S", "c"): ends}
@@ -66,7 +66,7 @@ def test_where_logs_ended_at_a_creation_stays_with_the_consumer() -> None:
 
 
 def test_a_forbidden_change_of_a_file_leaves_it_as_it_was() -> None:
-    book = Book(make_files(make_config("a", deliver_policy="new", filter_subject="t.new")))
+    book = Registry(make_files(make_config("a", deliver_policy="new", filter_subject="t.new")))
     take(book, write_definition(Definition(make_config("a", filter_subject="t.old"), NOW, Origin.FILE)))
     assert served(book) == {"a": "t.old"}
     (problem,) = book.effective().problems
@@ -77,7 +77,7 @@ def test_a_forbidden_change_of_a_file_leaves_it_as_it_was() -> None:
 
 def test_a_file_that_breaks_goes_on_and_one_that_goes_does_not() -> None:
     files = make_files(make_config("a"), make_config("b"))
-    book = Book(files)
+    book = Registry(files)
     book.reload(break_file(files, "a"))
     assert served(book) == {"a": "", "b": ""}
     assert "is bad" in list_problems(book)[0]
@@ -89,14 +89,14 @@ def test_a_file_that_breaks_goes_on_and_one_that_goes_does_not() -> None:
 
 
 def test_the_definition_of_a_file_that_is_gone_serves_nobody() -> None:
-    book = Book(make_files())
+    book = Registry(make_files())
     take(book, write_definition(Definition(make_config("a"), NOW, Origin.FILE)))
     assert served(book) == {}
     assert list_problems(book) == []
 
 
 def test_pauses() -> None:
-    book = Book(make_files(make_config("a"), make_config("b", pause_until="2030-01-01T00:00:00Z")))
+    book = Registry(make_files(make_config("a"), make_config("b", pause_until="2030-01-01T00:00:00Z")))
     take(book, write_pause(("S", "a"), Pause(NOW)), write_pause(("S", "b"), Pause(None)))
     found = book.effective().consumers
     assert (found["S", "a"].pause_until, found["S", "b"].pause_until) == (NOW, None)
@@ -105,7 +105,7 @@ def test_pauses() -> None:
 
 
 def test_deleted_consumers_are_not_served() -> None:
-    book = Book(make_files(make_config("a")))
+    book = Registry(make_files(make_config("a")))
     for name in ("a", "b"):
         take(book, write_definition(Definition(make_config(name), NOW, is_deleted=True)))
     assert served(book) == {}
@@ -113,13 +113,13 @@ def test_deleted_consumers_are_not_served() -> None:
 
 
 def test_lapsed_consumers_come_back_with_the_next_start() -> None:
-    book = Book(make_files(make_config("a")))
+    book = Registry(make_files(make_config("a")))
     book.lapse(("S", "a"))
     assert served(book) == {} and list(book.find_unwritten(NOW)) == []
 
 
 def test_definitions_that_do_not_fit_are_problems() -> None:
-    book = Book(make_files())
+    book = Registry(make_files())
     elsewhere = make_config("a", stream="T")
     take(book, write_definition(Definition(elsewhere, NOW)))
     take(book, write_definition(Definition(make_config("b", filter_subject="other"), NOW)))
@@ -130,13 +130,13 @@ def test_definitions_that_do_not_fit_are_problems() -> None:
 
 
 def test_garbage_is_counted() -> None:
-    book = Book(make_files())
+    book = Registry(make_files())
     take(book, Record(b"zork", b"1"), Record(b"consumer S a", b"{"), Record(None, None))
     assert (book.foreign, served(book), book.requests) == (3, {}, {})
 
 
 def test_requests_wait_until_they_are_settled() -> None:
-    book = Book(make_files())
+    book = Registry(make_files())
     for id in ("1", "2"):
         take(book, Record(make_key(Subject.REQUEST, id), b'{"op":"consumer.list"}'))
     assert list(book.requests) == ["1", "2"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overlay.control.tail import has_hole
-from overlay.kafka.fetcher import Fetched, mark_after
+from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from tests.oracle.batches import Record
@@ -20,7 +20,7 @@ def fetch(position: int, *batches: list[int]) -> Fetched:
     ]
     data = np.frombuffer(b"".join(texts), np.uint8)
     found = split(data).batches
-    return Fetched(position, data, found, NO_ABORTS, 100, 0, mark_after(found, position))
+    return Fetched(position, data, found, NO_ABORTS, 100, 0, log_position_after(found, position))
 
 
 @pytest.mark.parametrize(

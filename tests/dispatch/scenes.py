@@ -1,4 +1,4 @@
-"""A desk with one consumer and a log of source records, in steps that a test takes one by one."""
+"""A dispatcher with one consumer and a log of source records, in steps that a test takes one by one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from overlay.consumer.acks import Verb
 from overlay.consumer.events import Bound, Event
-from overlay.dispatch.ack_decoder import Said
-from overlay.dispatch.dispatcher import Desk, Offer, Work
-from overlay.dispatch.effect_encoder import Printing
-from overlay.dispatch.record_cache import Larder
-from overlay.dispatch.record_slice import Piece, keep
-from overlay.dispatch.served_consumer import Beginning, Seat, seat
+from overlay.dispatch.ack_decoder import AckBatch
+from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
+from overlay.dispatch.effect_encoder import EffectEncoder
+from overlay.dispatch.record_cache import RecordCache
+from overlay.dispatch.record_slice import RecordSlice, keep
+from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.match import Addressed, Addressing
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern
 from tests.consumer.driver import START, configure
@@ -27,7 +27,7 @@ from tests.output.pressing import RULE, Settings, decode, make_buffer, make_reco
 STEP = 1_000_000
 
 
-def make_pieces(records: Sequence[Record]) -> list[Piece]:
+def make_pieces(records: Sequence[Record]) -> list[RecordSlice]:
     """All of the records, as a stream of one partition gives them."""
     addressing = Addressing(RULE, [Pattern.parse(">")])
     pieces = []
@@ -39,19 +39,19 @@ def make_pieces(records: Sequence[Record]) -> list[Piece]:
     return pieces
 
 
-def letters_outlet() -> Outlet:
-    return Settings().make_outlet()
+def letters_output_topic() -> OutputTopic:
+    return Settings().make_output_topic()
 
 
 class Office:
     """`sent`: the tokens of all deliveries; `records`: of the machine, as they were written; `beyond`: for the next step."""
 
-    def __init__(self, count: int, *, size: int = 50, larder: Larder | None = None, **fields: Any) -> None:
+    def __init__(self, count: int, *, size: int = 50, record_cache: RecordCache | None = None, **fields: Any) -> None:
         self.config = configure(**fields)
         self.now = START
         self.log = make_records(count, size)
-        self.larder = larder
-        self.outlet = Settings().make_outlet()
+        self.record_cache = record_cache
+        self.output_topic = Settings().make_output_topic()
         self.sent: list[Token] = []
         self.records: list[bytes] = []
         self.works: list[Work] = []
@@ -62,9 +62,11 @@ class Office:
 
     def sit(self, records: Iterable[bytes]) -> None:
         """Begin with what is remembered."""
-        letters = letters_outlet() if self.config.dead_letter else None
-        self.seat: Seat = seat(self.config, Beginning(records=list(records)), self.now, self.outlet, letters)
-        self.desk = Desk({self.config.id: self.seat}, Printing("p"), self.larder)
+        letters = letters_output_topic() if self.config.dead_letter else None
+        self.slot: ConsumerSlot = slot(
+            self.config, Beginning(records=list(records)), self.now, self.output_topic, letters
+        )
+        self.dispatcher = Dispatcher({self.config.id: self.slot}, EffectEncoder("p"), self.record_cache)
 
     def offer(self, first: int = 1, last: int | None = None) -> None:
         records = [r for r in self.log if first <= r.offset + 1 <= (last or len(self.log))]
@@ -72,18 +74,18 @@ class Office:
         self.step(offers=[Offer(self.config.id, piece, np.arange(len(piece))) for piece in pieces])
 
     def step(
-        self, offers: Sequence[Offer] = (), said: Sequence[Said | Event] = (), *, up_to: int | None = None
+        self, offers: Sequence[Offer] = (), said: Sequence[AckBatch | Event] = (), *, up_to: int | None = None
     ) -> Work:
         """One step; `up_to`: how far the acks have been read, now when not given."""
         self.now += STEP
         acks: Mapping[str, int] = {"S": self.now if up_to is None else up_to}
         beyond, self.beyond = self.beyond, {}
-        self.desk.take_in(offers, {self.config.id: said} if said else {}, acks, self.now, beyond)
-        wanted = self.desk.find_wanted().get("S", np.empty(0, np.int64))
+        self.dispatcher.take_in(offers, {self.config.id: said} if said else {}, acks, self.now, beyond)
+        wanted = self.dispatcher.find_wanted().get("S", np.empty(0, np.int64))
         there = [self.log[s - 1] for s in wanted.tolist() if s not in self.gone]
         self.recalled += len(there)
         lost = np.array([s for s in wanted.tolist() if s in self.gone], np.int64)
-        work = self.desk.give_out([("S", piece) for piece in make_pieces(there)], {"S": lost}, self.now)
+        work = self.dispatcher.give_out([("S", piece) for piece in make_pieces(there)], {"S": lost}, self.now)
         self.records = [] if work.is_checkpoint else self.records
         self.records += work.records.values()
         self.works.append(work)
@@ -95,7 +97,7 @@ class Office:
     def settle(self, most: int = 1000) -> None:
         """Steps until nothing is left to do now."""
         for _ in range(most):
-            if self.desk.next_at > self.now + STEP:
+            if self.dispatcher.next_at > self.now + STEP:
                 return
             self.step()
         raise AssertionError("the desk does not come to rest")
@@ -103,7 +105,7 @@ class Office:
     def ack(self, *sequences: int, verb: Verb = Verb.ACK) -> None:
         last = {token.sequence: token.consumer_sequence for token in self.sent}
         columns = np.array(sequences), np.array([last.get(s, 1) for s in sequences]), np.ones(len(sequences), np.int64)
-        self.step(said=[Said(verb, *columns)])
+        self.step(said=[AckBatch(verb, *columns)])
         self.settle()
 
     def bind(self) -> None:

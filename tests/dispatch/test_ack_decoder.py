@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
-from overlay.dispatch.ack_decoder import Hearing, Said
-from overlay.dispatch.ack_offsets import Since
+from overlay.dispatch.ack_decoder import AckBatch, AckDecoder
+from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.reply_address import ReplyRule
 from overlay.scan.commit import NO_ABORTS
 from tests.oracle.batches import Record
@@ -124,11 +124,11 @@ def list_rows(ack: Ack, reply: str) -> list[Row]:
             return [("ack", token.stream_seq, token.consumer_seq, "", by), ("pull", reply)]
 
 
-def flatten(said: Sequence[Said | Event]) -> list[Row]:
+def flatten(said: Sequence[AckBatch | Event]) -> list[Row]:
     rows: list[Row] = []
     for each in said:
         match each:
-            case Said(verb, sequences, consumer_seqs, deliveries, incarnations, names=names):
+            case AckBatch(verb, sequences, consumer_seqs, deliveries, incarnations, names=names):
                 by = (
                     [""] * len(sequences) if incarnations is None else [names[place] for place in incarnations.tolist()]
                 )
@@ -164,7 +164,7 @@ def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int, by:
 @given(ack_records())
 @settings(max_examples=200, deadline=None)
 def test_columns_say_what_rows_say(records: list[Record]) -> None:
-    heard = Hearing("S", MINE, OTHERS, RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = AckDecoder("S", MINE, OTHERS, RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     told, kinds, refused = expect(records)
     assert {name: flatten(said) for name, said in heard.said.items()} == told
     assert heard.kinds == kinds
@@ -175,18 +175,18 @@ def test_a_run_of_acks_is_one_word() -> None:
     records = [
         Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"+ACK" if n % 2 else b"", []) for n in range(1000)
     ]
-    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = AckDecoder("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     (said,) = heard.said["a"]
-    assert isinstance(said, Said)
+    assert isinstance(said, AckBatch)
     assert said.sequences.tolist() == list(range(1, 1001))
 
 
 def test_acks_of_two_incarnations_are_one_word() -> None:
     tokens = [f"$JS.ACK._.7x{1 + n % 2}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(1000)]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = AckDecoder("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     (said,) = heard.said["a"]
-    assert isinstance(said, Said)
+    assert isinstance(said, AckBatch)
     assert said.names == ("7x1", "7x2", "")
     assert {name: rows.tolist() for name, rows in said.split()} == {
         "7x1": list(range(0, 1000, 2)),
@@ -197,7 +197,7 @@ def test_acks_of_two_incarnations_are_one_word() -> None:
 def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
     tokens = [f"$JS.ACK._.7x{n}.S.a.1.{n + 1}.{n + 1}.5.0".encode() for n in range(200)]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = AckDecoder("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n + 1, n + 1, "", f"7x{n}") for n in range(200)]
 
 
@@ -205,13 +205,13 @@ def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
 def test_names_that_look_like_parts_of_a_token(stream: str, consumer: str) -> None:
     tokens = [f"$JS.ACK.{by}{stream}.{consumer}.1.5.6.7.8".encode() for by in ("", "_.7x1.", "_._.", "")]
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
-    heard = Hearing(stream, [consumer], (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    heard = AckDecoder(stream, [consumer], (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     assert flatten(heard.said[consumer]) == [("ack", 5, 6, "", by) for by in ("", "7x1", "_", "")]
 
 
 def test_what_lies_before_the_position_was_heard_before() -> None:
     records = [Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"", []) for n in range(10)]
-    heard = Hearing("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
+    heard = AckDecoder("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 7, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n, n, "", "") for n in (8, 9, 10)]
 
 
@@ -220,8 +220,8 @@ def test_what_lies_before_the_position_was_heard_before() -> None:
 @settings(max_examples=200, deadline=None)
 def test_each_consumer_is_told_what_it_has_not_heard(records: list[Record], shared: int, own: dict[str, int]) -> None:
     """As if each had the topic for itself, from its own position on."""
-    data, since = np.frombuffer(build(records), np.uint8), Since(shared, own)
-    told = Hearing("S", MINE, OTHERS, RULE).read(data, 0, NO_ABORTS, since).said
+    data, since = np.frombuffer(build(records), np.uint8), AckOffsets(shared, own)
+    told = AckDecoder("S", MINE, OTHERS, RULE).read(data, 0, NO_ABORTS, since).said
     for name in MINE:
-        alone = Hearing("S", MINE, OTHERS, RULE).read(data, since.of(name), NO_ABORTS).said
+        alone = AckDecoder("S", MINE, OTHERS, RULE).read(data, since.of(name), NO_ABORTS).said
         assert flatten(told.get(name, [])) == flatten(alone.get(name, []))

@@ -14,7 +14,7 @@ from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
 from overlay.dispatch.dead_letters import CAUSES, DELIVERIES, FIRST, LAST, REASON, give_up, press_letters
 from overlay.match import Addressed, Addressing
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
 from overlay.units import format_time
@@ -31,14 +31,14 @@ def make_letters(records: Sequence[Record], reason: str = "max_deliver") -> list
     ]
 
 
-def press(records: Sequence[Record], letters: Sequence[DeadLetter], settings: Settings) -> list[Outgoing]:
-    found: list[Outgoing] = []
+def builder(records: Sequence[Record], letters: Sequence[DeadLetter], settings: Settings) -> list[OutputBatch]:
+    found: list[OutputBatch] = []
     data = np.frombuffer(make_buffer(records), np.uint8)
     for piece in Addressing(RULE, [Pattern.parse(">")]).read("source", 2, data, 0):
         assert isinstance(piece, Addressed)
         rows = np.arange(len(piece.records))
         mine = [letters[int(offset) - records[0].offset] for offset in piece.records.offset]
-        found += press_letters(settings.make_outlet(), piece, rows, mine, 2, NOW)
+        found += press_letters(settings.make_output_topic(), piece, rows, mine, 2, NOW)
     return found
 
 
@@ -68,7 +68,7 @@ def test_letters_are_deliveries_with_a_cause(count: int, sizes: int, partitions:
         for record in make_records(count, sizes, start=40)
     ]
     letters = make_letters(records, reason)
-    sent = press(records, letters, Settings(partitions=partitions, max_message_bytes=limit))
+    sent = builder(records, letters, Settings(partitions=partitions, max_message_bytes=limit))
     wanted: dict[int, list[tuple[object, ...]]] = {}
     for record, letter in zip(records, letters, strict=True):
         target = push.place("key", partitions, 2, record.key, "")
@@ -87,7 +87,7 @@ def test_a_letter_that_the_topic_cannot_take_goes_without_its_value() -> None:
     records = make_records(3, 500)
     records[1] = replace(records[1], value=np.random.default_rng(5).bytes(5000))
     letters = make_letters(records)
-    sent = press(records, letters, Settings(max_message_bytes=4000))
+    sent = builder(records, letters, Settings(max_message_bytes=4000))
     assert [(outgoing.batch.count, outgoing.oversized_offset) for outgoing in sent] == [(1, -1)] * 3
     assert all(outgoing.batch.size <= 4000 for outgoing in sent)
     found = [record for outgoing in sent for record in decode(outgoing).records]
@@ -100,20 +100,20 @@ def test_a_letter_that_the_topic_cannot_take_goes_without_its_value() -> None:
 
 def test_a_letter_that_compresses_keeps_its_value() -> None:
     records = [replace(record, value=bytes(50_000)) for record in make_records(2)]
-    sent = press(records, make_letters(records), Settings(max_message_bytes=4000, codec=Codec.LZ4))
+    sent = builder(records, make_letters(records), Settings(max_message_bytes=4000, codec=Codec.LZ4))
     assert [decode(outgoing).records[0].value for outgoing in sent] == [bytes(50_000)] * 2
 
 
 def test_a_letter_that_the_topic_cannot_take_even_so_is_marked() -> None:
     records = make_records(3, 500)
     records[1] = replace(records[1], headers=[*records[1].headers, (b"x", np.random.default_rng(5).bytes(5000))])
-    sent = press(records, make_letters(records), Settings(max_message_bytes=4000))
+    sent = builder(records, make_letters(records), Settings(max_message_bytes=4000))
     assert [(outgoing.batch.count, outgoing.oversized_offset) for outgoing in sent] == [(1, -1), (1, 1), (1, -1)]
 
 
 def test_what_was_never_delivered_says_so() -> None:
     records = make_records(1)
-    (outgoing,) = press(records, [give_up(1)], Settings())
+    (outgoing,) = builder(records, [give_up(1)], Settings())
     headers = {name.decode(): (value or b"").decode() for name, value in decode(outgoing).records[0].headers}
     assert (headers[REASON], headers[DELIVERIES]) == ("undeliverable", "0")
     assert headers[FIRST] == headers[LAST] == "0001-01-01T00:00:00Z"
@@ -121,7 +121,7 @@ def test_what_was_never_delivered_says_so() -> None:
 
 def test_nobody_can_ack_a_dead_letter() -> None:
     records = make_records(1)
-    (outgoing,) = press(records, make_letters(records), Settings())
+    (outgoing,) = builder(records, make_letters(records), Settings())
     token = dict(decode(outgoing).records[0].headers)[push.TOKEN]
     assert token is not None and parse_token(token.decode()) is None
 
@@ -133,8 +133,8 @@ def test_a_storm_of_letters() -> None:
 
     records = make_records(20_000, 200)
     letters = make_letters(records)
-    press(records[:10], letters[:10], Settings())  # compiles
+    builder(records[:10], letters[:10], Settings())  # compiles
     began = time.thread_time()
-    sent = press(records, letters, Settings())
+    sent = builder(records, letters, Settings())
     assert time.thread_time() - began < 3
     assert sum(outgoing.batch.count for outgoing in sent) == 20_000

@@ -1,4 +1,4 @@
-"""The desk, step by step: what is delivered, what is remembered, what a restart goes on with."""
+"""The dispatcher, step by step: what is delivered, what is remembered, what a restart goes on with."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Nakked, Paused, Read, Resumed, Termed, Ticked
 from overlay.consumer.window import Pair
-from overlay.dispatch import dispatcher as desk_module
-from overlay.dispatch.ack_decoder import Said
-from overlay.dispatch.record_cache import Larder
-from overlay.output.batch_builder import Outgoing
+from overlay.dispatch import dispatcher as dispatcher_module
+from overlay.dispatch.ack_decoder import AckBatch
+from overlay.dispatch.record_cache import RecordCache
+from overlay.output.batch_builder import OutputBatch
 from tests.consumer.driver import SECOND
 from tests.dispatch.scenes import Office
 from tests.oracle.push import parse_token
@@ -40,8 +40,8 @@ def test_what_is_offered_is_delivered_and_what_is_not_acked_again() -> None:
     office.ack(8, 9, 10)
     office.pass_time(10 * SECOND)
     assert len(office.sent) == 13
-    assert office.seat.machine.window.pending.count == 0
-    assert office.desk.next_at == NEVER
+    assert office.slot.machine.window.pending.count == 0
+    assert office.dispatcher.next_at == NEVER
 
 
 def test_num_pending_counts_down() -> None:
@@ -64,13 +64,13 @@ def test_max_ack_pending_holds_back_and_the_hold_says_from_where() -> None:
     office.offer()
     office.settle()
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4]
-    assert office.seat.hold == 5
+    assert office.slot.hold == 5
     office.ack(1, 3)
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4, 5, 6]
     office.ack(2, 4, 5, 6)
-    assert office.seat.hold is None or office.seat.hold == 11
+    assert office.slot.hold is None or office.slot.hold == 11
     office.ack(7, 8, 9, 10)
-    assert office.seat.hold is None
+    assert office.slot.hold is None
 
 
 def test_a_deadline_waits_until_all_acks_before_it_are_read() -> None:
@@ -80,25 +80,25 @@ def test_a_deadline_waits_until_all_acks_before_it_are_read() -> None:
     office.now += 2 * SECOND
     office.step(up_to=before)
     assert len(office.sent) == 3
-    assert office.desk.waiting_for_acks == {"S"}
+    assert office.dispatcher.waiting_for_acks == {"S"}
     office.step(up_to=before)
     assert len(office.sent) == 3
     office.step()
     office.settle()
     assert rows(office)[3:] == [(1, 2), (2, 2), (3, 2)]
-    assert office.desk.waiting_for_acks == set()
+    assert office.dispatcher.waiting_for_acks == set()
 
 
 def test_a_deadline_that_comes_with_an_ack_fires_when_the_acks_are_read() -> None:
     office = Office(3, ack_wait=SECOND)
     office.offer()
-    office.desk.order(office.config.id, Ticked(office.now), office.now)
+    office.dispatcher.order(office.config.id, Ticked(office.now), office.now)
     office.step()
     before = office.now
     office.now += 2 * SECOND
     numbers = np.array([1])
-    office.step(said=[Said(Verb.ACK, numbers, numbers, numbers)], up_to=before)
-    assert office.desk.waiting_for_acks == {"S"}
+    office.step(said=[AckBatch(Verb.ACK, numbers, numbers, numbers)], up_to=before)
+    assert office.dispatcher.waiting_for_acks == {"S"}
     office.step()
     assert rows(office)[3:] == [(2, 2), (3, 2)]
 
@@ -134,7 +134,7 @@ def test_acks_of_what_was_never_delivered_are_counted() -> None:
     office.offer()
     office.ack(2, 900)
     assert sum((work.refused for work in office.works), start=type(office.works[0].refused)()) == {Flaw.FUTURE: 1}
-    assert office.seat.machine.window.pending.count == 2
+    assert office.slot.machine.window.pending.count == 2
 
 
 def test_verbs() -> None:
@@ -157,7 +157,7 @@ def test_an_ack_of_all() -> None:
     office = Office(6, ack_policy="all", ack_wait=SECOND)
     office.offer()
     office.ack(5, 2)
-    assert office.seat.machine.window.pending.count == 1
+    assert office.slot.machine.window.pending.count == 1
 
 
 def test_an_ack_of_all_that_was_overtaken_takes_no_other_along() -> None:
@@ -166,10 +166,10 @@ def test_an_ack_of_all_that_was_overtaken_takes_no_other_along() -> None:
     office.offer()
     office.pass_time(2 * SECOND)
     assert rows(office)[30:] == [(n, 2) for n in range(1, 31)]
-    window = office.seat.machine.window
+    window = office.slot.machine.window
     for acks, left in (([(3, 33)], 27), ([(10, 10), (9, 39)], 21), ([(12, 42), (20, 20), (14, 44), (13, 43)], 16)):
         columns = np.array(acks)
-        office.step(said=[Said(Verb.ACK, columns[:, 0], columns[:, 1], np.full(len(acks), 2))])
+        office.step(said=[AckBatch(Verb.ACK, columns[:, 0], columns[:, 1], np.full(len(acks), 2))])
         assert window.pending.count == left
     assert window.floor == Pair(44, 14)
 
@@ -185,7 +185,7 @@ def dead(office: Office) -> list[tuple[int, str]]:
     return found
 
 
-def letters(office: Office) -> list[Outgoing]:
+def letters(office: Office) -> list[OutputBatch]:
     return [out for work in office.works for _, out in work.batches if out.topic == "graves"]
 
 
@@ -194,8 +194,8 @@ def graves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dead letters have a topic of their own name."""
     from tests.dispatch import scenes
 
-    outlet = scenes.letters_outlet()
-    monkeypatch.setattr(scenes, "letters_outlet", lambda: replace(outlet, topic="graves"))
+    output_topic = scenes.letters_output_topic()
+    monkeypatch.setattr(scenes, "letters_output_topic", lambda: replace(output_topic, topic="graves"))
 
 
 @pytest.mark.usefixtures("graves")
@@ -209,12 +209,12 @@ def test_what_is_given_up_becomes_a_dead_letter() -> None:
         office.pass_time(2 * SECOND)
     assert rows(office) == [(1, 1), (2, 1), (3, 1), (3, 2)]
     assert dead(office) == [(2, "term"), (3, "max_deliver")]
-    assert office.seat.machine.window.pending.count == 0
+    assert office.slot.machine.window.pending.count == 0
 
 
 @pytest.mark.usefixtures("graves")
 def test_dead_letters_of_records_that_are_not_at_hand_are_read_again() -> None:
-    office = Office(40, ack_wait=SECOND, max_deliver=1, dead_letter="graves", larder=Larder(1, 0), size=2000)
+    office = Office(40, ack_wait=SECOND, max_deliver=1, dead_letter="graves", record_cache=RecordCache(1, 0), size=2000)
     office.offer(1, 20)
     office.offer(21, 40)
     office.pass_time(2 * SECOND)
@@ -223,7 +223,7 @@ def test_dead_letters_of_records_that_are_not_at_hand_are_read_again() -> None:
 
 
 def test_what_is_not_at_hand_is_read_again() -> None:
-    office = Office(60, ack_wait=SECOND, larder=Larder(1, 0), size=3000)
+    office = Office(60, ack_wait=SECOND, record_cache=RecordCache(1, 0), size=3000)
     for first in range(1, 61, 20):
         office.offer(first, first + 19)
     office.pass_time(2 * SECOND)
@@ -232,13 +232,13 @@ def test_what_is_not_at_hand_is_read_again() -> None:
 
 
 def test_what_left_the_log_is_terminated_and_takes_no_sequence() -> None:
-    office = Office(60, ack_wait=SECOND, larder=Larder(1, 0), size=3000)
+    office = Office(60, ack_wait=SECOND, record_cache=RecordCache(1, 0), size=3000)
     for first in range(1, 61, 20):
         office.offer(first, first + 19)
     office.gone = set(range(1, 11))
     office.pass_time(2 * SECOND)
     assert rows(office)[60:] == [(n, 2) for n in range(11, 61)]
-    assert office.seat.machine.window.pending.count == 50
+    assert office.slot.machine.window.pending.count == 50
 
 
 def test_a_pause() -> None:
@@ -247,7 +247,7 @@ def test_a_pause() -> None:
     office.offer()
     office.settle()
     assert office.sent == []
-    assert office.seat.hold == 1
+    assert office.slot.hold == 1
     office.step(said=[Resumed()])
     office.settle()
     assert len(office.sent) == 5
@@ -264,7 +264,7 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_a_storm_goes_out_in_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "STEP_MESSAGES", 100)
+    monkeypatch.setattr(dispatcher_module, "STEP_MESSAGES", 100)
     office = Office(1000, ack_wait=SECOND, max_ack_pending=-1)
     office.offer()
     office.settle()
@@ -274,7 +274,7 @@ def test_a_storm_goes_out_in_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_checkpoint_takes_the_place_of_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "LEAST_LOG", 4_000)
+    monkeypatch.setattr(dispatcher_module, "LEAST_LOG", 4_000)
     office = Office(500, ack_wait=SECOND, max_ack_pending=-1)
     for first in range(1, 500, 10):
         office.offer(first, first + 9)
@@ -282,9 +282,9 @@ def test_a_checkpoint_takes_the_place_of_many_changes(monkeypatch: pytest.Monkey
     checkpoints = sum(work.is_checkpoint for work in office.works)
     assert 2 <= checkpoints <= 20
     assert sum(map(len, office.records)) < 60_000
-    before = office.seat.machine.window
+    before = office.slot.machine.window
     office.sit(office.records)
-    after = office.seat.machine.window
+    after = office.slot.machine.window
     assert (after.delivered, after.floor, after.pending.count) == (before.delivered, before.floor, 250)
 
 
@@ -305,7 +305,7 @@ moves = st.lists(
 def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, Any]], limit: int, pending: int) -> None:
     """Whatever comes, and through restarts: every message is delivered, an acked one never after its ack, and consumer
     sequences have no hole."""
-    office = Office(60, ack_wait=SECOND, max_ack_pending=pending, larder=Larder(limit, 0))
+    office = Office(60, ack_wait=SECOND, max_ack_pending=pending, record_cache=RecordCache(limit, 0))
     offered, acked = 0, set[int]()
     for what, how in moves:
         if what == "offer" and offered < 60:
@@ -320,7 +320,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         elif what == "wait":
             office.pass_time(how * SECOND)
         elif what == "restart":
-            hold = office.seat.hold
+            hold = office.slot.hold
             office.sit(office.records)
             if hold is not None:
                 office.offer(hold, offered)
@@ -328,7 +328,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         check(office, acked)
         office.settle()
         assert not {token.sequence for token in office.sent[before:]} & acked
-    office.offer(offered + 1 if office.seat.hold is None else office.seat.hold, 60)
+    office.offer(offered + 1 if office.slot.hold is None else office.slot.hold, 60)
     for _ in range(200):
         office.settle()
         left = sorted({token.sequence for token in office.sent} - acked)
@@ -343,7 +343,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
 
 def check(office: Office, acked: set[int]) -> None:
     assert [token.consumer_sequence for token in office.sent] == list(range(1, len(office.sent) + 1))
-    own = office.seat.machine.window.pending
+    own = office.slot.machine.window.pending
     waiting = own.view("sequence")[own.find_pending(np.arange(own.end))]
     assert not set(waiting.tolist()) & acked
 
@@ -356,6 +356,6 @@ def test_what_lies_behind_the_offers_is_pending_too() -> None:
     assert [token.pending for token in office.sent] == [9, 8, 7]
     office.beyond = {office.config.id: 0}
     office.step()
-    assert office.seat.machine.num_pending == 0
+    assert office.slot.machine.num_pending == 0
     office.offer(first=4)
     assert [token.pending for token in office.sent[3:]] == [1, 0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.dispatch import output_offsets
-from overlay.dispatch.output_offsets import Footprints
+from overlay.dispatch.output_offsets import OutputOffsets
 
 batches = st.lists(
     st.tuples(st.integers(0, 2), st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=30
@@ -33,7 +33,7 @@ def test_all_up_to_the_answer_has_been_read(
     written: list[tuple[int, int, int]], partitions: int, committed: list[int]
 ) -> None:
     notes, where = place(partitions, written)
-    found = Footprints({}, 0, 0)
+    found = OutputOffsets({}, 0, 0)
     for note in notes:
         found.note(*note)
     read = found.find_read(dict(enumerate(committed[:partitions])))
@@ -42,13 +42,13 @@ def test_all_up_to_the_answer_has_been_read(
 
 
 def test_a_group_that_has_committed_nothing_has_read_nothing() -> None:
-    found = Footprints({}, 0, 0)
+    found = OutputOffsets({}, 0, 0)
     found.note(0, 10, 5, 1, 5)
     assert found.find_read({}) == 0
 
 
 def test_what_was_written_before_counts_when_all_of_it_is_read() -> None:
-    found = Footprints({0: 50, 1: 20}, 3, 40)
+    found = OutputOffsets({0: 50, 1: 20}, 3, 40)
     assert found.find_read({0: 49, 1: 20}) == 3
     assert found.find_read({0: 50, 1: 20}) == 40
     found.note(0, 50, 2, 41, 42)
@@ -57,7 +57,7 @@ def test_what_was_written_before_counts_when_all_of_it_is_read() -> None:
 
 def test_many_entries_become_coarse_and_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_offsets, "MOST_ENTRIES", 8)
-    found = Footprints({}, 0, 0)
+    found = OutputOffsets({}, 0, 0)
     for n in range(100):
         found.note(0, 2 * n, 1, n + 1, n + 1)
     read = [found.find_read({0: at}) for at in range(201)]

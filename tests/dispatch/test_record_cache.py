@@ -6,21 +6,21 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlay.dispatch.record_cache import NOWHERE, Larder
-from overlay.dispatch.record_slice import Piece, join
+from overlay.dispatch.record_cache import NOWHERE, RecordCache
+from overlay.dispatch.record_slice import RecordSlice, join
 from tests.dispatch.scenes import make_pieces
 from tests.output.pressing import make_records
 
 LOG = make_records(300, 40)
 
 
-def cut(first: int, last: int) -> Piece:
+def cut(first: int, last: int) -> RecordSlice:
     """The records with these sequences."""
     (piece,) = make_pieces(LOG[first - 1 : last])
     return piece
 
 
-def value(piece: Piece, row: int) -> bytes:
+def value(piece: RecordSlice, row: int) -> bytes:
     """Key, value and headers as they lie there."""
     records = piece.records
     return records.buf[records.body[row] : records.end[row]].tobytes()
@@ -42,13 +42,13 @@ parts = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 40)), min_size=1,
 @settings(max_examples=60, deadline=None)
 def test_what_is_found_is_what_was_put(parts: list[tuple[int, int]], asked: list[int], limit: int) -> None:
     """Pieces may overlap, as those of consumers at different places do."""
-    larder = Larder(limit)
+    record_cache = RecordCache(limit)
     put = set[int]()
     for first, count in parts:
         piece = cut(first, min(first + count, 300))
-        larder.put("S", piece)
+        record_cache.put("S", piece)
         put |= set(piece.sequences.tolist())
-    found = larder.find("S", np.array(asked, np.int64))
+    found = record_cache.find("S", np.array(asked, np.int64))
     for i, sequence in enumerate(asked):
         if found.number[i] == NOWHERE:
             assert limit < 1 << 30 or sequence not in put
@@ -56,26 +56,26 @@ def test_what_is_found_is_what_was_put(parts: list[tuple[int, int]], asked: list
             piece, row = found.pieces[found.number[i]], int(found.row[i])
             assert piece.sequences[row] == sequence
             assert value(piece, row) == value(cut(sequence, sequence), 0)
-    assert larder.find("T", np.array(asked, np.int64)).missing.size == len(asked)
+    assert record_cache.find("T", np.array(asked, np.int64)).missing.size == len(asked)
 
 
 def test_it_stays_small() -> None:
-    larder = Larder(100_000)
+    record_cache = RecordCache(100_000)
     for n in range(2_000):
-        larder.put("S" if n % 3 else "T", cut(n % 300 + 1, n % 300 + 1))
-    assert larder.size <= 100_000 + 70_000
+        record_cache.put("S" if n % 3 else "T", cut(n % 300 + 1, n % 300 + 1))
+    assert record_cache.size <= 100_000 + 70_000
 
 
 def test_a_trickle_makes_few_pieces() -> None:
-    larder = Larder()
+    record_cache = RecordCache()
     for n in range(1, 257):
-        larder.put("S", cut(n, n))
-    assert len(larder.find("S", np.array([1])).pieces) <= 9
+        record_cache.put("S", cut(n, n))
+    assert len(record_cache.find("S", np.array([1])).pieces) <= 9
 
 
 def test_what_was_read_again_is_there_for_one_step() -> None:
-    larder = Larder()
-    larder.lay_out("S", cut(5, 9))
-    assert not larder.find("S", np.array([5, 9])).missing.size
-    larder.clear()
-    assert larder.find("S", np.array([5, 9])).missing.size == 2
+    record_cache = RecordCache()
+    record_cache.lay_out("S", cut(5, 9))
+    assert not record_cache.find("S", np.array([5, 9])).missing.size
+    record_cache.clear()
+    assert record_cache.find("S", np.array([5, 9])).missing.size == 2

@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaError, NotLeaderForPartitionError, TopicAuthori
 from aiokafka.record.memory_records import MemoryRecords
 
 from overlay.dispatch.reply_batches import pack
-from overlay.dispatch.reply_sender import AVOID_PASSING_S, AVOID_S, Answering
-from overlay.dispatch.reply_topics import Addressees
+from overlay.dispatch.reply_sender import AVOID_PASSING_S, AVOID_S, ReplySender
+from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.kafka.admin import Admin
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.entry import Entry
 from overlay.output.record import Record
@@ -30,35 +30,35 @@ MANY = 5_000
 
 
 @asynccontextmanager
-async def answer(bootstrap: str, admin: Admin) -> AsyncIterator[Answering]:
-    answering = Answering({"bootstrap.servers": bootstrap}, Addressees(admin), lambda _, __: None)
+async def answer(bootstrap: str, admin: Admin) -> AsyncIterator[ReplySender]:
+    reply_sender = ReplySender({"bootstrap.servers": bootstrap}, ReplyTopics(admin), lambda _, __: None)
     try:
-        yield answering
+        yield reply_sender
     finally:
-        await answering.close()
+        await reply_sender.close()
 
 
-async def await_sent(answering: Answering) -> None:
+async def await_sent(reply_sender: ReplySender) -> None:
     async with asyncio.timeout(60):
-        await asyncio.gather(*answering._tasks.values())
+        await asyncio.gather(*reply_sender._tasks.values())
 
 
-def make_message(topic: str, number: int, partition: int = 0) -> Outgoing:
+def make_message(topic: str, number: int, partition: int = 0) -> OutputBatch:
     """A message as one of two pull requests gets it: a batch by itself."""
     record = Record(b"%d" % number, b"value", [("n", b"%d" % (number % 2))])
     batch = encode_records([record], NOW + number % 7, transactional=False)
-    return Outgoing(topic, partition, batch, reply=f"{topic}/{partition}/{number % 2}")
+    return OutputBatch(topic, partition, batch, reply=f"{topic}/{partition}/{number % 2}")
 
 
 async def test_messages_of_two_pulls_share_requests(bootstrap: str, admin: Admin, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=2)
     messages = [make_message(topic, number, number % 2) for number in range(MANY)]
-    async with answer(bootstrap, admin) as answering:
-        answering.put([make_message(topic, 0)])
-        await await_sent(answering)
+    async with answer(bootstrap, admin) as reply_sender:
+        reply_sender.put([make_message(topic, 0)])
+        await await_sent(reply_sender)
         began = time.monotonic()
-        answering.put(messages)
-        await await_sent(answering)
+        reply_sender.put(messages)
+        await await_sent(reply_sender)
         took = time.monotonic() - began
     found = read_committed(bootstrap, topic)
     assert len(found) == MANY + 1
@@ -88,12 +88,12 @@ def test_batches_are_joined_in_order() -> None:
     assert [dict(row.headers)["h"] for row in found] == [b"v" * n for f in (0, 3, 200) for n in range(f, f + 3)]
 
 
-def test_parcels_can_be_taken_apart() -> None:
+def test_reply_batches_can_be_taken_apart() -> None:
     """One piece that is too large is named by its reply address; its neighbours are not."""
     (lane,) = pack([make_message("t", n) for n in range(4)], NOW).values()
-    (parcel,) = lane
-    assert (parcel.count, parcel.reply) == (4, "")
-    halves = parcel.split(NOW)
+    (reply_batch,) = lane
+    assert (reply_batch.count, reply_batch.reply) == (4, "")
+    halves = reply_batch.split(NOW)
     assert [half.count for half in halves] == [2, 2]
     assert [part.reply for half in halves for part in half.split(NOW)] == ["t/0/0", "t/0/1", "t/0/0", "t/0/1"]
     assert not halves[0].split(NOW)[0].split(NOW)
@@ -113,11 +113,11 @@ class HeldAdmin:
 
 async def test_what_is_known_may_be_forgotten_while_kafka_is_asked() -> None:
     admin = HeldAdmin()
-    addressees = Addressees(cast("Admin", admin))
-    addressees.avoid(["known"], 60)
-    sorting = asyncio.create_task(addressees.sort([Entry(topic, Record(None, None)) for topic in ("known", "new")]))
+    reply_topics = ReplyTopics(cast("Admin", admin))
+    reply_topics.avoid(["known"], 60)
+    sorting = asyncio.create_task(reply_topics.sort([Entry(topic, Record(None, None)) for topic in ("known", "new")]))
     await admin.is_asked.wait()
-    addressees._known.clear()
+    reply_topics._known.clear()
     admin.may_answer.set()
     reachable, lost = await sorting
     assert not reachable
@@ -152,15 +152,15 @@ class FaultyClient:
         self.is_closed = True
 
 
-def make_answering(client: FaultyClient, counts: Counter[str]) -> Answering:
+def make_reply_sender(client: FaultyClient, counts: Counter[str]) -> ReplySender:
     def count(reason: str, number: int) -> None:
         counts[reason] += number
 
-    addressees = Addressees(cast("Admin", None))
-    addressees._known["t"] = (1, float("inf"))
-    answering = Answering({}, addressees, count)
-    answering._client = cast("AIOKafkaClient", client)
-    return answering
+    reply_topics = ReplyTopics(cast("Admin", None))
+    reply_topics._known["t"] = (1, float("inf"))
+    reply_sender = ReplySender({}, reply_topics, count)
+    reply_sender._client = cast("AIOKafkaClient", client)
+    return reply_sender
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ async def test_a_passing_fault_bars_a_topic_for_a_short_while(
 ) -> None:
     monkeypatch.setattr("overlay.dispatch.reply_sender.PATIENCE_S", 0.2)
     counts = Counter[str]()
-    answering = make_answering(client := FaultyClient(fault), counts)
-    answering.put([make_message("t", n) for n in range(3)])
-    await await_sent(answering)
-    until = answering.addressees._known["t"][1]
+    reply_sender = make_reply_sender(client := FaultyClient(fault), counts)
+    reply_sender.put([make_message("t", n) for n in range(3)])
+    await await_sent(reply_sender)
+    until = reply_sender.reply_topics._known["t"][1]
     assert seconds - 1 < until - time.monotonic() <= seconds
     assert client.refreshed
     assert counts == {"refused": 3}
-    await answering.close()
+    await reply_sender.close()
 
 
 async def test_answers_that_an_unforeseen_error_loses_are_counted() -> None:
@@ -187,9 +187,9 @@ async def test_answers_that_an_unforeseen_error_loses_are_counted() -> None:
             raise RuntimeError("unforeseen")
 
     counts = Counter[str]()
-    answering = make_answering(Unforeseen(KafkaError), counts)
-    answering.put([make_message("t", n) for n in range(3)])
-    await await_sent(answering)
+    reply_sender = make_reply_sender(Unforeseen(KafkaError), counts)
+    reply_sender.put([make_message("t", n) for n in range(3)])
+    await await_sent(reply_sender)
     assert counts == {"refused": 3}
 
 
@@ -198,10 +198,10 @@ async def test_a_cancelled_close_leaves_nothing_open() -> None:
         async def add_topic(self, _: str) -> None:
             await asyncio.Event().wait()
 
-    answering = make_answering(client := Hanging(KafkaError), Counter())
-    answering.put([make_message("t", 0)])
-    (task,) = answering._tasks.values()
-    closing = asyncio.create_task(answering.close())
+    reply_sender = make_reply_sender(client := Hanging(KafkaError), Counter())
+    reply_sender.put([make_message("t", 0)])
+    (task,) = reply_sender._tasks.values()
+    closing = asyncio.create_task(reply_sender.close())
     await asyncio.sleep(0)
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
@@ -210,16 +210,16 @@ async def test_a_cancelled_close_leaves_nothing_open() -> None:
 
 
 async def test_room_counts_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is dropped: the desk waits until there is room, or until the session that announced it has ended."""
+    """Nothing is dropped: the dispatcher waits until there is room, or until the session that announced it has ended."""
     monkeypatch.setattr("overlay.dispatch.reply_sender.ROOM", 1_000)
     monkeypatch.setattr("overlay.dispatch.reply_sender.TOPIC_ROOM", 500)
-    answering = make_answering(FaultyClient(KafkaError), Counter())
+    reply_sender = make_reply_sender(FaultyClient(KafkaError), Counter())
     pieces = [make_message("t", n) for n in range(100)]
-    answering.announce(pieces)
-    assert answering.full == {"t"}
-    waiting = asyncio.create_task(answering.make_room())
+    reply_sender.announce(pieces)
+    assert reply_sender.full == {"t"}
+    waiting = asyncio.create_task(reply_sender.make_room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    answering.leave()
+    reply_sender.leave()
     await waiting
-    assert not answering.full
+    assert not reply_sender.full

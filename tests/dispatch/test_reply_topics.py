@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from overlay.dispatch.reply_topics import Addressees
+from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.kafka.admin import Admin
 from overlay.output.entry import Entry
 from overlay.output.record import Record
@@ -9,10 +9,10 @@ from tests.support.kafka import NewTopicFixture
 
 async def test_only_what_is_there_is_written_to(admin: Admin, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=2)
-    addressees = Addressees(admin)
+    reply_topics = ReplyTopics(admin)
     record = Record(b"k", b"v")
     there = [Entry(topic, record, 0), Entry(topic, record, 1)]
     nowhere = [Entry(topic, record, 2), Entry(f"{topic}-missing", record)]
     for _ in range(2):  # the second time from memory
-        assert await addressees.sort([*there, *nowhere]) == (there, nowhere)
-    assert await addressees.sort([]) == ([], [])
+        assert await reply_topics.sort([*there, *nowhere]) == (there, nowhere)
+    assert await reply_topics.sort([]) == ([], [])

@@ -1,4 +1,4 @@
-"""Several consumers at one desk: what a full step does to those who come after."""
+"""Several consumers at one dispatcher: what a full step does to those who come after."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from overlay.consumer.acks import Verb
 from overlay.consumer.snapshot import Log, decode
-from overlay.dispatch import dispatcher as desk_module
-from overlay.dispatch.ack_decoder import Said
-from overlay.dispatch.dispatcher import Desk, Offer, Work
-from overlay.dispatch.effect_encoder import Printing
-from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.dispatch import dispatcher as dispatcher_module
+from overlay.dispatch.ack_decoder import AckBatch
+from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
+from overlay.dispatch.effect_encoder import EffectEncoder
+from overlay.dispatch.served_consumer import Beginning, slot
 from tests.consumer.driver import START, configure
-from tests.dispatch.scenes import STEP, letters_outlet, make_pieces
+from tests.dispatch.scenes import STEP, letters_output_topic, make_pieces
 from tests.output.pressing import Settings, make_records
 
 BUSY, OTHER = ("S", "busy"), ("S", "other")
@@ -26,56 +26,57 @@ class Two:
 
     def __init__(self) -> None:
         configs = [configure(durable_name="busy"), configure(durable_name="other", dead_letter="dead")]
-        outlet = Settings().make_outlet()
-        self.desk = Desk(
-            {config.id: seat(config, Beginning(), START, outlet, letters_outlet()) for config in configs}, Printing("p")
+        output_topic = Settings().make_output_topic()
+        self.dispatcher = Dispatcher(
+            {config.id: slot(config, Beginning(), START, output_topic, letters_output_topic()) for config in configs},
+            EffectEncoder("p"),
         )
         self.now, self.log = START, Log()
         [self.piece] = make_pieces(make_records(50, 200))
         self.step([Offer(OTHER, self.piece, np.arange(3))])
         self.settle()
 
-    def step(self, offers: Sequence[Offer] = (), said: Sequence[Said] = ()) -> Work:
+    def step(self, offers: Sequence[Offer] = (), said: Sequence[AckBatch] = ()) -> Work:
         self.now += STEP
-        self.desk.take_in(offers, {OTHER: said}, {"S": self.now}, self.now)
-        assert not self.desk.find_wanted()
-        work = self.desk.give_out([], {}, self.now)
+        self.dispatcher.take_in(offers, {OTHER: said}, {"S": self.now}, self.now)
+        assert not self.dispatcher.find_wanted()
+        work = self.dispatcher.give_out([], {}, self.now)
         assert {consumer for consumer, _ in work.batches} <= work.records.keys()
         if OTHER in work.records:
             self.log.apply(decode(work.records[OTHER]))
         return work
 
     def settle(self) -> None:
-        while self.desk.next_at <= self.now:
+        while self.dispatcher.next_at <= self.now:
             self.step()
 
     def count_pending(self) -> int:
         """Of the other consumer, after a restart."""
-        machine = seat(configure(durable_name="other"), Beginning(), self.now, None, None).machine
+        machine = slot(configure(durable_name="other"), Beginning(), self.now, None, None).machine
         self.log.restore(machine)
         return machine.window.pending.count
 
 
-@pytest.mark.parametrize("least_log", [0, desk_module.LEAST_LOG])
+@pytest.mark.parametrize("least_log", [0, dispatcher_module.LEAST_LOG])
 def test_what_was_taken_in_goes_out_with_the_state_it_made(monkeypatch: pytest.MonkeyPatch, least_log: int) -> None:
-    monkeypatch.setattr(desk_module, "ROUND_BYTES", 1_000)
-    monkeypatch.setattr(desk_module, "STEP_MESSAGES", 10)
-    monkeypatch.setattr(desk_module, "LEAST_LOG", least_log)
+    monkeypatch.setattr(dispatcher_module, "ROUND_BYTES", 1_000)
+    monkeypatch.setattr(dispatcher_module, "STEP_MESSAGES", 10)
+    monkeypatch.setattr(dispatcher_module, "LEAST_LOG", least_log)
     two = Two()
     two.step([Offer(BUSY, two.piece, np.arange(50))])
-    work = two.step(said=[Said(Verb.TERM, *(np.array([number]) for number in (1, 1, 1)))])
+    work = two.step(said=[AckBatch(Verb.TERM, *(np.array([number]) for number in (1, 1, 1)))])
     assert work.delivered[BUSY] == 10
     assert work.buried[OTHER] == 1
     assert {outgoing.topic for consumer, outgoing in work.batches if consumer == OTHER} == {"out", "p.events"}
     assert two.count_pending() == 2
     two.settle()
-    assert two.desk.seats[BUSY].machine.window.delivered.consumer == 50
+    assert two.dispatcher.slots[BUSY].machine.window.delivered.consumer == 50
 
 
 def test_who_comes_after_a_full_step_is_given_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "ROUND_BYTES", 1_000)
+    monkeypatch.setattr(dispatcher_module, "ROUND_BYTES", 1_000)
     two = Two()
     offers = [Offer(BUSY, two.piece, np.arange(50)), Offer(OTHER, two.piece, np.arange(3, 50))]
     assert set(two.step(offers).delivered) == {BUSY}
-    assert two.desk.next_at == 0
+    assert two.dispatcher.next_at == 0
     assert two.step().delivered[OTHER] == 47

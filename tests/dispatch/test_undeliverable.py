@@ -1,4 +1,5 @@
-"""Messages that the output can never take, at the desk: given up with an advisory and a letter, and nobody else is touched."""
+"""Messages that the output can never take, at the dispatcher: given up with an advisory and a letter, and nobody else
+is touched."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch import effect_encoder
 from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON, UNDELIVERABLE
-from overlay.dispatch.record_cache import Larder
-from overlay.output.batch_builder import Outgoing
+from overlay.dispatch.record_cache import RecordCache
+from overlay.output.batch_builder import OutputBatch
 from tests.consumer.driver import SECOND
 from tests.dispatch import scenes
 from tests.dispatch.scenes import Office
@@ -28,8 +29,8 @@ LIMIT = 4_000
 
 @pytest.fixture(autouse=True)
 def graves(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlet = scenes.letters_outlet()
-    monkeypatch.setattr(scenes, "letters_outlet", lambda: replace(outlet, topic="graves"))
+    output_topic = scenes.letters_output_topic()
+    monkeypatch.setattr(scenes, "letters_output_topic", lambda: replace(output_topic, topic="graves"))
 
 
 def make_office(count: int, large: Iterable[int], **fields: Any) -> Office:
@@ -44,7 +45,7 @@ def make_office(count: int, large: Iterable[int], **fields: Any) -> Office:
 
 def shrink(office: Office, limit: int) -> None:
     """The output takes no more than so many bytes from now on."""
-    office.outlet = office.seat.outlet = replace(office.outlet, max_message_bytes=limit)
+    office.output_topic = office.slot.output_topic = replace(office.output_topic, max_message_bytes=limit)
 
 
 def sent(office: Office) -> list[int]:
@@ -86,10 +87,10 @@ def test_they_are_given_up_before_they_take_a_sequence(policy: str) -> None:
     assert advisories(office) == [(n, 0, 0, UNDELIVERABLE) for n in (1, 4, 5, 8)]
     assert sum(work.buried.total() for work in office.works) == 4
     # they settle nobody else, whatever the policy
-    assert office.seat.machine.window.pending.count == 4
-    assert office.seat.machine.position == 8
+    assert office.slot.machine.window.pending.count == 4
+    assert office.slot.machine.position == 8
     office.ack(2, 3, 6, 7)
-    assert office.seat.machine.window.pending.count == 0
+    assert office.slot.machine.window.pending.count == 0
     # and do not come back
     office.sit(office.records)
     office.offer()
@@ -102,7 +103,7 @@ def test_only_those_whose_turn_it_is_are_given_up() -> None:
     office.offer()
     office.settle()
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3], [2])
-    assert office.seat.hold == 4
+    assert office.slot.hold == 4
     office.ack(1, 3)
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3, 4, 6], [2, 5])
 
@@ -118,7 +119,7 @@ def test_what_the_output_took_and_takes_no_more() -> None:
     assert sent(office)[4:] == [2, 4]
     assert letters(office) == [(1, UNDELIVERABLE, "1"), (3, UNDELIVERABLE, "1")]
     assert advisories(office) == [(1, 1, 1, UNDELIVERABLE), (3, 3, 1, UNDELIVERABLE)]
-    assert office.seat.machine.window.pending.count == 2
+    assert office.slot.machine.window.pending.count == 2
     headers = dict(
         decode(next(o for w in office.works for _, o in w.batches if o.topic == "graves")).records[0].headers
     )
@@ -126,7 +127,7 @@ def test_what_the_output_took_and_takes_no_more() -> None:
 
 
 def test_what_is_not_at_hand_is_read_again_first() -> None:
-    office = make_office(40, (5, 35), larder=Larder(1, 0), max_ack_pending=10)
+    office = make_office(40, (5, 35), record_cache=RecordCache(1, 0), max_ack_pending=10)
     office.offer(1, 20)
     office.offer(21, 40)
     done = 0
@@ -151,7 +152,7 @@ def test_without_the_policy_the_batch_is_marked_and_the_message_kept() -> None:
 def test_a_pull_that_no_reply_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effect_encoder, "MAX_MESSAGE_BYTES", LIMIT + effect_encoder.REPLY_ROOM)
     office = make_office(3, (2,), deliver_subject="")
-    office.seat.outlet = office.outlet = None  # type: ignore[assignment]
+    office.slot.output_topic = office.output_topic = None  # type: ignore[assignment]
     office.sit(())
     office.offer()
     work = office.step(said=[Pulled(PullRequest(batch=3), "inbox/0/1")])
@@ -160,7 +161,7 @@ def test_a_pull_that_no_reply_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         r
         for w in (work, *office.works)
         for _, out in w.answers
-        if isinstance(out, Outgoing)
+        if isinstance(out, OutputBatch)
         for r in decode(out).records
     ]
     assert {parse_token(dict(r.headers)[TOKEN] or b"").sequence for r in replies if TOKEN in dict(r.headers)} == {1, 3}
@@ -170,18 +171,18 @@ def test_a_pull_that_no_reply_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pulls_to_a_full_topic_are_held_back_and_acks_are_not() -> None:
     """The messages wait for room, and go out in the step after there is some."""
     office = make_office(3, (), deliver_subject="")
-    office.seat.outlet = office.outlet = None  # type: ignore[assignment]
+    office.slot.output_topic = office.output_topic = None  # type: ignore[assignment]
     office.sit(())
     office.offer()
-    office.desk.hold_back(frozenset(("full",)))
+    office.dispatcher.hold_back(frozenset(("full",)))
     first = office.step(said=[Pulled(PullRequest(batch=2), "full/0/1"), Pulled(PullRequest(batch=1), "good/0/1")])
     office.settle()
     assert {answer.topic for work in (first, *office.works) for _, answer in work.answers} == {"good"}
     office.ack(1)
-    assert office.seat.machine.window.floor.stream == 1
+    assert office.slot.machine.window.floor.stream == 1
     assert not any(answer.topic == "full" for work in office.works for _, answer in work.answers)
-    office.desk.hold_back(frozenset())
-    assert office.desk.next_at == 0
+    office.dispatcher.hold_back(frozenset())
+    assert office.dispatcher.next_at == 0
     office.settle()
     answers = [answer for work in office.works for _, answer in work.answers if answer.topic == "full"]
-    assert sum(answer.batch.count for answer in answers if isinstance(answer, Outgoing)) == 2
+    assert sum(answer.batch.count for answer in answers if isinstance(answer, OutputBatch)) == 2

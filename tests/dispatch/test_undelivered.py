@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.dispatch.undelivered import Holds
+from overlay.dispatch.undelivered import Undelivered
 
 SOURCES = (("t", 0), ("t", 1), ("u", 0))
 
@@ -14,7 +14,7 @@ SOURCES = (("t", 0), ("t", 1), ("u", 0))
 @given(st.lists(st.tuples(st.sampled_from(SOURCES), st.integers(1, 4), st.integers(0, 3)), max_size=30))
 def test_what_is_held(steps: list[tuple[tuple[str, int], int, int]]) -> None:
     """Each step offers a run of one partition, with gaps, then settles some of what is held in the stream's order."""
-    holds, held = Holds(), list[tuple[int, tuple[str, int], int]]()
+    holds, held = Undelivered(), list[tuple[int, tuple[str, int], int]]()
     sequence, offsets = 0, dict.fromkeys(SOURCES, 0)
     for source, size, settled in steps:
         run = sequence + 2 * np.arange(1, size + 1)

@@ -15,12 +15,12 @@ import numpy as np
 from overlay.index.skip import bloom
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import Scope
+from overlay.index.skip.config_fingerprint import ConfigFingerprint
 from overlay.index.skip.encode import Block, encode, parse
 from overlay.index.skip.terms import as_hashes, property_term, subject_terms
 from overlay.index.skip.zones import Bounds
 
-SCOPE = Scope(99, {"x": 1}, {"l": 12}, {"x": "long", "l": "long"})
+SCOPE = ConfigFingerprint(99, {"x": 1}, {"l": 12}, {"x": "long", "l": "long"})
 BLOCK = 4000
 MILLION = 1_000_000
 

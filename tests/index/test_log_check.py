@@ -11,9 +11,9 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from confluent_kafka import Producer
 
 from overlay.errors import SourceChanged
-from overlay.index.log_check import Glimpse, check_mark, glimpse, glimpse_all, void
+from overlay.index.log_check import Glimpse, check_log_position, glimpse, glimpse_all, void
 from overlay.kafka.connection import open_client
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from tests.index.partitions import Record, load, seal, stream
 from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -44,9 +44,11 @@ async def test_a_glimpse(client: AIOKafkaClient, bootstrap: str, topic: str) -> 
     """The batch that holds the offset, and the bounds; nothing at the end."""
     found = [await glimpse(client, (topic, 0), offset) for offset in (0, 4, 5, 29)]
     assert [(g.first, g.end) for g in found] == [(0, 30)] * 4
-    assert [g.mark.position for g in found] == [5, 5, 10, 30]
-    assert found[0].mark == found[1].mark != found[2].mark and all(g.mark.crc >= 0 for g in found)
-    assert await glimpse(client, (topic, 0), 30) == Glimpse(0, 30, Mark(30))
+    assert [g.log_position.position for g in found] == [5, 5, 10, 30]
+    assert found[0].log_position == found[1].log_position != found[2].log_position and all(
+        g.log_position.crc >= 0 for g in found
+    )
+    assert await glimpse(client, (topic, 0), 30) == Glimpse(0, 30, LogPosition(30))
     delete_below(bootstrap, topic, 7)
     assert (await glimpse(client, (topic, 0), 29)).first == 7
     for offset in (6, 31):
@@ -86,33 +88,42 @@ async def test_a_glimpse_ends_where_what_is_committed_ends(client: AIOKafkaClien
     producer.produce(topic, b"open")
     producer.flush(30)
     found = await glimpse(client, (topic, 0), 29)
-    assert (found.end, found.mark.position) == (30, 30)
+    assert (found.end, found.log_position.position) == (30, 30)
     producer.abort_transaction(30)
 
 
-async def test_marks(client: AIOKafkaClient, topic: str) -> None:
-    right = (await glimpse(client, (topic, 0), 9)).mark
-    await check_mark(client, "S", (topic, 0), right, (0, 30), compacted=False)
-    for wrong in (Mark(10, right.epoch, right.crc ^ 1), Mark(10, right.epoch + 1, right.crc), Mark(31, 0, 1)):
+async def test_log_positions(client: AIOKafkaClient, topic: str) -> None:
+    right = (await glimpse(client, (topic, 0), 9)).log_position
+    await check_log_position(client, "S", (topic, 0), right, (0, 30), compacted=False)
+    for wrong in (
+        LogPosition(10, right.epoch, right.crc ^ 1),
+        LogPosition(10, right.epoch + 1, right.crc),
+        LogPosition(31, 0, 1),
+    ):
         with pytest.raises(SourceChanged):
-            await check_mark(client, "S", (topic, 0), wrong, (0, 30), compacted=False)
+            await check_log_position(client, "S", (topic, 0), wrong, (0, 30), compacted=False)
 
 
-async def test_marks_of_a_compacted_topic(client: AIOKafkaClient, topic: str) -> None:
+async def test_log_positions_of_a_compacted_topic(client: AIOKafkaClient, topic: str) -> None:
     """Compaction changes what batches hold, not where they end, nor their epochs."""
-    right = (await glimpse(client, (topic, 0), 9)).mark
-    await check_mark(client, "S", (topic, 0), Mark(10, right.epoch, right.crc ^ 1), (0, 30), compacted=True)
-    for wrong in (Mark(10, right.epoch + 1, right.crc), Mark(8, right.epoch, right.crc)):
+    right = (await glimpse(client, (topic, 0), 9)).log_position
+    await check_log_position(
+        client, "S", (topic, 0), LogPosition(10, right.epoch, right.crc ^ 1), (0, 30), compacted=True
+    )
+    for wrong in (LogPosition(10, right.epoch + 1, right.crc), LogPosition(8, right.epoch, right.crc)):
         with pytest.raises(SourceChanged):
-            await check_mark(client, "S", (topic, 0), wrong, (0, 30), compacted=True)
+            await check_log_position(client, "S", (topic, 0), wrong, (0, 30), compacted=True)
 
 
 @pytest.mark.parametrize("good", range(7))
 async def test_chunks_are_void_above_the_last_that_holds(client: AIOKafkaClient, topic: str, good: int) -> None:
     chunks = load(stream(), [seal(stream(), [Record(5 * n, "a")], 5 * n, 5 * n + 5) for n in range(6)])
     for row in range(6):
-        mark = (await glimpse(client, (topic, 0), 5 * row)).mark
-        chunks.epoch[row], chunks.crc[row] = mark.epoch, mark.crc if row < good else mark.crc ^ 1
-        assert chunks.mark(row) == Mark(mark.position, mark.epoch, int(chunks.crc[row]))
+        log_position = (await glimpse(client, (topic, 0), 5 * row)).log_position
+        chunks.epoch[row], chunks.crc[row] = (
+            log_position.epoch,
+            log_position.crc if row < good else log_position.crc ^ 1,
+        )
+        assert chunks.log_position(row) == LogPosition(log_position.position, log_position.epoch, int(chunks.crc[row]))
     await void(client, "S", (topic, 0), chunks, (0, 30), compacted=False)
     assert chunks.next_offset.tolist() == [5 * row + 5 for row in range(good)]

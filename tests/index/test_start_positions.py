@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import TopicPartition
+from confluent_kafka.cimpl import TopicPartition as KafkaPartition
 
 from overlay.config import ConsumerConfig, StreamConfig
-from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.start_positions import find_lasts, find_replay_end, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
@@ -227,13 +227,13 @@ async def test_last_messages_take_little_reading(
 
 async def test_the_end_of_a_replay_counts_what_has_no_sequence_yet() -> None:
     class Bounds:
-        async def find_bounds(self, sources: Sequence[Source]) -> dict[Source, tuple[int, int]]:
+        async def find_bounds(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
             return {source: (40, 100 + source[1]) for source in sources}
 
     admin, one, other = cast(Admin, Bounds()), ("t", 0), ("t", 1)
     assert await find_replay_end(admin, [one], {one: 40}) == 100
     ledger = Ledger()
-    assert ledger.append(Round((Run(*one, 40, 50, 1), Run(*other, 0, 101, 51)))) is Refusal.NONE
+    assert ledger.append(LedgerEntry((LedgerRun(*one, 40, 50, 1), LedgerRun(*other, 0, 101, 51)))) is Refusal.NONE
     starts = {one: 40, other: 60}
     assert await find_replay_end(admin, [one, other], starts, ledger) == 151 + 10
     assert await find_replay_end(admin, [one, other], starts, Ledger()) == 60 + 41
@@ -299,5 +299,5 @@ def test_a_start_below_the_log_s_start(scene: Scene, new_topic: NewTopicFixture)
 def delete_below(bootstrap: str, topic: str, offset: int) -> None:
     """What retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+    for future in admin.delete_records([KafkaPartition(topic, 0, offset)]).values():
         future.result(30)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from overlay.kafka.fetcher import Feed, Lane
+from overlay.kafka.fetcher import Fetcher, PartitionFetch
 
 Refuse = Callable[[str, int], int]
 """Told topic and partition; the error code of Kafka's protocol to answer with, 0 to leave the answer as it is."""
 
 
 def refuse_fetches(monkeypatch: pytest.MonkeyPatch, refuse: Refuse) -> None:
-    """Have every feed see an error in place of a partition's part of an answer, as `refuse` says."""
-    accept = Feed._accept
+    """Have every fetcher see an error in place of a partition's part of an answer, as `refuse` says."""
+    accept = Fetcher._accept
 
-    def accept_worse(feed: Feed, lane: Lane, position: int, row: tuple[Any, ...]) -> bool:
-        if code := refuse(lane.topic, lane.partition):
+    def accept_worse(fetcher: Fetcher, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
+        if code := refuse(partition_fetch.topic, partition_fetch.partition):
             row = (row[0], code, -1, -1, -1, None, *row[6:-1], b"")
-        return accept(feed, lane, position, row)
+        return accept(fetcher, partition_fetch, position, row)
 
-    monkeypatch.setattr(Feed, "_accept", accept_worse)
+    monkeypatch.setattr(Fetcher, "_accept", accept_worse)

@@ -16,7 +16,7 @@ from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import fetch
-from overlay.kafka.fetcher import LONG_WAIT_MS, Denied, Feed, Fetched, Lane, Lost
+from overlay.kafka.fetcher import LONG_WAIT_MS, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.range_reader import LOOK_BACK, find_records_end, read_records, read_span
 from overlay.scan import Decoder, Records, make_plan
 from tests.index.test_start_positions import delete_below
@@ -40,45 +40,56 @@ def read_offsets(fetched: Fetched) -> list[int]:
     return offsets
 
 
-async def read_lanes(feed: Feed, ends: dict[Lane, int]) -> dict[Lane, list[int]]:
-    """Read every lane up to its end, taking what comes in any order."""
-    found: dict[Lane, list[int]] = {lane: [] for lane in ends}
+async def read_partition_fetches(fetcher: Fetcher, ends: dict[PartitionFetch, int]) -> dict[PartitionFetch, list[int]]:
+    """Read every partition fetch up to its end, taking what comes in any order."""
+    found: dict[PartitionFetch, list[int]] = {partition_fetch: [] for partition_fetch in ends}
     async with asyncio.timeout(DEADLINE_S):
-        while any(lane.position < end or lane.ready for lane, end in ends.items()):
-            feed.changed.clear()
-            for lane in ends:
-                taken = lane.take()
+        while any(partition_fetch.position < end or partition_fetch.ready for partition_fetch, end in ends.items()):
+            fetcher.changed.clear()
+            for partition_fetch in ends:
+                taken = partition_fetch.take()
                 if isinstance(taken, Fetched):
-                    assert taken.position == (found[lane][-1] + 1 if found[lane] else taken.position)
-                    found[lane] += read_offsets(taken)
-            if not any(lane.ready for lane in ends) and any(lane.position < end for lane, end in ends.items()):
-                await feed.changed.wait()
+                    assert taken.position == (
+                        found[partition_fetch][-1] + 1 if found[partition_fetch] else taken.position
+                    )
+                    found[partition_fetch] += read_offsets(taken)
+            if not any(partition_fetch.ready for partition_fetch in ends) and any(
+                partition_fetch.position < end for partition_fetch, end in ends.items()
+            ):
+                await fetcher.changed.wait()
     return found
 
 
-async def test_lanes_of_one_and_of_several_partitions(
+async def test_partition_fetches_of_one_and_of_several_partitions(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
 ) -> None:
-    """Two lanes of one partition at different places, one of another; small fetches, so that they take many turns."""
+    """Two partition fetches of one partition at different places, one of another; small fetches, so that they take
+    many turns."""
     topic = new_topic(partitions=2)
     producer = SureProducer(bootstrap, {"batch.num.messages": 20})
     for number in range(2_000):
         producer.produce(topic, b"x" * 100, partition=number % 2)
     assert producer.flush(30) == 0
-    feed = Feed(client, partition_bytes=20_000)
+    fetcher = Fetcher(client, partition_bytes=20_000)
     try:
-        starts = {await feed.open(topic, 0, 0): 0, await feed.open(topic, 0, 400): 400, await feed.open(topic, 1, 7): 7}
-        found = await read_lanes(feed, dict.fromkeys(starts, 1_000))
-        assert {lane: found[lane] for lane in starts} == {lane: list(range(at, 1_000)) for lane, at in starts.items()}
-        assert {lane.stable_end for lane in starts} == {1_000}
+        starts = {
+            await fetcher.open(topic, 0, 0): 0,
+            await fetcher.open(topic, 0, 400): 400,
+            await fetcher.open(topic, 1, 7): 7,
+        }
+        found = await read_partition_fetches(fetcher, dict.fromkeys(starts, 1_000))
+        assert {partition_fetch: found[partition_fetch] for partition_fetch in starts} == {
+            partition_fetch: list(range(at, 1_000)) for partition_fetch, at in starts.items()
+        }
+        assert {partition_fetch.stable_end for partition_fetch in starts} == {1_000}
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
 async def test_small_parts_of_a_partition_are_asked_for_at_once(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many requests as are allowed are under way, and none brings more than its lane wants."""
+    """As many requests as are allowed are under way, and none brings more than its partition fetch wants."""
     topic = new_topic()
     producer = SureProducer(bootstrap, {"batch.num.messages": 20})
     for _ in range(2_000):
@@ -98,20 +109,24 @@ async def test_small_parts_of_a_partition_are_asked_for_at_once(
             under_way -= 1
 
     monkeypatch.setattr("overlay.kafka.fetcher.fetch", count)
-    feed = Feed(client, requests=3)
+    fetcher = Fetcher(client, requests=3)
     try:
-        lanes = [await feed.open(topic, 0, at, at + 20, whole) for at in range(0, 2_000, 200)]
-        found = await read_lanes(feed, {lane: lane.stop for lane in lanes})
-        assert [found[lane] for lane in lanes] == [list(range(at, at + 20)) for at in range(0, 2_000, 200)]
-        assert most == 3 and feed.bytes_fetched == 10 * whole
+        partition_fetches = [await fetcher.open(topic, 0, at, at + 20, whole) for at in range(0, 2_000, 200)]
+        found = await read_partition_fetches(
+            fetcher, {partition_fetch: partition_fetch.stop for partition_fetch in partition_fetches}
+        )
+        assert [found[partition_fetch] for partition_fetch in partition_fetches] == [
+            list(range(at, at + 20)) for at in range(0, 2_000, 200)
+        ]
+        assert most == 3 and fetcher.bytes_fetched == 10 * whole
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
-async def test_lanes_at_one_place_share_a_fetch(
+async def test_partition_fetches_at_one_place_share_a_fetch(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two lanes at the end of a log wait for records together, as long as one alone would."""
+    """Two partition fetches at the end of a log wait for records together, as long as one alone would."""
     topic = new_topic()
     produce_values(bootstrap, topic, [b"a"] * 5)
     waits_long = asyncio.Event()
@@ -122,56 +137,60 @@ async def test_lanes_at_one_place_share_a_fetch(
         return await fetch(client, node, request, **more)
 
     monkeypatch.setattr("overlay.kafka.fetcher.fetch", note)
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        lanes = [await feed.open(topic, 0, 3), await feed.open(topic, 0, 3)]
-        assert await read_lanes(feed, dict.fromkeys(lanes, 5)) == {lane: [3, 4] for lane in lanes}
+        partition_fetches = [await fetcher.open(topic, 0, 3), await fetcher.open(topic, 0, 3)]
+        assert await read_partition_fetches(fetcher, dict.fromkeys(partition_fetches, 5)) == {
+            partition_fetch: [3, 4] for partition_fetch in partition_fetches
+        }
         waits_long.clear()
         async with asyncio.timeout(DEADLINE_S):
             await waits_long.wait()
         await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
-        assert await read_lanes(feed, dict.fromkeys(lanes, 6)) == {lane: [5] for lane in lanes}
+        assert await read_partition_fetches(fetcher, dict.fromkeys(partition_fetches, 6)) == {
+            partition_fetch: [5] for partition_fetch in partition_fetches
+        }
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
-async def test_a_lane_waits_for_what_is_not_there_yet(
+async def test_a_partition_fetch_waits_for_what_is_not_there_yet(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
 ) -> None:
     topic = new_topic()
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        lane = await feed.open(topic, 0, 0)
+        partition_fetch = await fetcher.open(topic, 0, 0)
         await asyncio.to_thread(produce_values, bootstrap, topic, [b"a"])
-        assert (await read_lanes(feed, {lane: 1}))[lane] == [0]
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 1}))[partition_fetch] == [0]
         await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
-        assert (await read_lanes(feed, {lane: 2}))[lane] == [1]
-        lane.seek(0)
-        assert (await read_lanes(feed, {lane: 2}))[lane] == [0, 1]
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 2}))[partition_fetch] == [1]
+        partition_fetch.seek(0)
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 2}))[partition_fetch] == [0, 1]
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
-async def test_a_lane_learns_that_the_log_ends_where_it_stands(
+async def test_a_partition_fetch_learns_that_the_log_ends_where_it_stands(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture
 ) -> None:
     topic = new_topic()
     await asyncio.to_thread(produce_values, bootstrap, topic, [b"a"])
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        lane = await feed.open(topic, 0, 1)
+        partition_fetch = await fetcher.open(topic, 0, 1)
         async with asyncio.timeout(30):
-            await feed.changed.wait()
-        assert (lane.stable_end, lane.ready) == (1, None)
-        lane.seek(0)
-        assert (await read_lanes(feed, {lane: 1}))[lane] == [0]
-        lane.rest()
+            await fetcher.changed.wait()
+        assert (partition_fetch.stable_end, partition_fetch.ready) == (1, None)
+        partition_fetch.seek(0)
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 1}))[partition_fetch] == [0]
+        partition_fetch.rest()
         await asyncio.to_thread(produce_values, bootstrap, topic, [b"b"])
-        other = await feed.open(topic, 0, 1)
-        assert (await read_lanes(feed, {other: 2}))[other] == [1]
-        assert lane.ready is None
+        other = await fetcher.open(topic, 0, 1)
+        assert (await read_partition_fetches(fetcher, {other: 2}))[other] == [1]
+        assert partition_fetch.ready is None
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
 async def test_a_position_that_the_log_does_not_have(
@@ -180,18 +199,18 @@ async def test_a_position_that_the_log_does_not_have(
     topic = new_topic()
     produce_values(bootstrap, topic, [b"a"] * 10)
     delete_below(bootstrap, topic, 5)
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        below, above = await feed.open(topic, 0, 2), await feed.open(topic, 0, 11)
+        below, above = await fetcher.open(topic, 0, 2), await fetcher.open(topic, 0, 11)
         async with asyncio.timeout(DEADLINE_S):
             while not (below.ready and above.ready):
-                feed.changed.clear()
-                await feed.changed.wait()
+                fetcher.changed.clear()
+                await fetcher.changed.wait()
         assert (below.take(), above.take()) == (Lost(2), Lost(11))
         below.seek(5)
-        assert (await read_lanes(feed, {below: 10}))[below] == [5, 6, 7, 8, 9]
+        assert (await read_partition_fetches(fetcher, {below: 10}))[below] == [5, 6, 7, 8, 9]
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
 async def test_uncommitted_records_are_not_fetched(
@@ -208,13 +227,13 @@ async def test_uncommitted_records_are_not_fetched(
     producer.begin_transaction()
     producer.produce(topic, b"open")
     producer.flush(30)
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        lane = await feed.open(topic, 0, 0)
-        assert (await read_lanes(feed, {lane: 6}))[lane] == [0, 4]
-        assert lane.stable_end == 6 and lane.ready is None
+        partition_fetch = await fetcher.open(topic, 0, 0)
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 6}))[partition_fetch] == [0, 4]
+        assert partition_fetch.stable_end == 6 and partition_fetch.ready is None
     finally:
-        await feed.close()
+        await fetcher.close()
         producer.abort_transaction(30)
 
 
@@ -222,15 +241,15 @@ async def test_a_topic_that_comes_later(client: AIOKafkaClient, bootstrap: str, 
     """An unknown topic is waited for, and does not keep others from being read."""
     known = new_topic()
     produce_values(bootstrap, known, [b"a"] * 3)
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        late, lane = await feed.open(f"{known}-late", 0, 0), await feed.open(known, 0, 0)
-        assert (await read_lanes(feed, {lane: 3}))[lane] == [0, 1, 2]
+        late, partition_fetch = await fetcher.open(f"{known}-late", 0, 0), await fetcher.open(known, 0, 0)
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 3}))[partition_fetch] == [0, 1, 2]
         await asyncio.to_thread(make_topic, bootstrap, f"{known}-late")
         await asyncio.to_thread(produce_values, bootstrap, f"{known}-late", [b"b"])
-        assert (await read_lanes(feed, {late: 1}))[late] == [0]
+        assert (await read_partition_fetches(fetcher, {late: 1}))[late] == [0]
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 300), (17, 18), (120, 300), (5, 5), (299, 300)])
@@ -292,15 +311,15 @@ async def test_a_batch_larger_than_a_fetch(client: AIOKafkaClient, bootstrap: st
     for number in range(8):
         producer.produce(topic, noise.bytes(1_000_000 if number % 3 == 0 else 10), partition=number % 2)
         producer.flush(30)
-    feed = Feed(client, partition_bytes=50_000)
+    fetcher = Fetcher(client, partition_bytes=50_000)
     try:
-        lanes = {await feed.open(topic, 0, 0): 4, await feed.open(topic, 1, 0): 4}
-        assert list((await read_lanes(feed, lanes)).values()) == [[0, 1, 2, 3]] * 2
+        partition_fetches = {await fetcher.open(topic, 0, 0): 4, await fetcher.open(topic, 1, 0): 4}
+        assert list((await read_partition_fetches(fetcher, partition_fetches)).values()) == [[0, 1, 2, 3]] * 2
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
-async def test_every_lane_gets_its_turn(
+async def test_every_partition_fetch_gets_its_turn(
     client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of six partitions with a backlog a response holds two, and the reader takes what comes at once."""
@@ -311,19 +330,23 @@ async def test_every_lane_gets_its_turn(
     for number in range(6 * 400):
         producer.produce(topic, noise.bytes(1_000), partition=number % 6)
     assert producer.flush(30) == 0
-    feed = Feed(client, partition_bytes=20_000)
+    fetcher = Fetcher(client, partition_bytes=20_000)
     taken: list[int] = []
     try:
-        lanes = [await feed.open(topic, partition, 0) for partition in range(6)]
+        partition_fetches = [await fetcher.open(topic, partition, 0) for partition in range(6)]
         async with asyncio.timeout(DEADLINE_S):
-            while any(lane.position < 400 or lane.ready for lane in lanes):
-                feed.changed.clear()
-                came = [lane.partition for lane in lanes if isinstance(lane.take(), Fetched)]
+            while any(partition_fetch.position < 400 or partition_fetch.ready for partition_fetch in partition_fetches):
+                fetcher.changed.clear()
+                came = [
+                    partition_fetch.partition
+                    for partition_fetch in partition_fetches
+                    if isinstance(partition_fetch.take(), Fetched)
+                ]
                 taken += came
                 if not came:
-                    await feed.changed.wait()
+                    await fetcher.changed.wait()
     finally:
-        await feed.close()
+        await fetcher.close()
     assert len(taken) >= 6 * 15
     last = dict.fromkeys(range(6), 0)
     for turn, partition in enumerate(taken[: 6 * 10]):
@@ -367,16 +390,18 @@ async def test_an_error_in_one_partition_is_not_the_others(
         return code
 
     refuse_fetches(monkeypatch, refuse)
-    feed = Feed(client, partition_bytes=1_000)
+    fetcher = Fetcher(client, partition_bytes=1_000)
     try:
-        lanes = [await feed.open(topic, partition, 0) for partition in range(3)]
-        near = {lanes[0]: 50, lanes[2]: 50}
-        assert list((await read_lanes(feed, near)).values()) == [list(range(50))] * 2
-        assert count > 0 and lanes[1].ready is None and lanes[1].position == 0
+        partition_fetches = [await fetcher.open(topic, partition, 0) for partition in range(3)]
+        near = {partition_fetches[0]: 50, partition_fetches[2]: 50}
+        assert list((await read_partition_fetches(fetcher, near)).values()) == [list(range(50))] * 2
+        assert count > 0 and partition_fetches[1].ready is None and partition_fetches[1].position == 0
         refused[1] = False
-        assert (await read_lanes(feed, {lanes[1]: 50}))[lanes[1]] == list(range(50))
+        assert (await read_partition_fetches(fetcher, {partition_fetches[1]: 50}))[partition_fetches[1]] == list(
+            range(50)
+        )
     finally:
-        await feed.close()
+        await fetcher.close()
 
 
 async def test_a_partition_that_may_not_be_read_is_denied_alone(
@@ -385,15 +410,15 @@ async def test_a_partition_that_may_not_be_read_is_denied_alone(
     closed, free = new_topic(), new_topic()
     produce_values(bootstrap, free, [b"a"] * 10)
     refuse_fetches(monkeypatch, lambda topic, _: 29 if topic == closed else 0)
-    feed = Feed(client)
+    fetcher = Fetcher(client)
     try:
-        denied, lane = await feed.open(closed, 0, 0), await feed.open(free, 0, 0)
-        assert (await read_lanes(feed, {lane: 10}))[lane] == list(range(10))
+        denied, partition_fetch = await fetcher.open(closed, 0, 0), await fetcher.open(free, 0, 0)
+        assert (await read_partition_fetches(fetcher, {partition_fetch: 10}))[partition_fetch] == list(range(10))
         async with asyncio.timeout(DEADLINE_S):
             while not denied.ready:
-                feed.changed.clear()
-                await feed.changed.wait()
+                fetcher.changed.clear()
+                await fetcher.changed.wait()
         taken = denied.take()
         assert isinstance(taken, Denied) and closed in taken.reason
     finally:
-        await feed.close()
+        await fetcher.close()

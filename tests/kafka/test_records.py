@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlay.kafka.fetcher import Fetched, mark_after
+from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.kafka.records import Row, RowReader
 from overlay.scan import Malformed
 from overlay.scan.commit import NO_ABORTS
@@ -21,7 +21,7 @@ def read(*batches: bytes) -> list[Row | Malformed]:
     data = np.frombuffer(b"".join(batches), np.uint8)
     found = split(data)
     unreadable = found.base_offset if found.fault else -1
-    fetched = Fetched(0, data, found.batches, NO_ABORTS, 9, 0, mark_after(found.batches, 0), unreadable)
+    fetched = Fetched(0, data, found.batches, NO_ABORTS, 9, 0, log_position_after(found.batches, 0), unreadable)
     return list(RowReader(["name"], most_bytes=LIMIT).read(fetched, 0))
 
 

@@ -32,7 +32,7 @@ def _write_config(folder: Path, bootstrap: str, topic: str) -> None:
 
 
 def _produce_trips(bootstrap: str, topic: str) -> None:
-    """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject). `seats` is no number."""
+    """A third goes to Rome, a third to Oslo, a third nowhere (no header, so no subject). `slots` is no number."""
     producer = SureProducer(bootstrap)
     places: list[list[tuple[str, str | bytes | None]]] = [[("to", b"rome")], [("to", b"oslo")], []]
     for number in range(RECORDS):

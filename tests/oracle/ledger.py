@@ -33,12 +33,12 @@ class Twin:
 
     sequences: dict[Place, int] = field(default_factory=dict)
     ends: dict[Source, int] = field(default_factory=dict)
-    marks: dict[Source, tuple[int, int]] = field(default_factory=dict)
+    log_positions: dict[Source, tuple[int, int]] = field(default_factory=dict)
     next_sequence: int = 1
 
     def append(self, first_sequence: int, runs: Iterable[Run]) -> str:
         """Take a round in as a whole, or say why not."""
-        sequences, ends, marks = dict(self.sequences), dict(self.ends), dict(self.marks)
+        sequences, ends, log_positions = dict(self.sequences), dict(self.ends), dict(self.log_positions)
         if first_sequence < self.next_sequence:
             return "SEQUENCES"
         sequence, seen = first_sequence, set()
@@ -49,13 +49,13 @@ class Twin:
             if count and first < ends.get(source, 0):
                 return "OFFSETS"
             seen.add(source)
-            ends[source], marks[source] = first + count, (epoch, crc)
+            ends[source], log_positions[source] = first + count, (epoch, crc)
             if not count:
                 sequences = {place: one for place, one in sequences.items() if place[0] != source or place[1] < first}
             for i in range(count):
                 sequences[source, first + i] = sequence
                 sequence += 1
-        self.sequences, self.ends, self.marks = sequences, ends, marks
+        self.sequences, self.ends, self.log_positions = sequences, ends, log_positions
         self.next_sequence = sequence if sequence > first_sequence else first_sequence + 1
         return "NONE"
 

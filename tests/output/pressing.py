@@ -1,4 +1,4 @@
-"""Source records through Press and back: what the slow twin expects and what the output batches hold."""
+"""Source records through Builder and back: what the slow twin expects and what the output batches hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from overlay.config.consumer import PartitionBy
 from overlay.match import Addressed, Addressing
 from overlay.output.assemble import Numbers, make_envelope
-from overlay.output.batch_builder import Outgoing, Outlet, Press
+from overlay.output.batch_builder import BatchBuilder, OutputBatch, OutputTopic
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern, SubjectRule
 from tests.oracle import push
@@ -39,7 +39,7 @@ class Settings:
     counted: bool = False
     """Whether the numbers of deliveries and of pending messages are given."""
 
-    def make_outlet(self) -> Outlet:
+    def make_output_topic(self) -> OutputTopic:
         envelope = make_envelope(
             STREAM,
             CONSUMER,
@@ -48,7 +48,7 @@ class Settings:
             headers_only=self.headers_only,
             more=self.more,
         )
-        return Outlet(
+        return OutputTopic(
             "out",
             self.partitions,
             self.partition_by,
@@ -59,9 +59,9 @@ class Settings:
         )
 
 
-def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, first: int = 1) -> list[Outgoing]:
+def builder(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, first: int = 1) -> list[OutputBatch]:
     """All addressed records of some fetch buffers, in one round."""
-    outlet, maker = settings.make_outlet(), Press()
+    output_topic, maker = settings.make_output_topic(), BatchBuilder()
     addressing = Addressing(RULE, [Pattern.parse(">")])
     for data in sources:
         for piece in addressing.read("source", partition, np.frombuffer(data, np.uint8), 0):
@@ -73,12 +73,12 @@ def press(sources: Sequence[bytes], settings: Settings, *, partition: int = 0, f
                 if settings.counted:
                     offsets = piece.records.offset[rows]
                     numbers = replace(numbers, deliveries=offsets % 12_000 + 1, pending=offsets * 7 % 1_000_003)
-                maker.add(outlet, piece, rows, partition, numbers, NOW)
+                maker.add(output_topic, piece, rows, partition, numbers, NOW)
                 first += rows.size
     return [out for _, out in maker.flush()]
 
 
-def decode(outgoing: Outgoing, state: tuple[int, int, int] = (5, 1, 40)) -> Batch:
+def decode(outgoing: OutputBatch, state: tuple[int, int, int] = (5, 1, 40)) -> Batch:
     """The batch as a broker would store it."""
     (batch,) = parse(outgoing.batch.build(*state))
     return batch
@@ -108,7 +108,7 @@ def expect(
     return wanted
 
 
-def check(records: Sequence[Record], sent: Sequence[Outgoing], settings: Settings, **more: int) -> None:
+def check(records: Sequence[Record], sent: Sequence[OutputBatch], settings: Settings, **more: int) -> None:
     """Every batch is sound and small enough, and together they hold what the twin expects, in order."""
     found: dict[int, list[Record]] = {}
     for outgoing in sent:

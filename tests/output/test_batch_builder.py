@@ -16,7 +16,7 @@ from overlay.output.partition import murmur2
 from overlay.scan.codec import Codec
 from tests.oracle import push
 from tests.oracle.batches import Record
-from tests.output.pressing import NOW, Settings, check, decode, make_buffer, make_records, press
+from tests.output.pressing import NOW, Settings, builder, check, decode, make_buffer, make_records
 from tests.support.batches import build
 from tests.support.strategies import any_records, build_any, nullable_bytes
 
@@ -73,7 +73,7 @@ def test_output_is_what_the_twin_says(
     log: tuple[list[Record], list[bytes]], output: Settings, partition: int, first: int
 ) -> None:
     records, buffers = log
-    check(records, press(buffers, output, partition=partition, first=first), output, partition=partition, first=first)
+    check(records, builder(buffers, output, partition=partition, first=first), output, partition=partition, first=first)
 
 
 @pytest.mark.parametrize("limit", [300, 1_000, 5_000, 17_000, 18_000, 40_000, 1_048_588, 5_000_000])
@@ -82,12 +82,12 @@ def test_batches_stay_under_the_topic_s_limit(limit: int, codec: Codec) -> None:
     """With values that do not compress, which is where a codec adds to the size."""
     records = make_records(3_000, 200)
     output = Settings(max_message_bytes=limit, codec=codec)
-    check(records, press([make_buffer(records)], output), output)
+    check(records, builder([make_buffer(records)], output), output)
 
 
 def test_batches_are_filled() -> None:
     records = make_records(20_000, 200)
-    sent = press([make_buffer(records)], Settings())
+    sent = builder([make_buffer(records)], Settings())
     assert len(sent) <= 8  # some 6.5 MB
     assert sum(out.batch.count for out in sent) == len(records)
 
@@ -97,7 +97,7 @@ def test_a_record_larger_than_the_topic_takes_is_flagged_and_by_itself() -> None
     more = make_records(4, 50, start=5)
     records = small + huge + more
     output = Settings(codec=Codec.LZ4)
-    sent = press([make_buffer(small), make_buffer(huge), make_buffer(more)], output)
+    sent = builder([make_buffer(small), make_buffer(huge), make_buffer(more)], output)
     check(records, sent, output)
     assert [(out.batch.count, out.oversized_offset) for out in sent] == [(4, -1), (1, 4), (4, -1)]
 
@@ -105,7 +105,7 @@ def test_a_record_larger_than_the_topic_takes_is_flagged_and_by_itself() -> None
 def test_a_large_record_that_compresses_is_delivered() -> None:
     record = Record(0, NOW, b"k", b"a" * 5_000_000, [(b"origin", b"JFK")])
     output = Settings(codec=Codec.ZSTD)
-    sent = press([build([record])], output)
+    sent = builder([build([record])], output)
     check([record], sent, output)
     assert [out.oversized_offset for out in sent] == [-1]
 
@@ -115,11 +115,11 @@ def test_records_of_every_size_around_the_limit() -> None:
     for size in [*range(0, 300, 7), *range(16_000, 16_500, 13)]:
         records = make_records(9, size)
         output = Settings(max_message_bytes=18_000)
-        check(records, press([make_buffer(records)], output), output)
+        check(records, builder([make_buffer(records)], output), output)
 
 
 def test_producer_state_of_a_retry_replaces_the_first() -> None:
-    (sent,) = press([make_buffer(make_records(3))], Settings())
+    (sent,) = builder([make_buffer(make_records(3))], Settings())
     assert decode(sent, (1, 0, 0)).base_sequence == 0
     again = decode(sent, (9, 2, 77))
     assert (again.producer_id, again.producer_epoch, again.base_sequence) == (9, 2, 77)
@@ -161,7 +161,7 @@ def press_extremes() -> None:
     for timestamp in EXTREMES:
         for source_time in (False, True):
             record = Record(0, timestamp, b"k", b"v", [(b"origin", b"JFK")])
-            (sent,) = press([build([record])], Settings(full=True, source_time=source_time))
+            (sent,) = builder([build([record])], Settings(full=True, source_time=source_time))
             (out,) = decode(sent).records
             limit = 9_223_372_036_854
             shown = max(-limit, min(limit, timestamp)) * 1_000_000

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.errors import DeliveryFailed
 from overlay.output.assemble import Body
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.output.produce import REQUEST_BYTES, WINDOW, Produce
 from overlay.output.transaction import PlainSender, Transactions
@@ -56,15 +56,17 @@ def produce(sender: PlainSender) -> Produce:
     return sender._produce
 
 
-def make_batch(topic: str, first: int, partition: int = 0, *, size: int = 8, transactional: bool = False) -> Outgoing:
+def make_batch(
+    topic: str, first: int, partition: int = 0, *, size: int = 8, transactional: bool = False
+) -> OutputBatch:
     """EACH records, whose values count on from `first` and have `size` bytes: batches of one size are equally long."""
     records = [Record(i, NOW, None, (b"%08d" % (first + i)).ljust(size, b"."), []) for i in range(EACH)]
     payload = b"".join(encode_record(record, 0, NOW) for record in records)
     body = Body(np.frombuffer(payload, np.uint8), len(payload), EACH, NOW, NOW)
-    return Outgoing(topic, partition, EncodedBatch(body, Codec.NONE, transactional=transactional))
+    return OutputBatch(topic, partition, EncodedBatch(body, Codec.NONE, transactional=transactional))
 
 
-def make_batches(topic: str, count: int, first: int = 0, partition: int = 0) -> list[Outgoing]:
+def make_batches(topic: str, count: int, first: int = 0, partition: int = 0) -> list[OutputBatch]:
     return [make_batch(topic, first + EACH * number, partition) for number in range(count)]
 
 

@@ -15,8 +15,8 @@ from overlay.config.consumer import ConsumerConfig
 from overlay.kafka.admin import Admin
 from overlay.match import Addressed, Addressing
 from overlay.output.assemble import Numbers
-from overlay.output.batch_builder import Outlet, Press
-from overlay.output.topics import make_outlet
+from overlay.output.batch_builder import BatchBuilder, OutputTopic
+from overlay.output.topics import make_output_topic
 from overlay.output.undeliverable import SLACK, find_refused
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
@@ -38,9 +38,9 @@ def make(*values: bytes, key: bytes | None = b"k", time: int = NOW) -> list[Reco
     return [Record(i, time, key, value, [(b"origin", b"JFK")]) for i, value in enumerate(values)]
 
 
-def refuse(outlet: Outlet, records: list[Record], now: int = NOW) -> list[int]:
+def refuse(output_topic: OutputTopic, records: list[Record], now: int = NOW) -> list[int]:
     piece = read(records)
-    return [int(at) for at in find_refused(outlet, piece, np.arange(len(records)), now)]
+    return [int(at) for at in find_refused(output_topic, piece, np.arange(len(records)), now)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,38 +56,40 @@ def test_what_is_let_through_fits_whatever_its_numbers(
     sizes: list[int], codec: Codec, noise: float, large: bool, full: bool, headers_only: bool
 ) -> None:
     values = [np.random.default_rng(size).bytes(int(size * noise)) + bytes(size - int(size * noise)) for size in sizes]
-    outlet = Settings(max_message_bytes=LIMIT, codec=codec, full=full, headers_only=headers_only).make_outlet()
+    output_topic = Settings(
+        max_message_bytes=LIMIT, codec=codec, full=full, headers_only=headers_only
+    ).make_output_topic()
     piece, rows = read(make(*values)), np.arange(len(values))
-    refused = set(find_refused(outlet, piece, rows, NOW).tolist())
+    refused = set(find_refused(output_topic, piece, rows, NOW).tolist())
     number = (1 << 63) - 1 if large else 1
     for row in rows:
-        press, column = Press(), np.full(1, number)
-        press.add(outlet, piece, rows[row : row + 1], 0, Numbers(column, column, column, column), NOW)
-        ((_, outgoing),) = press.flush()
+        builder, column = BatchBuilder(), np.full(1, number)
+        builder.add(output_topic, piece, rows[row : row + 1], 0, Numbers(column, column, column, column), NOW)
+        ((_, outgoing),) = builder.flush()
         assert row in refused or outgoing.oversized_offset == -1
         # and nothing is refused that stays well below the limit
         assert row not in refused or outgoing.batch.size + SLACK + 110 > LIMIT
 
 
 def test_what_compresses_is_no_matter_of_its_size() -> None:
-    outlet = Settings(max_message_bytes=LIMIT, codec=Codec.LZ4).make_outlet()
+    output_topic = Settings(max_message_bytes=LIMIT, codec=Codec.LZ4).make_output_topic()
     noise = np.random.default_rng(1).bytes(2 * LIMIT)
-    assert refuse(outlet, make(b"x", bytes(2 * LIMIT), noise, b"y")) == [2]
-    assert refuse(replace(outlet, codec=Codec.NONE), make(b"x", bytes(2 * LIMIT), noise)) == [1, 2]
+    assert refuse(output_topic, make(b"x", bytes(2 * LIMIT), noise, b"y")) == [2]
+    assert refuse(replace(output_topic, codec=Codec.NONE), make(b"x", bytes(2 * LIMIT), noise)) == [1, 2]
 
 
 def test_keys_and_times() -> None:
-    keyed = replace(Settings().make_outlet(), needs_key=True)
+    keyed = replace(Settings().make_output_topic(), needs_key=True)
     records = [*make(b"x"), replace(make(b"y", key=None)[0], offset=1), replace(make(b"z", key=b"")[0], offset=2)]
     assert refuse(keyed, records) == [1]
-    assert refuse(Settings().make_outlet(), records) == []
+    assert refuse(Settings().make_output_topic(), records) == []
 
-    timed = replace(Settings(source_time=True).make_outlet(), oldest_ms=10 * HOUR, newest_ms=HOUR)
+    timed = replace(Settings(source_time=True).make_output_topic(), oldest_ms=10 * HOUR, newest_ms=HOUR)
     times = [NOW, NOW - 10 * HOUR, NOW - 10 * HOUR - 1, NOW + HOUR, NOW + HOUR + 1, -1]
     records = [replace(make(b"x", time=time)[0], offset=i) for i, time in enumerate(times)]
     assert refuse(timed, records) == [2, 4]
     # where the topic gives the time, the records' own is no matter
-    assert refuse(replace(timed, envelope=Settings().make_outlet().envelope), records) == []
+    assert refuse(replace(timed, envelope=Settings().make_output_topic().envelope), records) == []
 
 
 @pytest.mark.parametrize(
@@ -112,11 +114,11 @@ async def test_a_broker_judges_likewise(
     topic, now = new_topic(1, **topic_config), now_ms()
     config = {"stream": "S", "durable_name": "c", "deliver_subject": topic, "output": {"timestamps": "source"}}
     facts = (await admin.find_topics([topic]))[topic]
-    outlet = make_outlet(facts, ConsumerConfig.model_validate(config))
+    output_topic = make_output_topic(facts, ConsumerConfig.model_validate(config))
     noise = np.random.default_rng(1).bytes(value)
     (bad,), (good,) = make(noise, key=key, time=now - age), make(b"x", time=now)
     good = replace(good, offset=1)
-    assert refuse(outlet, [bad, good], now) == [0]
+    assert refuse(output_topic, [bad, good], now) == [0]
     assert [_takes(bootstrap, topic, record) for record in (bad, good)] == [False, True]
 
 

@@ -51,7 +51,7 @@ def len_of(piece: object) -> int:
         (b"Obj\x01\x04", UNDECODED),
         (b"\x00\x00\x00\x00\x07", MALFORMED),  # a frame around nothing
         (b"Obj\x02", MALFORMED),
-        (b"\x08\x96\x01", MALFORMED),  # bare Protobuf has no marks
+        (b"\x08\x96\x01", MALFORMED),  # bare Protobuf has no log positions
         (b"hello", MALFORMED),
         (b"\xff", MALFORMED),
         (b"", MALFORMED),
@@ -74,7 +74,7 @@ def test_a_value_without_fields_says_why(value: bytes | None, size: int) -> None
     st.binary(max_size=12) | st.binary(max_size=12).map(b"Obj\x01".__add__) | st.binary(max_size=12).map(b"\0".__add__)
 )
 def test_the_scan_and_init_name_the_same_formats(value: bytes) -> None:
-    """`overlay init` looks closer, at a sample; what marks itself they must call the same."""
+    """`overlay init` looks closer, at a sample; what log positions itself they must call the same."""
     found = recognise(np.frombuffer(value, np.uint8), 0, len(value))
     form = inspect(value)
     assert (found == Encoding.REGISTRY) == (form in REGISTRIES)

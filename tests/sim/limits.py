@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from overlay.dispatch.record_cache import Larder
+from overlay.dispatch.record_cache import RecordCache
 
 LARDER = "overlay.dispatch.dispatcher.Larder"
 """Not a constant: what makes a record cache, which is given the number as its size in bytes."""
@@ -54,4 +54,6 @@ def draw_index(chance: random.Random) -> dict[str, Any]:
 
 def read_limits(limits: Mapping[str, int]) -> dict[str, Any]:
     """Return the values that these limits have in the modules of the product."""
-    return {name: functools.partial(Larder, value, 0) if name == LARDER else value for name, value in limits.items()}
+    return {
+        name: functools.partial(RecordCache, value, 0) if name == LARDER else value for name, value in limits.items()
+    }

@@ -55,7 +55,7 @@ async def send_away(world: World, worker: Worker, other: str) -> None:
     world.cluster.refuse_produce("out-a", Code.TOPIC_AUTHORIZATION_FAILED)
     await write_under_one_key(world, "source", ["more"])
     await await_records(world, f"out-{other}", COUNT + 1)
-    shard = worker.service.holding.shards[0] if worker.service.holding else None
+    shard = worker.service.shard_manager.shards[0] if worker.service.shard_manager else None
     assert shard is not None
     await until(lambda: bool(shard._stalled) and shard.session is not None, "a session without it")
 

@@ -41,8 +41,10 @@ async def start(world: World, *names: str) -> list[Worker]:
 
 def is_known(workers: Iterable[Worker]) -> bool:
     """Return whether a running worker would serve the consumer."""
-    holdings = [worker.service.holding for worker in workers]
-    return any(holding is not None and ("S", "c") in holding.loaded.consumers for holding in holdings)
+    shard_managers = [worker.service.shard_manager for worker in workers]
+    return any(
+        shard_manager is not None and ("S", "c") in shard_manager.loaded.consumers for shard_manager in shard_managers
+    )
 
 
 def test_a_create_that_is_not_answered_yet_does_not_undo_a_delete() -> None:

@@ -40,9 +40,9 @@ def test_messages_that_were_given_up_are_forgotten_once_the_log_has_lost_them(pa
 
         def count_known() -> int:
             sessions = worker.service.sessions
-            if not sessions or sessions[0].clerk is None:
+            if not sessions or sessions[0].dispatch_loop is None:
                 return -1
-            pending = sessions[0].clerk.desk.seats["S", "c"].machine.window.pending
+            pending = sessions[0].dispatch_loop.dispatcher.slots["S", "c"].machine.window.pending
             return int((pending.view("state") == Row.EXHAUSTED).sum())
 
         await await_values(world, "out", values)

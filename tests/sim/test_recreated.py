@@ -10,7 +10,7 @@ import pytest
 
 from overlay.config import Loaded
 from overlay.kafka.admin import Admin
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.state.amend import amend, reset_stream
 
 from .host import Worker, read_config, warm_up
@@ -34,7 +34,7 @@ def configure(world: World, consumers: dict[str, dict[str, Any]], *, shards: int
     )
 
 
-async def reset(world: World, loaded: Loaded, positions: dict[Source, int]) -> None:
+async def reset(world: World, loaded: Loaded, positions: dict[TopicPartition, int]) -> None:
     """What `overlay stream reset` does."""
     done = asyncio.Event()
 

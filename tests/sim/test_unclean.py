@@ -12,7 +12,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.config import Loaded
 from overlay.index.log_check import glimpse, void
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Feed, Fetched, Lane
+from overlay.kafka.fetcher import Changed, Fetched, Fetcher, PartitionFetch
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up
@@ -94,18 +94,18 @@ async def connected(world: World) -> AsyncIterator[AIOKafkaClient]:
         await client.close()
 
 
-async def take(feed: Feed, lane: Lane) -> Fetched | Changed:
-    """Wait for what comes next on a lane."""
+async def take(fetcher: Fetcher, partition_fetch: PartitionFetch) -> Fetched | Changed:
+    """Wait for what comes next on a partition fetch."""
     async with asyncio.timeout(30):
-        while (taken := lane.take()) is None:
-            feed.changed.clear()
-            await feed.changed.wait()
+        while (taken := partition_fetch.take()) is None:
+            fetcher.changed.clear()
+            await fetcher.changed.wait()
     assert isinstance(taken, Fetched | Changed)
     return taken
 
 
 @pytest.mark.parametrize("lose", range(8))
-def test_a_lane_compares_the_batch_before_a_position_that_it_was_led_to(lose: int) -> None:
+def test_a_partition_fetch_compares_the_batch_before_a_position_that_it_was_led_to(lose: int) -> None:
     """A chunk header says which batch lies before the place where reading goes on: offset 4."""
     warm_up()
     world = World(1)
@@ -117,19 +117,19 @@ def test_a_lane_compares_the_batch_before_a_position_that_it_was_led_to(lose: in
             await cut(world, "t", lose)
         await write(world, "t", map(str, range(20)))
         async with connected(world) as client:
-            feed = Feed(client)
-            lane = await feed.open("t", 0, 4, epoch=0)
-            taken = await take(feed, lane)
+            fetcher = Fetcher(client)
+            partition_fetch = await fetcher.open("t", 0, 4, epoch=0)
+            taken = await take(fetcher, partition_fetch)
             is_other = lose > 4
             assert taken == Changed(4, 8 - lose) if is_other else isinstance(taken, Fetched)
-            lane.seek(4)
-            assert isinstance(await take(feed, lane), Fetched), "without an epoch nothing is compared"
-            await feed.close()
+            partition_fetch.seek(4)
+            assert isinstance(await take(fetcher, partition_fetch), Fetched), "without an epoch nothing is compared"
+            await fetcher.close()
 
     world.run(history)
 
 
-def test_a_lane_notices_a_topic_that_was_created_again() -> None:
+def test_a_partition_fetch_notices_a_topic_that_was_created_again() -> None:
     """Its epochs begin at 0 again."""
     warm_up()
     world = World(1)
@@ -142,9 +142,9 @@ def test_a_lane_notices_a_topic_that_was_created_again() -> None:
         world.cluster.recreate_topic("t")
         await write(world, "t", map(str, range(20)))
         async with connected(world) as client:
-            feed = Feed(client)
-            assert await take(feed, await feed.open("t", 0, 8, epoch=1)) == Changed(8, 0)
-            await feed.close()
+            fetcher = Fetcher(client)
+            assert await take(fetcher, await fetcher.open("t", 0, 8, epoch=1)) == Changed(8, 0)
+            await fetcher.close()
 
     world.run(history)
 
@@ -164,11 +164,11 @@ def test_a_batch_that_is_gone_cannot_be_compared(position: int) -> None:
         with world.at_cluster("all but the first of the old batches are compacted away") as cluster:
             cluster.compact("t", 0)
         async with connected(world) as client:
-            feed = Feed(client)
-            assert isinstance(await take(feed, await feed.open("t", 0, position, epoch=0)), Fetched)
+            fetcher = Fetcher(client)
+            assert isinstance(await take(fetcher, await fetcher.open("t", 0, position, epoch=0)), Fetched)
             world.cluster.delete_before("t", 0, 8)
-            assert isinstance(await take(feed, await feed.open("t", 0, 8, epoch=0)), Fetched)
-            await feed.close()
+            assert isinstance(await take(fetcher, await fetcher.open("t", 0, 8, epoch=0)), Fetched)
+            await fetcher.close()
 
     world.run(history)
 
@@ -184,7 +184,7 @@ def test_chunks_between_the_old_and_the_new_end_are_void(lose: int, again: int) 
         world.cluster.create_topic("t")
         await write(world, "t", map(str, range(6)))
         async with connected(world) as client:
-            marks = [(await glimpse(client, ("t", 0), row)).mark for row in range(6)]
+            log_positions = [(await glimpse(client, ("t", 0), row)).log_position for row in range(6)]
             left = 6 - lose
             if lose:
                 await cut(world, "t", lose)
@@ -194,10 +194,10 @@ def test_chunks_between_the_old_and_the_new_end_are_void(lose: int, again: int) 
                 await write(world, "t", map(str, range(4)))
             await client.force_metadata_update()
             end = world.cluster.topics["t"].partitions[0].log.end
-            marks += [(await glimpse(client, ("t", 0), row)).mark for row in range(6, end)]
+            log_positions += [(await glimpse(client, ("t", 0), row)).log_position for row in range(6, end)]
             chunks = load(stream(), [seal(stream(), [Record(n, "a")], n, n + 1) for n in range(end)])
-            for row, mark in enumerate(marks):
-                chunks.epoch[row], chunks.crc[row] = mark.epoch, mark.crc
+            for row, log_position in enumerate(log_positions):
+                chunks.epoch[row], chunks.crc[row] = log_position.epoch, log_position.crc
             await void(client, "S", ("t", 0), chunks, (0, end), compacted=False)
             assert len(chunks) == (left if lose else end)
 

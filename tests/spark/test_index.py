@@ -18,7 +18,7 @@ from overlay.config import IndexConfig, load
 from overlay.errors import Fenced, OverlayError
 from overlay.index.skip.encode import encode
 from overlay.index.topic import index_topic
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from spark import index as job
 from spark.chunks import Batches, Range, deal_chunks, find_ends, join_batches
 from spark.index import index_stream
@@ -30,7 +30,7 @@ from tests.worker.scenes import read_committed
 pytestmark = pytest.mark.timeout(300)
 
 PARTITIONS = 2
-SOURCE: Source = ("t", 0)
+SOURCE: TopicPartition = ("t", 0)
 sizes = st.lists(st.tuples(st.integers(0, 40), st.integers(60, 5000), st.integers(1, 5)), max_size=60)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from overlay.client.read.offset_ranges import ALL_PARTS, Leg, Stretch, Way
 from overlay.index.skip.plan import Route, Saving
 from overlay.index.skip.probes import Part as Question
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from spark.partitions import LEAST_BYTES, RECORD_BYTES, Part, divide, weigh_leg
 
 NOTHING = Saving(0, 0, 0, 0, 0)
@@ -24,7 +24,7 @@ def stretches(draw: st.DrawFn) -> list[Stretch]:
     """Partitions with a way through them and without; spans touch where only the residual differs."""
     found = []
     for partition in range(draw(st.integers(0, 4))):
-        source: Source = ("t", partition)
+        source: TopicPartition = ("t", partition)
         start = draw(st.integers(0, 100))
         stop = start + draw(st.integers(0, 100_000))
         if draw(st.booleans()):
@@ -39,9 +39,9 @@ def stretches(draw: st.DrawFn) -> list[Stretch]:
     return found
 
 
-def list_offsets(parts: Sequence[Stretch]) -> list[tuple[Source, int, int]]:
+def list_offsets(parts: Sequence[Stretch]) -> list[tuple[TopicPartition, int, int]]:
     """What is read, neighbours joined."""
-    found: list[tuple[Source, int, int]] = []
+    found: list[tuple[TopicPartition, int, int]] = []
     for part in parts:
         for leg in part.legs():
             if found and found[-1][0] == part.source and found[-1][2] == leg.start:

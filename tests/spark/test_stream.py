@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from spark.figures import count_offsets
 from spark.form import make_schema
 from spark.options import read_options
@@ -79,7 +79,7 @@ def take(reader: OverlayStreamReader, start: Any, end: Any) -> list[int]:
     st.dictionaries(st.tuples(st.text(min_size=1), st.integers(0, 99)), st.integers(0, 2**63 - 1)),
     st.dictionaries(st.text(min_size=1), st.text()),
 )
-def test_positions_are_kept_as_json(spots: dict[Source, int], ids: dict[str, str]) -> None:
+def test_positions_are_kept_as_json(spots: dict[TopicPartition, int], ids: dict[str, str]) -> None:
     position = json.loads(json.dumps(write_position(spots, ids)))
     assert read_position(position) == spots
     again = write_position(dict(reversed(spots.items())), dict(reversed(ids.items())))
@@ -91,7 +91,7 @@ def test_positions_are_kept_as_json(spots: dict[Source, int], ids: dict[str, str
     st.integers(1, 20_000),
     st.floats(0.5, 500),
 )
-def test_limits_are_shared_out(waiting: dict[Source, tuple[int, int]], most: int, weight: float) -> None:
+def test_limits_are_shared_out(waiting: dict[TopicPartition, tuple[int, int]], most: int, weight: float) -> None:
     waiting = {source: (start, start + count) for source, (start, count) in waiting.items()}
     shared = share_out(waiting, most, dict.fromkeys(waiting, weight))
     given = sum((end - start) * weight for start, end in shared.values())

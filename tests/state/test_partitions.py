@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from overlay.kafka.admin import connect
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import Delta, ShardState, encode
 from overlay.state.takeover import read_state
 from tests.index.test_start_positions import delete_below
@@ -109,16 +109,16 @@ def test_a_truncated_log_stops_its_stream_and_no_other(scene: Scene, new_topic: 
     with serve(scene) as served:
         await_caught_up(served, *(name.lower() for name in topics), "neighbour")
     cursors = load_state(scene).cursors
-    marks = {name: cursors[name, (topic, 0)] for name, topic in topics.items()}
-    assert {mark.position for mark in marks.values()} == {10}
-    assert all(mark.crc >= 0 and mark.epoch >= 0 for mark in marks.values())
+    log_positions = {name: cursors[name, (topic, 0)] for name, topic in topics.items()}
+    assert {log_position.position for log_position in log_positions.values()} == {10}
+    assert all(log_position.crc >= 0 and log_position.epoch >= 0 for log_position in log_positions.values())
     changed = {
-        "CRC": replace(marks["CRC"], crc=marks["CRC"].crc ^ 1),
-        "EPOCH": replace(marks["EPOCH"], epoch=marks["EPOCH"].epoch + 1),
-        "PAST": replace(marks["PAST"], position=50),
-        "ATEND": replace(marks["ATEND"], position=11),
+        "CRC": replace(log_positions["CRC"], crc=log_positions["CRC"].crc ^ 1),
+        "EPOCH": replace(log_positions["EPOCH"], epoch=log_positions["EPOCH"].epoch + 1),
+        "PAST": replace(log_positions["PAST"], position=50),
+        "ATEND": replace(log_positions["ATEND"], position=11),
     }
-    write_state(scene, Delta({(name, (topics[name], 0)): mark for name, mark in changed.items()}))
+    write_state(scene, Delta({(name, (topics[name], 0)): log_position for name, log_position in changed.items()}))
     with serve(scene) as served:
         for name in topics:
             await_stopped(served, name, "truncated")
@@ -157,8 +157,8 @@ def test_a_consumer_without_matches_does_not_read_again(scene: Scene, new_topic:
     produce(scene.bootstrap, topic, ["a"] * 50)
     with serve(scene) as served:
         await_caught_up(served, "idle")
-    mark = load_state(scene).mark_of(("S", "idle"), (topic, 0))
-    assert mark is not None and mark.position == 50
+    log_position = load_state(scene).log_position_of(("S", "idle"), (topic, 0))
+    assert log_position is not None and log_position.position == 50
 
 
 def add_partitions(bootstrap: str, topic: str, count: int) -> None:
@@ -211,7 +211,7 @@ def test_a_partition_added_to_a_stream_of_several_is_read_from_its_start(
         check_tokens(records, "S", name)
 
 
-def test_marks_of_a_plain_run_hold(scene: Scene, new_topic: NewTopicFixture) -> None:
+def test_log_positions_of_a_plain_run_hold(scene: Scene, new_topic: NewTopicFixture) -> None:
     """Whatever batches, markers and codecs lie before a position, the check at the next start finds them again."""
     topics = [new_topic() for _ in range(3)]
     for number, topic in enumerate(topics):
@@ -223,7 +223,7 @@ def test_marks_of_a_plain_run_hold(scene: Scene, new_topic: NewTopicFixture) -> 
             produce(scene.bootstrap, topics[1], ["a", None] * 5, **{"batch.num.messages": 1})
             await_caught_up(served, "c0", "c1", "c2")
             assert served.report()["reasons"] == [], round_
-    assert Mark(21).position == load_state(scene).cursors["S0", (topics[0], 0)].position
+    assert LogPosition(21).position == load_state(scene).cursors["S0", (topics[0], 0)].position
 
 
 def test_a_stream_of_one_partition_is_not_moved_to_another_log(scene: Scene, new_topic: NewTopicFixture) -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable, decode, encode
 
 NAMES = st.sampled_from(["A", "B"])
-SOURCES: st.SearchStrategy[Source] = st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 1))
+SOURCES: st.SearchStrategy[TopicPartition] = st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 1))
 OFFSETS = st.integers(0, 1 << 62)
-MARKS = st.builds(Mark, OFFSETS, st.integers(-1, 9), st.integers(-1, (1 << 32) - 1))
+MARKS = st.builds(LogPosition, OFFSETS, st.integers(-1, 9), st.integers(-1, (1 << 32) - 1))
 CONSUMERS = st.builds(
     ConsumerState,
     OFFSETS,
@@ -50,7 +50,7 @@ def test_a_delta_is_read_as_it_was_written(delta: Delta) -> None:
 def test_positions_in_ack_topics_may_lack_their_epochs() -> None:
     """Earlier versions wrote offsets alone."""
     delta, _ = decode(b'{"v":1,"kind":"delta","acks":[["S","overlay.S.acks",0,7]]}')
-    assert delta == Delta(acks={("S", ("overlay.S.acks", 0)): Mark(7)})
+    assert delta == Delta(acks={("S", ("overlay.S.acks", 0)): LogPosition(7)})
 
 
 @given(st.lists(DELTAS, max_size=4))
@@ -69,16 +69,16 @@ def test_two_deltas_as_one(before: list[Delta], one: Delta, two: Delta) -> None:
 def test_a_reset_drops_what_was_known_of_the_stream_and_nothing_else() -> None:
     source = ("t", 0)
     state = ShardState(
-        {("A", source): Mark(5), ("B", source): Mark(6)},
+        {("A", source): LogPosition(5), ("B", source): LogPosition(6)},
         {("A", "c"): ConsumerState(3), ("B", "c"): ConsumerState(4)},
         {("A", "t"): "id1", ("B", "t"): "id1"},
-        acks={("A", source): Mark(7, 3), ("B", source): Mark(8)},
+        acks={("A", source): LogPosition(7, 3), ("B", source): LogPosition(8)},
     )
-    anew = ConsumerState(3, {source: Mark(0)})
+    anew = ConsumerState(3, {source: LogPosition(0)})
     state.apply(Delta(consumers={("A", "c"): anew}, topics={("A", "t"): "id2"}, reset=("A",)))
-    assert state.cursors == {("B", source): Mark(6)}
+    assert state.cursors == {("B", source): LogPosition(6)}
     assert state.topics == {("A", "t"): "id2", ("B", "t"): "id1"}
-    assert state.acks == {("B", source): Mark(8)}
+    assert state.acks == {("B", source): LogPosition(8)}
     assert state.consumers == {("A", "c"): anew, ("B", "c"): ConsumerState(4)}
     assert Delta(reset=("A",)) and not Delta()
 
@@ -94,7 +94,7 @@ def test_a_consumer_that_is_forgotten_and_begins_anew_at_once() -> None:
     consumer = ("A", "c")
     forgotten, anew = Delta(forgotten=(consumer,)), Delta(consumers={consumer: ConsumerState(1)})
     for deltas, left in (((forgotten, anew), {consumer: ConsumerState(1)}), ((anew, forgotten), {})):
-        state = ShardState(consumers={consumer: ConsumerState(9, {("t", 0): Mark(5)})})
+        state = ShardState(consumers={consumer: ConsumerState(9, {("t", 0): LogPosition(5)})})
         state.apply(decode(encode(deltas[0].merge(deltas[1])))[0])
         assert state.consumers == left
 

@@ -15,7 +15,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.errors import Fenced
 from overlay.kafka.admin import Admin, connect
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import Delta, ShardState, encode
 from overlay.state.takeover import ensure_state_topic, read_state, state_topic, take_over, transactional_id
@@ -37,8 +37,8 @@ PLACE = ("S", ("source", 0))
 Confirm = Callable[[ShardState], Awaitable[int | None]]
 
 
-def mark(position: int) -> Delta:
-    return Delta({PLACE: Mark(position)})
+def log_position(position: int) -> Delta:
+    return Delta({PLACE: LogPosition(position)})
 
 
 async def commit(transactions: Transactions, delta: Delta) -> None:
@@ -103,53 +103,53 @@ async def test_takeover_during_an_open_transaction_reads_what_is_committed(stage
     await stage.set_up()
     former, _ = await stage.take_over()
     for position in (10, 20):
-        await commit(former, mark(position))
-    await write_openly(former, mark(30))
+        await commit(former, log_position(position))
+    await write_openly(former, log_position(30))
     heir, state = await stage.take_over()
-    assert (state.cursors, state.generation) == ({PLACE: Mark(20)}, 7)
+    assert (state.cursors, state.generation) == ({PLACE: LogPosition(20)}, 7)
     with pytest.raises(Fenced):
-        await former.finish(encode(mark(40)))
-    await commit(heir, mark(50))
-    assert (await stage.read())[0].cursors == {PLACE: Mark(50)}
+        await former.finish(encode(log_position(40)))
+    await commit(heir, log_position(50))
+    assert (await stage.read())[0].cursors == {PLACE: LogPosition(50)}
 
 
 async def test_takeover_is_not_misled_by_somebody_else_s_open_transaction(stage: Stage) -> None:
     """Another shard's transaction, open over its own partition, hides nothing here."""
     await stage.set_up(shards=2)
     other, _ = await stage.take_over(shard=1)
-    await write_openly(other, mark(1))
+    await write_openly(other, log_position(1))
     mine, _ = await stage.take_over()
-    await commit(mine, mark(5))
+    await commit(mine, log_position(5))
     _, state = await stage.take_over()
-    assert state.cursors == {PLACE: Mark(5)}
+    assert state.cursors == {PLACE: LogPosition(5)}
 
 
 async def test_a_late_worker_leaves_without_writing(stage: Stage) -> None:
     """It has fenced the owner by then, but the state is as it was, and the owner's successor goes on from it."""
     await stage.set_up()
     owner, _ = await stage.take_over()
-    await commit(owner, mark(10))
+    await commit(owner, log_position(10))
     _, written = await stage.read()
     with pytest.raises(Fenced, match="not ours"):
         await stage.take_over(confirm=disown)
     assert (await stage.read())[1] == written
     with pytest.raises(Fenced):
-        await commit(owner, mark(20))
+        await commit(owner, log_position(20))
     _, state = await stage.take_over()
-    assert state.cursors == {PLACE: Mark(10)}
+    assert state.cursors == {PLACE: LogPosition(10)}
 
 
 async def test_a_checkpoint_makes_what_lies_before_it_void(stage: Stage) -> None:
     await stage.set_up()
     owner, _ = await stage.take_over()
-    await commit(owner, Delta({("GONE", ("source", 0)): Mark(3)}))
+    await commit(owner, Delta({("GONE", ("source", 0)): LogPosition(3)}))
     await owner.begin()
-    offset, _ = await owner.finish(encode(mark(4), checkpoint=True))
-    await commit(owner, mark(9))
-    assert (await stage.read())[0].cursors == {PLACE: Mark(9)}
+    offset, _ = await owner.finish(encode(log_position(4), checkpoint=True))
+    await commit(owner, log_position(9))
+    assert (await stage.read())[0].cursors == {PLACE: LogPosition(9)}
     await stage.admin.delete_records(stage.topic, 0, offset)
     state, count = await stage.read()
-    assert (state.cursors, count) == ({PLACE: Mark(9)}, 2)
+    assert (state.cursors, count) == ({PLACE: LogPosition(9)}, 2)
 
 
 def test_names_are_the_shard_s_own() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from overlay.config import StreamConfig
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.local.flights import HEADERS, read_flights
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import Bytes, split
@@ -81,7 +81,7 @@ def make_buffer(codec: int = 3) -> Bytes:
 
 def make_fetched(data: Bytes, stop: int = RECORDS) -> Fetched:
     """Return the bytes as a fetch from offset 0 that goes on at `stop`."""
-    return Fetched(0, data, split(data).batches, NO_ABORTS, stop, 0, Mark(stop))
+    return Fetched(0, data, split(data).batches, NO_ABORTS, stop, 0, LogPosition(stop))
 
 
 def as_buffer(tokens: Sequence[bytes], body: bytes) -> Bytes:

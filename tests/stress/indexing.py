@@ -8,7 +8,7 @@ import numpy as np
 
 from overlay.client.read.indexes import derive_conditions
 from overlay.client.read.question import make_request
-from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.entries import encode as encode_round
 from overlay.index.skip.plan import plan
 from overlay.index.skip.prune import evaluate
@@ -45,10 +45,10 @@ def make_large() -> tuple[Bytes, int]:
     records, sequence = list[Record](), 1
     for at in range(ROUNDS):
         runs = (
-            Run("flights", 0, 3 * at, 2, sequence),
-            Run("flights", 1, 5 * at, 5, sequence + 2),
+            LedgerRun("flights", 0, 3 * at, 2, sequence),
+            LedgerRun("flights", 1, 5 * at, 5, sequence + 2),
         )
-        records.append(Record(at, NOW, *encode_round(STREAM, Round(runs)), []))
+        records.append(Record(at, NOW, *encode_round(STREAM, LedgerEntry(runs)), []))
         sequence += 7
     batches = [
         build(records[at : at + 700], base_offset=at, codec=3 * (at % 1400 == 0)) for at in range(0, len(records), 700)

@@ -16,7 +16,7 @@ from .engine import Answer, Job, Work
 
 HELD = 64
 SHAPES = ((64, 4), (4, 4), (4, 8), (4, 12), (4, 20), (4,), (8,), (12,), (20,), (3, 200), (4096,), (5, 500))
-"""Of templates, frames and marks of met keys; and of columns of a few hundred records."""
+"""Of templates, frames and log positions of met keys; and of columns of a few hundred records."""
 
 
 def open_numpy() -> Work:

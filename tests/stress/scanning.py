@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.question import make_request
-from overlay.client.read.row_filter import Sieve
+from overlay.client.read.row_filter import RowFilter
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Records, make_plan
 
@@ -42,11 +42,11 @@ def open_reading(sql: str, subjects: str) -> Work:
     """Read what passes a filter, as Arrow batches."""
     columns = ["subject", "sequence", "timestamp", "key", "value", "headers", "offset"]
     request = make_request(make_stream(), is_named=True, now=NOW, columns=columns, sql=sql, subjects=subjects)
-    sieve, fetched = Sieve(request, sequenced=True), make_fetched(make_buffer())
+    row_filter, fetched = RowFilter(request, sequenced=True), make_fetched(make_buffer())
 
     def work() -> Answer:
         digest = Digest()
-        for part in sieve.sift(Stretch(SOURCE, 0, RECORDS), fetched, NOW):
+        for part in row_filter.sift(Stretch(SOURCE, 0, RECORDS), fetched, NOW):
             digest.add("times", *part.times)
             digest.add("rows", *(batch.to_pydict() for batch in part.batches))
             digest.add("facts", part.position, part.scanned, part.unknown, sorted(part.nulls.items()))

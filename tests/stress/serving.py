@@ -8,19 +8,19 @@ from __future__ import annotations
 from overlay.config import ConsumerConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
-from overlay.dispatch.ack_decoder import Hearing, Said
-from overlay.dispatch.dispatcher import Desk, Offer
-from overlay.dispatch.effect_encoder import Printing
+from overlay.dispatch.ack_decoder import AckBatch, AckDecoder
+from overlay.dispatch.dispatcher import Dispatcher, Offer
+from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.reply_address import ReplyRule
-from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import patterns
 from overlay.output.assemble import make_envelope
-from overlay.output.batch_builder import Outgoing, Outlet
+from overlay.output.batch_builder import OutputBatch, OutputTopic
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
-from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
+from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
 from tests.oracle.batches import parse
 from tests.oracle.push import TOKEN
 
@@ -43,7 +43,7 @@ def make_reader(name: str, sql: str | None, partitions: int, *, has_machine: boo
     """Return a push consumer with a SQL filter."""
     settings = {"stream": STREAM, "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
     config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
-    outlet = Outlet(
+    output_topic = OutputTopic(
         name,
         partitions,
         PartitionBy.KEY,
@@ -53,10 +53,10 @@ def make_reader(name: str, sql: str | None, partitions: int, *, has_machine: boo
         make_envelope(STREAM, name, full=True, source_time=True),
     )
     accepts = compile_filter(config.filter, make_stream())
-    return Reader(config.id, patterns(config), outlet, accepts, has_machine=has_machine)
+    return Reader(config.id, patterns(config), output_topic, accepts, has_machine=has_machine)
 
 
-def run_rounds(readers: tuple[Reader, ...]) -> list[Outcome]:
+def run_rounds(readers: tuple[Reader, ...]) -> list[RoundResult]:
     """Serve the flights to readers in a pipeline of their own, some rounds and the end."""
     ledger, fetched = Ledger(), make_fetched(make_buffer())
     pipeline = Pipeline({STREAM: make_stream()}, {}, {STREAM: INDEX_TOPIC}, {STREAM: ledger})
@@ -86,7 +86,7 @@ def open_pipeline() -> Work:
     return work
 
 
-def _build(batches: list[Outgoing]) -> list[bytes]:
+def _build(batches: list[OutputBatch]) -> list[bytes]:
     return [outgoing.batch.build() for outgoing in batches]
 
 
@@ -95,7 +95,7 @@ def make_offers(reader: Reader) -> list[Offer]:
     return [offer for outcome in run_rounds((reader,)) for _, offer in outcome.offers]
 
 
-def open_desk() -> Work:
+def open_dispatcher() -> Work:
     """Deliver by a machine, read the acks of the deliveries, and deliver again what was not acked."""
     config = ConsumerConfig.model_validate(
         {
@@ -112,28 +112,30 @@ def open_desk() -> Work:
     def work() -> Answer:
         digest = Digest()
         offers = make_offers(reader)
-        desk = Desk({config.id: seat(fill_defaults(config), Beginning(), 0, reader.outlet, None)}, Printing("w"))
-        desk.take_in(offers, {}, {STREAM: 1}, 1)
-        tokens = _give_out(desk, NOW * NANOSECONDS, digest)
-        heard = Hearing(STREAM, [ACKED], [], ReplyRule("w")).read(as_buffer(tokens[::3], b"+ACK"), 0, NO_ABORTS)
+        dispatcher = Dispatcher(
+            {config.id: slot(fill_defaults(config), Beginning(), 0, reader.output_topic, None)}, EffectEncoder("w")
+        )
+        dispatcher.take_in(offers, {}, {STREAM: 1}, 1)
+        tokens = _give_out(dispatcher, NOW * NANOSECONDS, digest)
+        heard = AckDecoder(STREAM, [ACKED], [], ReplyRule("w")).read(as_buffer(tokens[::3], b"+ACK"), 0, NO_ABORTS)
         for each in heard.said[ACKED]:
-            assert isinstance(each, Said)
+            assert isinstance(each, AckBatch)
             digest.add("acks", each.verb, each.sequences, each.consumer_seqs, each.deliveries)
         later = (NOW + 10_000) * NANOSECONDS
-        desk.take_in((), {config.id: heard.said[ACKED]}, {STREAM: later}, later)
-        digest.add("again", sorted(_give_out(desk, later, digest)))
-        digest.add("pending", desk.seats[config.id].machine.window.pending.count)
+        dispatcher.take_in((), {config.id: heard.said[ACKED]}, {STREAM: later}, later)
+        digest.add("again", sorted(_give_out(dispatcher, later, digest)))
+        digest.add("pending", dispatcher.slots[config.id].machine.window.pending.count)
         return digest.finish()
 
     return work
 
 
-def _give_out(desk: Desk, now: int, digest: Digest) -> list[bytes]:
-    """Have the desk deliver all that it can, and return the tokens."""
+def _give_out(dispatcher: Dispatcher, now: int, digest: Digest) -> list[bytes]:
+    """Have the dispatcher deliver all that it can, and return the tokens."""
     tokens: list[bytes] = []
     while True:
-        desk.find_wanted()
-        work = desk.give_out((), {}, now)
+        dispatcher.find_wanted()
+        work = dispatcher.give_out((), {}, now)
         if not work.delivered:
             return tokens
         digest.add("machine", *work.records.values())
@@ -143,4 +145,4 @@ def _give_out(desk: Desk, now: int, digest: Digest) -> list[bytes]:
             tokens += [dict(record.headers)[TOKEN] or b"" for batch in parse(data) for record in batch.records]
 
 
-SERVICE = [Job("pipeline", open_pipeline), Job("desk", open_desk)]
+SERVICE = [Job("pipeline", open_pipeline), Job("desk", open_dispatcher)]

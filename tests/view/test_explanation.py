@@ -163,7 +163,7 @@ def test_what_a_reading_finds(seed: int, pattern: str, width: int) -> None:
     assert matches.count_in_vain() == sum(m and not h for m, h in zip(maybe, held, strict=True))
     strip = part.draw("t-0", width, matches.canvases[part.source]).write(".-?#")
     hit = {(offset - part.first) * len(strip) // (240 - part.first) for offset in passing}
-    assert {at for at, mark in enumerate(strip) if mark == "#"} == hit
+    assert {at for at, log_position in enumerate(strip) if log_position == "#"} == hit
 
 
 def make_batch(offsets: Sequence[int], topic: str = "t") -> pa.RecordBatch:

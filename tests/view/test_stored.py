@@ -9,7 +9,7 @@ import pytest
 from overlay.config import Loaded
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import TopicFacts
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import Memory, describe_memory
@@ -31,11 +31,11 @@ def load(folder: Path) -> Loaded:
 def remember(identity: str = "id-1") -> Memory:
     """Late follows the cursor at 30, lasts is at 10, gone has no file; the log is 5 to 50."""
     state = ShardState(
-        {("FLIGHTS", SOURCE): Mark(30)},
+        {("FLIGHTS", SOURCE): LogPosition(30)},
         {
             LATE: ConsumerState(12),
-            ("FLIGHTS", "lasts"): ConsumerState(3, {SOURCE: Mark(10)}),
-            ("FLIGHTS", "gone"): ConsumerState(7, {SOURCE: Mark(20)}),
+            ("FLIGHTS", "lasts"): ConsumerState(3, {SOURCE: LogPosition(10)}),
+            ("FLIGHTS", "gone"): ConsumerState(7, {SOURCE: LogPosition(20)}),
         },
         {("FLIGHTS", "flights"): "id-1"},
     )
@@ -82,7 +82,7 @@ def test_a_rewind_to_the_start(tmp_path: Path) -> None:
     (state,) = memory.states
     state.apply(rewind.change(state))
     assert (state.cursors, state.topics) == ({}, {})
-    own = {SOURCE: Mark(5)}
+    own = {SOURCE: LogPosition(5)}
     assert state.consumers == {
         LATE: ConsumerState(12, own),
         ("FLIGHTS", "lasts"): ConsumerState(3, own, {SOURCE: 50}),

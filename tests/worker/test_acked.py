@@ -13,7 +13,7 @@ from overlay.consumer.acks import acks_topic
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch.reply_address import Address
-from overlay.worker.acks.dispatch_loop import Clerk
+from overlay.worker.acks.dispatch_loop import DispatchLoop
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -53,9 +53,11 @@ def rows(records: Sequence[Seen]) -> list[tuple[int, int]]:
     return [(record.token.sequence, record.token.deliveries) for record in records]
 
 
-def await_clerk(served: Served) -> Clerk:
+def await_dispatch_loop(served: Served) -> DispatchLoop:
     """Who serves the machines of the only shard."""
-    found = wait_until(lambda: next((each.clerk for each in served.service.sessions), None), 30, "machines are served")
+    found = wait_until(
+        lambda: next((each.dispatch_loop for each in served.service.sessions), None), 30, "machines are served"
+    )
     assert found is not None
     return found
 
@@ -230,7 +232,7 @@ def test_an_answer_comes_with_the_state(scene: Scene, new_topic: NewTopicFixture
 def test_who_does_not_ack_holds_up_nobody(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer that takes ten at a time leaves its neighbour's track, and gets everything in the end."""
+    """A consumer that takes ten at a time leaves its neighbour's cursor, and gets everything in the end."""
     monkeypatch.setattr("overlay.worker.acks.backpressure.FULL", 100)
     topic = new_topic()
     scene.add_stream("S", topic)
@@ -264,8 +266,8 @@ def test_a_pull_is_answered_on_the_reply_topic(scene: Scene, new_topic: NewTopic
     scene.add_consumer("S", "c", deliver_subject="", ack_policy="explicit", max_batch=5)
     produce(scene.bootstrap, topic, ["a"] * 8)
     with serve(scene) as served, CommittedReader(scene.bootstrap, inbox) as reader:
-        reply, clerk = str(Address(inbox, b"7")), await_clerk(served)
-        served._loop.call_soon_threadsafe(clerk.order, ("S", "c"), Pulled(PullRequest(batch=2), reply))
+        reply, dispatch_loop = str(Address(inbox, b"7")), await_dispatch_loop(served)
+        served._loop.call_soon_threadsafe(dispatch_loop.order, ("S", "c"), Pulled(PullRequest(batch=2), reply))
         first = await_records(reader, 2)
         assert rows(first) == [(1, 1), (2, 1)]
         assert {record.header(b"Overlay-Correlation-Id") for record in first} == {b"7"}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from overlay.worker.round.pipeline import Outcome, Pipeline, Task
+from overlay.worker.round.pipeline import Pipeline, RoundResult, Task
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.test_jobs import Ticker
@@ -28,7 +28,7 @@ class SlowJob:
         self.ended_at = 0.0
         run = Pipeline.run
 
-        def slow(pipeline: Pipeline, tasks: Sequence[Task], now: int) -> Outcome:
+        def slow(pipeline: Pipeline, tasks: Sequence[Task], now: int) -> RoundResult:
             outcome = run(pipeline, tasks, now)
             if self.is_wanted and tasks:
                 self.is_wanted = False

@@ -1,4 +1,5 @@
-"""Giving sequences out, round by round, without Kafka: the marks of what was read, renewals, and the pauses between rounds."""
+"""Giving sequences out, round by round, without Kafka: the log positions of what was read, renewals, and the pauses
+between rounds."""
 
 from __future__ import annotations
 
@@ -8,22 +9,25 @@ import numpy as np
 import pytest
 
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.worker.round.pipeline import Task
-from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_mark
+from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_log_position
 from tests.oracle.batches import Record
 from tests.support.batches import build
 from tests.worker.round.test_pipeline import make_fetched
 
 
-def test_marks_and_cuts_within_a_fetch() -> None:
-    """Between batches the mark is that of the one before; what is cut out holds what is read."""
+def test_log_positions_and_cuts_within_a_fetch() -> None:
+    """Between batches the log position is that of the one before; what is cut out holds what is read."""
     batches = [build([Record(at + i, 5, b"k", b"v") for i in range(4)], base_offset=at) for at in (0, 4, 12)]
     fetched = make_fetched(b"".join(batches), 0)
-    assert find_mark(fetched, fetched.next_offset) == fetched.mark
-    assert find_mark(fetched, 8).crc == int(fetched.batches[1]["crc"]) and find_mark(fetched, 8).position == 8
-    assert find_mark(fetched, 10) == Mark(10)
+    assert find_log_position(fetched, fetched.next_offset) == fetched.log_position
+    assert (
+        find_log_position(fetched, 8).crc == int(fetched.batches[1]["crc"])
+        and find_log_position(fetched, 8).position == 8
+    )
+    assert find_log_position(fetched, 10) == LogPosition(10)
     assert cut(fetched, 4, 8).tobytes() == batches[1]
     assert cut(fetched, 5, 13).tobytes() == batches[1] + batches[2]
     assert cut(fetched, 8, 12).size == 0
@@ -32,7 +36,7 @@ def test_marks_and_cuts_within_a_fetch() -> None:
     assert cut(aborted, 4, 8) is aborted.data
 
 
-def test_standings_are_renewed() -> None:
+def test_machine_facts_are_renewed() -> None:
     """Partitions that have nothing new are named now and then, so that retention does not take what is known of them."""
     ledger = Ledger()
     sequencing = Sequencing({"S": ledger}, {"S": "i"})

@@ -9,31 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.index.ledger.allocate import allocate
-from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.pending.last_per_subject import merge_lasts
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerState
 from overlay.worker.cursors.order import plan_steps
 from overlay.worker.cursors.positions import Positions
 from overlay.worker.last_messages import find_lows
 
-SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
+SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 SUBJECTS = ("a", "b", "c")
 
 rounds = st.lists(
     st.fixed_dictionaries({source: st.lists(st.sampled_from(SUBJECTS), max_size=4) for source in SOURCES}), max_size=6
 )
-Log = dict[Source, list[str]]
+Log = dict[TopicPartition, list[str]]
 
 
-def grow(growth: list[dict[Source, list[str]]]) -> tuple[Ledger, Log, dict[int, tuple[Source, int]]]:
+def grow(growth: list[dict[TopicPartition, list[str]]]) -> tuple[Ledger, Log, dict[int, tuple[TopicPartition, int]]]:
     """Return a ledger, the subjects of each partition by offset, and where each sequence is."""
     ledger, log = Ledger(), Log({source: [] for source in SOURCES})
     for more in growth:
         for source, subjects in more.items():
             log[source] += subjects
-        taken = {source: (0, Mark(len(log[source]))) for source in SOURCES}
+        taken = {source: (0, LogPosition(len(log[source]))) for source in SOURCES}
         if (made := allocate(ledger.standing, taken)) is not None:
             assert ledger.append(made) is Refusal.NONE
     places = {
@@ -44,7 +44,7 @@ def grow(growth: list[dict[Source, list[str]]]) -> tuple[Ledger, Log, dict[int, 
     return ledger, log, places
 
 
-def search(log: Log, lows: Mapping[Source, int], ledger: Ledger) -> dict[Source, list[int]]:
+def search(log: Log, lows: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, list[int]]:
     """Return what is found from some offsets on."""
     found = {
         source: {log[source][offset]: offset for offset in range(lows[source], len(log[source]))} for source in SOURCES
@@ -53,7 +53,7 @@ def search(log: Log, lows: Mapping[Source, int], ledger: Ledger) -> dict[Source,
 
 
 @given(growth=rounds)
-def test_the_last_of_a_subject_is_that_with_the_highest_sequence(growth: list[dict[Source, list[str]]]) -> None:
+def test_the_last_of_a_subject_is_that_with_the_highest_sequence(growth: list[dict[TopicPartition, list[str]]]) -> None:
     ledger, log, places = grow(growth)
     last = {log[source][offset]: (source, offset) for _, (source, offset) in sorted(places.items())}
     wanted = {source: sorted(at for name, at in last.values() if name == source) for source in SOURCES}
@@ -62,7 +62,7 @@ def test_the_last_of_a_subject_is_that_with_the_highest_sequence(growth: list[di
 
 @given(growth=rounds, place=st.integers(1, 60), halted=st.dictionaries(st.sampled_from(SOURCES), st.integers(0, 9)))
 def test_a_search_from_the_place_on_finds_what_is_left(
-    growth: list[dict[Source, list[str]]], place: int, halted: dict[Source, int]
+    growth: list[dict[TopicPartition, list[str]]], place: int, halted: dict[TopicPartition, int]
 ) -> None:
     """`halted`: partitions that were left behind by the others."""
     ledger, log, _ = grow(growth)
@@ -77,30 +77,30 @@ def test_a_search_from_the_place_on_finds_what_is_left(
 def test_a_record_without_a_sequence_counts_as_coming_before_the_next_one() -> None:
     """The round of offsets 0 and 1 of a partition was lost."""
     ledger = Ledger()
-    assert ledger.append(Round((Run("t", 1, 0, 3, 10),))) is Refusal.NONE
-    assert ledger.append(Round((Run("t", 0, 2, 1, 20), Run("t", 1, 3, 1, 21)))) is Refusal.NONE
+    assert ledger.append(LedgerEntry((LedgerRun("t", 1, 0, 3, 10),))) is Refusal.NONE
+    assert ledger.append(LedgerEntry((LedgerRun("t", 0, 2, 1, 20), LedgerRun("t", 1, 3, 1, 21)))) is Refusal.NONE
     found = {("t", 0): {"a": 1, "b": 2}, ("t", 1): {"a": 2, "b": 3}}
     merged = merge_lasts(found, ledger)
     assert {source: at.tolist() for source, at in merged.items()} == {("t", 0): [1], ("t", 1): [3]}
 
 
-def test_tracks_stay_where_they_are_until_it_is_known_what_they_deliver() -> None:
+def test_cursors_stay_where_they_are_until_it_is_known_what_they_deliver() -> None:
     """And the ends are remembered for as long as a restart may step back below them."""
     ledger, log, _ = grow([{source: ["a", "b"] for source in SOURCES}])
     ends = {source: len(log[source]) for source in SOURCES}
     positions = Positions(ordered=frozenset({"S"}))
-    starts = dict.fromkeys(SOURCES, Mark(0))
+    starts = dict.fromkeys(SOURCES, LogPosition(0))
     positions.enlist(("S", "c"), ConsumerState(snapshot=ends), starts)
-    tracks = {source: positions.tracks["S", source] for source in SOURCES}
-    every = {track: 2 for some in tracks.values() for track in some}
-    assert not plan_steps(tracks, every, ledger, ledger.next_sequence).steps
-    for track in every:
-        track.only, track.undecided = np.array([1]), False
-    assert len(plan_steps(tracks, every, ledger, ledger.next_sequence).steps) == len(SOURCES)
-    for track in every:
-        track.mark = Mark(2)
+    cursors = {source: positions.cursors["S", source] for source in SOURCES}
+    every = {cursor: 2 for some in cursors.values() for cursor in some}
+    assert not plan_steps(cursors, every, ledger, ledger.next_sequence).steps
+    for cursor in every:
+        cursor.only, cursor.undecided = np.array([1]), False
+    assert len(plan_steps(cursors, every, ledger, ledger.next_sequence).steps) == len(SOURCES)
+    for cursor in every:
+        cursor.log_position = LogPosition(2)
     positions.align("S")
     state = positions.state_of(("S", "c"))
     assert state.snapshot == ends
-    positions.enlist(("S", "d"), state, dict.fromkeys(SOURCES, Mark(2)))
-    assert all(len(some) == 1 and not some[0].is_alone for some in tracks.values())
+    positions.enlist(("S", "d"), state, dict.fromkeys(SOURCES, LogPosition(2)))
+    assert all(len(some) == 1 and not some[0].is_alone for some in cursors.values())

@@ -8,7 +8,7 @@ from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, Address
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Headers, Scene, Served, await_records, produce, read_committed, serve
-from tests.worker.test_acked import ACKED, await_acked, await_clerk, new_inbox, say
+from tests.worker.test_acked import ACKED, await_acked, await_dispatch_loop, new_inbox, say
 
 TOO_SMALL = {"max.message.bytes": "64"}
 
@@ -81,18 +81,20 @@ def test_pulls_to_topics_that_refuse_end(scene: Scene, new_topic: NewTopicFixtur
     for name in ("c", "d"):
         scene.add_consumer("S", name, deliver_subject="", ack_policy="explicit", ack_wait="1s")
     with serve(scene) as served, CommittedReader(scene.bootstrap, good) as reader:
-        clerk = await_clerk(served)
+        dispatch_loop = await_dispatch_loop(served)
 
         def pull(name: str, inbox: str) -> None:
             event = Pulled(PullRequest(batch=10, expires=60 * 10**9), str(Address(inbox, b"7")))
-            served._loop.call_soon_threadsafe(clerk.order, ("S", name), event)
+            served._loop.call_soon_threadsafe(dispatch_loop.order, ("S", name), event)
 
         for name, inbox in zip(("c", "d"), inboxes, strict=True):
             pull(name, inbox)
         produce(scene.bootstrap, topic, ["a"])
         wait_until(lambda: read_metric(served, "replies_refused", reason="refused") == 2, 30, "both topics refuse")
         wait_until(
-            lambda: not any(len(seat.machine.waiting) for seat in clerk.desk.seats.values()), 30, "both pulls end"
+            lambda: not any(len(slot.machine.waiting) for slot in dispatch_loop.dispatcher.slots.values()),
+            30,
+            "both pulls end",
         )
         pull("c", good)
         (record,) = await_records(reader, 1)

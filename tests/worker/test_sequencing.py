@@ -18,7 +18,7 @@ from overlay.client.read.bounds import NoSequence
 from overlay.index.ledger.allocate import Standing, allocate
 from overlay.index.ledger.entries import encode
 from overlay.index.topic import index_topic
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.ledger import check_in_order, read_ledger
@@ -259,7 +259,7 @@ def test_a_log_cut_by_an_unclean_election(scene: Scene, new_topic: NewTopicFixtu
             await_indexed(scene, topic, 15, partition)
     before = read_ledger(scene)
     standing = Standing(before.next_sequence, before.ends)
-    lost = allocate(standing, {(topic, 0): (15, Mark(20, before.marks[topic, 0][0], 12_345))})
+    lost = allocate(standing, {(topic, 0): (15, LogPosition(20, before.log_positions[topic, 0][0], 12_345))})
     assert lost is not None
     writer, (key, value) = SureProducer(scene.bootstrap), encode("S", lost)
     writer.produce(index_topic(scene.prefix, "S"), value, key)

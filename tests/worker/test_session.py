@@ -12,7 +12,7 @@ import pytest
 
 from overlay.errors import SourceChanged
 from overlay.index.start_positions import find_lasts
-from overlay.kafka.fetcher import Feed
+from overlay.kafka.fetcher import Fetcher
 from tests.index.test_start_positions import delete_below
 from tests.kafka.answers import refuse_fetches
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -36,7 +36,7 @@ OUT_OF_RANGE = 1
 @pytest.fixture
 def small_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of each partition at a time, and one partition's data a round."""
-    defaults: dict[str, Any] | None = Feed.__init__.__kwdefaults__
+    defaults: dict[str, Any] | None = Fetcher.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "partition_bytes", 1_000)
     monkeypatch.setattr("overlay.worker.intake.ROUND_BYTES", 1)

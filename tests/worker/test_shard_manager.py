@@ -12,8 +12,8 @@ from overlay.config import ConsumerConfig
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
-from overlay.worker.round.pipeline import Outcome
-from overlay.worker.shard_manager import LIGHT, Holding, is_light, shard_of
+from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.shard_manager import LIGHT, ShardManager, is_light, shard_of
 from tests.control.books import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
@@ -76,21 +76,21 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
     monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
     configs = [make_config(f"c{number}") for number in range(20)]
     async with asyncio.TaskGroup() as group:
-        holding = Holding(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
-        await holding.take({0, 1, 2, 3})
+        shard_manager = ShardManager(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
+        await shard_manager.take({0, 1, 2, 3})
         changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
         with pytest.raises(StateUnreadable, match="torn"):
-            await holding.take_up(changed, [config.id for config in configs[:2]])
-        served = {id: config for shard in holding.shards.values() for id, config in shard.mine.items()}
+            await shard_manager.take_up(changed, [config.id for config in configs[:2]])
+        served = {id: config for shard in shard_manager.shards.values() for id, config in shard.mine.items()}
         assert served == changed.consumers
         assert len(tried) == 2
-        await holding.release()
+        await shard_manager.release()
 
 
 def test_deliveries_of_no_known_time_are_counted() -> None:
     """What was delivered may all be without an output: then nothing says how old it is."""
     nothing = cast("Any", None)
-    holding = Holding(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
+    shard_manager = ShardManager(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
     id = ("S", "c")
-    holding._note_commit(Outcome(delivered=Counter({id: 3})))
-    assert holding.rates.delivered[id] == 3
+    shard_manager._note_commit(RoundResult(delivered=Counter({id: 3})))
+    assert shard_manager.rates.delivered[id] == 3

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from overlay.kafka.fetcher import Feed, Fetched, Lane
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.subject import Pattern
-from overlay.worker.assignment import Roster
-from overlay.worker.cursors.cursor import Track
+from overlay.worker.assignment import Assignment
+from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.positions import Positions
 from overlay.worker.round.pipeline import Reader
 from overlay.worker.skip_routes import NEAR, Detours, plan_visits
@@ -126,55 +126,56 @@ def test_what_was_left_out_does_not_lie_ahead(scene: Scene, new_topic: NewTopicF
         assert (found["num_pending"], found["num_pending_is"]) == (0, "exact")
 
 
-def test_a_lane_goes_on_where_its_track_does() -> None:
-    """A track leaps to where the index is made, and its lane to the end of the log; now both are one, and leave out nothing."""
-    detours = Detours(cast(Roster, None), cast(Positions, None), cast(Metrics, None))
-    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
-    track, place = Track(Mark(15_799)), ("S", ("t", 0))
-    detours.lead(place, track, lane, track.mark)
-    assert (lane.position, lane.size) == (15_799, None)
+def test_a_partition_fetch_goes_on_where_its_cursor_does() -> None:
+    """A cursor leaps to where the index is made, and its partition fetch to the end of the log; now both are one, and
+    leave out nothing."""
+    detours = Detours(cast(Assignment, None), cast(Positions, None), cast(Metrics, None))
+    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
+    cursor, place = Cursor(LogPosition(15_799)), ("S", ("t", 0))
+    detours.lead(place, cursor, partition_fetch, cursor.log_position)
+    assert (partition_fetch.position, partition_fetch.size) == (15_799, None)
     data = np.empty(0, np.uint8)
-    ready = Fetched(15_799, data, split(data).batches, NO_ABORTS, 16_000, 0, Mark(16_000))
+    ready = Fetched(15_799, data, split(data).batches, NO_ABORTS, 16_000, 0, LogPosition(16_000))
     for position, kept in ((15_799, True), (15_900, True), (16_000, False)):
-        lane.ready, lane.position = ready, 16_000
-        detours.lead(place, track, lane, Mark(position))
-        assert (lane.ready is ready, lane.position) == (kept, 16_000)
-    detours.lead(place, track, lane, Mark(15_000))
-    assert lane.position == 15_000
+        partition_fetch.ready, partition_fetch.position = ready, 16_000
+        detours.lead(place, cursor, partition_fetch, LogPosition(position))
+        assert (partition_fetch.ready is ready, partition_fetch.position) == (kept, 16_000)
+    detours.lead(place, cursor, partition_fetch, LogPosition(15_000))
+    assert partition_fetch.position == 15_000
 
 
-def test_a_lane_knows_the_batch_before_the_place_that_it_is_led_to() -> None:
+def test_a_partition_fetch_knows_the_batch_before_the_place_that_it_is_led_to() -> None:
     """What a chunk header says of it, so that a header of another log is noticed."""
     place = "S", ("t", 0)
     chunks = load(stream(), [seal(stream(), [Record(10 * n, "ab"[n % 2])], 10 * n, 10 * n + 10) for n in range(4)])
     chunks.epoch[:] = 3, 4, 5, 6
     reader = Reader(("S", "c"), (Pattern.parse("b"),), None)
-    roster = SimpleNamespace(
+    assignment = SimpleNamespace(
         indexes={"S": SimpleNamespace(of=lambda _: chunks)}, readers={reader.id: reader}, streams={"S": stream()}
     )
-    track = Track(Mark(0), {reader.id})
-    detours = Detours(cast(Roster, roster), Positions({place: [track]}), Metrics())
-    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
-    detours.plan(place, track)
-    assert track.mark == chunks.mark(0)
-    detours.lead(place, track, lane, track.mark)
-    assert (lane.position, lane.epoch) == (10, 3)
-    detours.lead(place, track, lane, Mark(20, 4, 1))
-    assert (lane.position, lane.epoch) == (30, 5)
+    cursor = Cursor(LogPosition(0), {reader.id})
+    detours = Detours(cast(Assignment, assignment), Positions({place: [cursor]}), Metrics())
+    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
+    detours.plan(place, cursor)
+    assert cursor.log_position == chunks.log_position(0)
+    detours.lead(place, cursor, partition_fetch, cursor.log_position)
+    assert (partition_fetch.position, partition_fetch.epoch) == (10, 3)
+    detours.lead(place, cursor, partition_fetch, LogPosition(20, 4, 1))
+    assert (partition_fetch.position, partition_fetch.epoch) == (30, 5)
 
 
-def test_a_lane_is_led_no_farther_than_its_track() -> None:
-    """Where a track stands it needs what comes: only what lies behind that may be left out."""
+def test_a_partition_fetch_is_led_no_farther_than_its_cursor() -> None:
+    """Where a cursor stands it needs what comes: only what lies behind that may be left out."""
     place = "S", ("t", 0)
-    track = Track(Mark(0), only=np.array([0, 20_000]), snapshot_end=50_000)
-    detours = Detours(cast(Roster, SimpleNamespace(indexes={})), Positions({place: [track]}), Metrics())
-    detours.plan(place, track)
-    lane = Lane(cast(Feed, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
-    track.mark = Mark(500)  # those who were ahead have moved on since the leap ended here
-    detours.lead(place, track, lane, Mark(500))
-    assert lane.position == 500
-    detours.lead(place, track, lane, Mark(600))
-    assert lane.position == 20_000
+    cursor = Cursor(LogPosition(0), only=np.array([0, 20_000]), snapshot_end=50_000)
+    detours = Detours(cast(Assignment, SimpleNamespace(indexes={})), Positions({place: [cursor]}), Metrics())
+    detours.plan(place, cursor)
+    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
+    cursor.log_position = LogPosition(500)  # those who were ahead have moved on since the leap ended here
+    detours.lead(place, cursor, partition_fetch, LogPosition(500))
+    assert partition_fetch.position == 500
+    detours.lead(place, cursor, partition_fetch, LogPosition(600))
+    assert partition_fetch.position == 20_000
 
 
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))

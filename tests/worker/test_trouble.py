@@ -24,6 +24,8 @@ def test_a_state_that_cannot_be_read_is_the_shards_trouble(
             found = served.service.metrics.registry.get_sample_value("overlay_shard_restarts_total", labels)
             return found or 0.0
 
-        wait_until(lambda: served.service.holding is not None and count() >= 2, 3 * DEADLINE_S, "the shard tries again")
+        wait_until(
+            lambda: served.service.shard_manager is not None and count() >= 2, 3 * DEADLINE_S, "the shard tries again"
+        )
         assert not served.report()["ready"]
         assert served.consumer("c")["state"] != "running"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from overlay.client.connection import Known, Line
+from overlay.client.connection import Connection, Known
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ from overlay.index.log_check import Glimpse, glimpse_all
 from overlay.inspect.reading import check_topics, look_around
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.connection import Properties, reach
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
 
@@ -45,8 +45,8 @@ class Bounds:
 
     stretches: tuple[Stretch, ...]
     sources: Sources
-    log_starts: Mapping[Source, int] = field(default_factory=dict)
-    seen: Mapping[Source, Glimpse] = field(default_factory=dict)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    seen: Mapping[TopicPartition, Glimpse] = field(default_factory=dict)
     """What was asked for beside, where it could be had."""
     order: Order | None = None
     """Of a stream of several partitions, if it has a ledger."""
@@ -61,7 +61,7 @@ class Bounds:
         return tuple(Stretch(each.source, each.stop, floor=each.floor) for each in self.stretches)
 
 
-async def find_bounds(line: Line, request: Request, offsets: Mapping[Source, int]) -> Bounds:
+async def find_bounds(line: Connection, request: Request, offsets: Mapping[TopicPartition, int]) -> Bounds:
     """Ask Kafka. Ends are the last stable offsets of this moment. `offsets`: those to look at beside, at no further cost.
 
     Where offsets give no sequences, the stretches begin at the logs' starts; see `begin_in_order`.
@@ -107,7 +107,7 @@ def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bou
     )
 
 
-async def _look(line: Line, stream: StreamConfig) -> Known:
+async def _look(line: Connection, stream: StreamConfig) -> Known:
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
     bounds = await line.admin.find_bounds(sources.partitions)
@@ -117,7 +117,9 @@ async def _look(line: Line, stream: StreamConfig) -> Known:
     return Known(sources, {topic: _count(client, topic) for topic in stream.topic_names}, bounds)
 
 
-async def _look_again(line: Line, known: Known | None, offsets: Mapping[Source, int]) -> dict[Source, Glimpse]:
+async def _look_again(
+    line: Connection, known: Known | None, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Glimpse]:
     """What has to be known anew; nothing when it is not certain that all else is as it was."""
     if known is None:
         return {}
@@ -147,7 +149,7 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
     return len(client.cluster.partitions_for_topic(topic) or ())
 
 
-async def begin_at(line: Line, stretches: Iterable[Stretch], since: int) -> list[Stretch]:
+async def begin_at(line: Connection, stretches: Iterable[Stretch], since: int) -> list[Stretch]:
     """Begin at the first offset at or after a time: before it every record is older, whatever the order of timestamps."""
     asked = {each.source: each for each in stretches}
     # Kafka gives negative times a meaning of their own

@@ -14,7 +14,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
@@ -62,21 +62,21 @@ class Growth:
                 added = sorted(await self._find_partitions() - partitions)
                 bounds = await self._admin.find_bounds(added)
             except SourceUnavailable:
-                continue  # the feed says so
+                continue  # the fetcher says so
             partitions.update(added)
             for source in added:
                 log.warning("a partition was added, and is read from its start", topic=source[0], partition=source[1])
                 self._added.append(Stretch(source, bounds[source][0]))
                 self._changed.set()
 
-    def _hears_of_others(self, partitions: set[Source]) -> bool:
+    def _hears_of_others(self, partitions: set[TopicPartition]) -> bool:
         for entry in self._stream.topics:
             now = self._client.cluster.partitions_for_topic(entry.topic)
             if now is None or (entry.partitions is None and any((entry.topic, p) not in partitions for p in now)):
                 return True
         return False
 
-    async def _find_partitions(self) -> set[Source]:
+    async def _find_partitions(self) -> set[TopicPartition]:
         topics = await self._admin.find_topics(self._stream.topic_names, with_config=False)
         for name, identity in self._known.identities.items():
             if name not in topics:

@@ -20,18 +20,18 @@ from dataclasses import dataclass, field, replace
 
 from aiokafka.errors import KafkaError
 
-from overlay.client.connection import Line
+from overlay.client.connection import Connection
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
 from overlay.index.pending.estimate import count_pending, simplify
-from overlay.index.pending.last_per_subject import Lasts, find_tail
+from overlay.index.pending.last_per_subject import LastPerSubject, find_tail
 from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import plan
 from overlay.index.skip.probes import Answer, Conditions, Everything
 from overlay.index.skip.prune import evaluate
 from overlay.index.topic import Index, index_topic
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.waits import finish_in_thread
 
@@ -56,7 +56,7 @@ class Course:
     stretches: tuple[Stretch, ...]
     counted: int = 0
     """Records that pass and that need not be read, since only their number is asked for."""
-    searches: Mapping[Source, Lasts] = field(default_factory=dict)
+    searches: Mapping[TopicPartition, LastPerSubject] = field(default_factory=dict)
     """By partition, where the last record of each subject is asked for."""
 
 
@@ -71,7 +71,7 @@ class KeptIndex:
         self._turn = threading.Lock()
 
     @property
-    def offsets(self) -> dict[Source, int]:
+    def offsets(self) -> dict[TopicPartition, int]:
         """What has to be looked at before it is used again: the last batch of each partition's chunks, and its own end."""
         if not self._is_there or not self._turn.acquire(blocking=False):
             return {}
@@ -81,7 +81,9 @@ class KeptIndex:
         finally:
             self._turn.release()
 
-    async def find_course(self, line: Line, request: Request, conditions: Conditions, bounds: Bounds) -> Course | None:
+    async def find_course(
+        self, line: Connection, request: Request, conditions: Conditions, bounds: Bounds
+    ) -> Course | None:
         """What has to be read within some bounds; None when there is no index to tell."""
         try:
             async with self._take_turn():
@@ -97,7 +99,7 @@ class KeptIndex:
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
             return None
 
-    async def find_order(self, line: Line, bounds: Bounds) -> Order | None:
+    async def find_order(self, line: Connection, bounds: Bounds) -> Order | None:
         """The stream's ledger as it is now, for a reading of its own; None where there is none."""
         try:
             async with self._take_turn():
@@ -121,7 +123,7 @@ class KeptIndex:
         finally:
             self._turn.release()
 
-    async def _read_on(self, line: Line, bounds: Bounds) -> bool:
+    async def _read_on(self, line: Connection, bounds: Bounds) -> bool:
         """Read what has come since the last time; False when there is no index."""
         if own := bounds.seen.get((self.topic, 0)):
             end = own.end
@@ -141,7 +143,7 @@ class KeptIndex:
             await self._index.read(await line.open(), self.topic, end)
         return True
 
-    async def _find(self, line: Line) -> bool:
+    async def _find(self, line: Connection) -> bool:
         # who may not look at it reads everything, as where there is none
         if self.topic not in await line.admin.find_topics([self.topic], with_config=False, denied={}):
             self._index = Index(self._stream)
@@ -149,19 +151,19 @@ class KeptIndex:
         self._compacted = await self._find_compacted(line)
         return True
 
-    async def _find_compacted(self, line: Line) -> frozenset[str]:
+    async def _find_compacted(self, line: Connection) -> frozenset[str]:
         """The topics of the stream from which records vanish out of the midst."""
         topics = await line.admin.find_topics(self._stream.topic_names)
         return frozenset(name for name, facts in topics.items() if "compact" in facts.config.get("cleanup.policy", ""))
 
-    async def _check(self, line: Line, bounds: Bounds) -> None:
+    async def _check(self, line: Connection, bounds: Bounds) -> None:
         """Hold the chunks against the log, and drop what is not there any more."""
-        doubtful: list[Source] = []
+        doubtful: list[TopicPartition] = []
         for source, first in bounds.log_starts.items():
             chunks = self._index.of(source)
             chunks.drop(first)
             seen = bounds.seen.get(source)
-            if len(chunks) and (seen is None or seen.mark != chunks.mark(len(chunks) - 1)):
+            if len(chunks) and (seen is None or seen.log_position != chunks.log_position(len(chunks) - 1)):
                 doubtful.append(source)
         if not doubtful:
             return
@@ -181,10 +183,10 @@ class KeptIndex:
             )
         return Course(tuple(self._find_way(request, conditions, each) for each in stretches))
 
-    def _search(self, request: Request, conditions: Conditions, stretch: Stretch) -> Lasts:
+    def _search(self, request: Request, conditions: Conditions, stretch: Stretch) -> LastPerSubject:
         chunks = self._index.of(stretch.source)
         may_hold = evaluate(conditions, chunks).levels != Answer.NO
-        return Lasts(chunks, request.patterns, stretch.start, stretch.stop, may_hold)
+        return LastPerSubject(chunks, request.patterns, stretch.start, stretch.stop, may_hold)
 
     def _find_way(self, request: Request, conditions: Conditions, stretch: Stretch) -> Stretch:
         chunks = self._index.of(stretch.source)

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from overlay.errors import SourceChanged
-from overlay.kafka.fetcher import Feed, Fetched, Lane
-from overlay.kafka.log_position import Source
+from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.log_position import TopicPartition
 from overlay.scan.columns import Ints
 
 from .offset_ranges import Stretch
@@ -40,31 +40,31 @@ class Merge:
     def __init__(self, order: Order, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
         self._order, self._schema = order, schema
         self._at = {each.source: each.start for each in stretches}
-        self._held: dict[Source, deque[tuple[Ints, pa.RecordBatch]]] = {}
+        self._held: dict[TopicPartition, deque[tuple[Ints, pa.RecordBatch]]] = {}
         self._loose: list[pa.RecordBatch] = []
-        self._lane: Lane | None = None
-        self._since: dict[Source, float] = {}
+        self._partition_fetch: PartitionFetch | None = None
+        self._since: dict[TopicPartition, float] = {}
 
     @property
     def patience_s(self) -> float | None:
         """How long to wait for more at most, before it is asked again what there is; None: as long as it takes."""
         return LOOK_S if self._since else None
 
-    async def follow(self, feed: Feed) -> None:
+    async def follow(self, fetcher: Fetcher) -> None:
         """Read the ledger on as it grows."""
-        self._lane = await feed.open(self._order.topic, 0, self._order.index.position)
+        self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
     def choose(self, journeys: Sequence[Journey]) -> list[Journey]:
-        """Those that have to be read on before anything can be handed out, however full the feed is."""
+        """Those that have to be read on before anything can be handed out, however full the fetcher is."""
         self._read_on()
         first = self._find_next()
         for journey in journeys:
             source = journey.stretch.source
-            journey.lane.urgent = find_place(self._order.ledger, source, self._at[source]) == first
-        return [journey for journey in journeys if journey.lane.urgent and self._is_sequenced(journey)]
+            journey.partition_fetch.urgent = find_place(self._order.ledger, source, self._at[source]) == first
+        return [journey for journey in journeys if journey.partition_fetch.urgent and self._is_sequenced(journey)]
 
     def _read_on(self) -> None:
-        match self._lane.take() if self._lane else None:
+        match self._partition_fetch.take() if self._partition_fetch else None:
             case Fetched() as fetched:
                 self._order.index.take(self._order.topic, fetched)
             case None:
@@ -74,18 +74,18 @@ class Merge:
 
     def _is_sequenced(self, journey: Journey) -> bool:
         """Whether what is there of a partition has sequences, or has waited long enough."""
-        source, ready = journey.stretch.source, journey.lane.ready
-        if self._lane is None or not isinstance(ready, Fetched):
+        source, ready = journey.stretch.source, journey.partition_fetch.ready
+        if self._partition_fetch is None or not isinstance(ready, Fetched):
             return True
         if self._order.ledger.end_of(source) >= ready.next_offset:
             self._since.pop(source, None)
             return True
         return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
 
-    def add(self, source: Source, part: Part) -> None:
+    def add(self, source: TopicPartition, part: Part) -> None:
         """What came of a partition, which goes on at the part's position."""
         for places, batch in zip(part.places, part.batches, strict=True):
-            known = int(np.searchsorted(places, LAST)) if self._lane else places.size
+            known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size
             if known:
                 self._held.setdefault(source, deque()).append((places[:known], batch.slice(0, known)))
             if known < places.size:

@@ -16,7 +16,7 @@ from overlay.index.pending.last_per_subject import Piece
 from overlay.index.skip.plan import Route, Saving, weigh
 from overlay.index.skip.probes import Part
 from overlay.index.skip.prune import Chunks
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
 
@@ -69,7 +69,7 @@ class Leg:
 class Stretch:
     """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
 
-    source: Source
+    source: TopicPartition
     start: int
     stop: int = NO_STOP
     floor: int = 0

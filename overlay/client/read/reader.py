@@ -1,9 +1,9 @@
-"""The reading itself: fetches, the sieve in a thread, and batches in the order in which they come.
+"""The reading itself: fetches, the row filter in a thread, and batches in the order in which they come.
 
-Nothing is read ahead of whoever takes the batches, but for what the feed holds: it stops fetching at a bound of bytes.
+Nothing is read ahead of whoever takes the batches, but for what the fetcher holds: it stops fetching at a bound of bytes.
 So a slow reader costs no memory, and one that goes away leaves nothing behind once the generator is closed.
 
-Where a chunk index leaves things out, a partition is read in legs (offset_ranges.py), and each leg by a lane of its
+Where a chunk index leaves things out, a partition is read in legs (offset_ranges.py), and each leg by a partition fetch of its
 own. The legs to come are asked for while one is worked on (skip_route.py), but their records are handed out in order.
 
 The last N records that pass are found by reading backwards in growing spans, each forwards: what a span holds cannot be
@@ -26,17 +26,17 @@ import numpy as np
 import pyarrow as pa
 from aiokafka.client import AIOKafkaClient
 
-from overlay.client.connection import Line, Lines
+from overlay.client.connection import Connection, Connections
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
-from overlay.index.pending.last_per_subject import Lasts
+from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_scope
 from overlay.index.start_positions import WINDOW
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
-from overlay.kafka.log_position import Source
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
 from overlay.scan.columns import Ints
@@ -51,7 +51,7 @@ from .merging import Merge
 from .newest import Newest, merge_newest
 from .offset_ranges import Stretch, cut_out
 from .question import Request
-from .row_filter import Part, Sieve
+from .row_filter import Part, RowFilter
 from .skip_route import Journey, go_on
 
 log = get_logger(__name__)
@@ -92,22 +92,22 @@ class Progress:
     count them."""
 
 
-async def read_alone(lines: Lines, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+async def read_alone(lines: Connections, indexes: Indexes, request: Request, progress: Progress) -> Batches:
     """`read_batches` with a line of its own, in the caller's loop."""
     async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
         async for batch in batches:
             yield batch
 
 
-async def read_batches(line: Line, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+async def read_batches(line: Connection, indexes: Indexes, request: Request, progress: Progress) -> Batches:
     """The batches that answer a request, none of them empty.
 
     Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip, SourceChanged, SourceUnavailable.
     """
     bounds, course = await lay_course(line, indexes, request)
     addressing = line.find_addressing(request.stream) if request.is_named else None
-    sieve = Sieve(request, sequenced=bounds.sources.is_sequenced, addressing=addressing, ledger=bounds.ledger)
-    scan = Scan(await line.open(), line.admin, sieve, request, bounds, course, progress)
+    row_filter = RowFilter(request, sequenced=bounds.sources.is_sequenced, addressing=addressing, ledger=bounds.ledger)
+    scan = Scan(await line.open(), line.admin, row_filter, request, bounds, course, progress)
     left = request.limit
     async with aclosing(scan.read()) as batches:
         while left != 0 and (batch := await anext(batches, None)) is not None:
@@ -119,7 +119,7 @@ async def read_batches(line: Line, indexes: Indexes, request: Request, progress:
 
 
 async def lay_course(
-    line: Line, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
+    line: Connection, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
 ) -> tuple[Bounds, Course]:
     """What Kafka has, and what of it has to be read. `narrow` may leave out some of it.
 
@@ -138,7 +138,7 @@ async def lay_course(
     return bounds, await _begin(line, request, course or Course(bounds.stretches))
 
 
-async def _begin(line: Line, request: Request, course: Course) -> Course:
+async def _begin(line: Connection, request: Request, course: Course) -> Course:
     """Where no index says which times lie where, Kafka says where to begin."""
     blind = [each for each in course.stretches if each.way is None]
     if request.since is None or not blind:
@@ -149,11 +149,11 @@ async def _begin(line: Line, request: Request, course: Course) -> Course:
 
 @dataclass(slots=True)
 class Scan:
-    """Reads stretches of partitions through a sieve."""
+    """Reads stretches of partitions through a row filter."""
 
     client: AIOKafkaClient
     admin: Admin
-    sieve: Sieve
+    row_filter: RowFilter
     request: Request
     bounds: Bounds
     course: Course
@@ -193,7 +193,7 @@ class Scan:
     def _make_merge(self, stretches: Sequence[Stretch]) -> Merge | None:
         """What puts partitions into one order; None where there is none."""
         order = self.bounds.order
-        return Merge(order, self.sieve.schema, stretches) if order and stretches else None
+        return Merge(order, self.row_filter.schema, stretches) if order and stretches else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
         """Records that nobody has to look at, as batches without columns."""
@@ -204,11 +204,11 @@ class Scan:
 
     async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
         """The last `count` records that pass, of all stretches together."""
-        kept: dict[Source, deque[Part]] = {each.source: deque() for each in stretches}
+        kept: dict[TopicPartition, deque[Part]] = {each.source: deque() for each in stretches}
         window, left = max(WINDOW, count), list(stretches)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
             spans = [each.begin_at(each.enough) if each.enough else each.keep_last(window) for each in left]
-            found: dict[Source, deque[Part]] = {each.source: deque() for each in left}
+            found: dict[TopicPartition, deque[Part]] = {each.source: deque() for each in left}
             async with aclosing(self._read_parts(spans)) as parts:
                 async for source, part in parts:
                     if part.batches:
@@ -218,13 +218,14 @@ class Scan:
                 kept[source].extendleft(reversed(earlier))
             left = [replace(each, stop=span.start, enough=0) for each, span in zip(left, spans, strict=True)]
             window *= 2
-        return await finish_in_thread(merge_last, self.sieve.schema, list(kept.values()), count)
+        return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
 
     async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
         """The last record of each subject that passes: in each partition newest first, until every subject is found."""
         none = Chunks(find_scope(self.request.stream))
         searches = {
-            each: self.course.searches.get(each.source) or Lasts(none, self.request.patterns, each.start, each.stop)
+            each: self.course.searches.get(each.source)
+            or LastPerSubject(none, self.request.patterns, each.start, each.stop)
             for each in stretches
         }
         kept = {each.source: Newest() for each in stretches}
@@ -239,43 +240,43 @@ class Scan:
             # what lies between the pieces of one round may be read in the next
             self.progress.total, self.progress.done, self.progress.unread = total, read, 0
         self.progress.total, self.progress.done, self.progress.unread = total, total, total - read
-        return await finish_in_thread(merge_newest, self.sieve.schema, list(kept.values()))
+        return await finish_in_thread(merge_newest, self.row_filter.schema, list(kept.values()))
 
     async def _read_parts(
         self, stretches: Sequence[Stretch], merge: Merge | None = None
-    ) -> AsyncGenerator[tuple[Source, Part], None]:
+    ) -> AsyncGenerator[tuple[TopicPartition, Part], None]:
         stretches = [each for each in stretches if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in stretches)
         self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
         if not stretches:
             return
         async with AsyncExitStack() as stack:
-            feed = Feed(self.client, requests=1 if endless else REQUESTS)
-            stack.push_async_callback(feed.close)
-            growth = self._watch_growth(feed.changed) if endless else None
+            fetcher = Fetcher(self.client, requests=1 if endless else REQUESTS)
+            stack.push_async_callback(fetcher.close)
+            growth = self._watch_growth(fetcher.changed) if endless else None
             if growth is not None:
                 stack.push_async_callback(growth.close)
-            journeys = [Journey(feed, each) for each in stretches]
+            journeys = [Journey(fetcher, each) for each in stretches]
             self._pass_over(journeys)
             if merge is not None and endless:
-                await merge.follow(feed)
+                await merge.follow(fetcher)
             while journeys := [each for each in journeys if not each.is_over]:
-                feed.changed.clear()
+                fetcher.changed.clear()
                 for added in growth.take() if growth else ():
-                    journeys.append(Journey(feed, added))
-                    self.sieve.sequenced = False  # there is no order over several partitions
+                    journeys.append(Journey(fetcher, added))
+                    self.row_filter.sequenced = False  # there is no order over several partitions
                 await go_on(journeys)
                 if merge is not None:
                     merge.keep(journeys)
                 wanted = merge.choose(journeys) if merge else journeys
-                ready = [journey for journey in wanted if journey.lane.ready is not None]
+                ready = [journey for journey in wanted if journey.partition_fetch.ready is not None]
                 for journey in ready:
                     async with aclosing(self._take(journey)) as parts:
                         async for part in parts:
                             yield journey.stretch.source, part
                     journey.leave()
                 if not ready:
-                    await _wait(feed, None if endless else PATIENCE_S, merge.patience_s if merge else None)
+                    await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
     def _pass_over(self, journeys: Iterable[Journey]) -> None:
         """Count what the index leaves out."""
@@ -289,25 +290,28 @@ class Scan:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
     async def _take(self, journey: Journey) -> AsyncGenerator[Part, None]:
-        """What a journey has ready, through the sieve; afterwards its lane stands where to go on."""
+        """What a journey has ready, through the row filter; afterwards its partition fetch stands where to go on."""
         taken, gaps = journey.take()
-        lane, stretch = journey.lane, journey.stretch
+        partition_fetch, stretch = journey.partition_fetch, journey.stretch
         self.progress.done -= gaps
         match taken:
             case Fetched() as fetched:
-                position, parts = fetched.position, self.sieve.sift(stretch, fetched, now_ms(), lane.stop)
+                position, parts = (
+                    fetched.position,
+                    self.row_filter.sift(stretch, fetched, now_ms(), partition_fetch.stop),
+                )
                 part, is_small = None, fetched.data.size <= SMALL_BYTES
                 while (part is None or not part.is_last) and (part := await _next(parts, is_small)):
                     self._note(part, part.position - position)
                     position = part.position
                     yield part
                     self._check(part, stretch.source)
-                reached = min(max(position, fetched.next_offset), lane.stop)
+                reached = min(max(position, fetched.next_offset), partition_fetch.stop)
                 self.progress.done += reached - position
-                if position > lane.position:
-                    lane.seek(position)
+                if position > partition_fetch.position:
+                    partition_fetch.seek(position)
             case Lost():
-                await self._recover(lane, stretch)
+                await self._recover(partition_fetch, stretch)
             case Changed(at, cut):
                 topic, partition = stretch.source
                 raise SourceChanged(
@@ -324,7 +328,7 @@ class Scan:
         self.progress.unknown += part.unknown
         self.progress.nulls.update(part.nulls)
 
-    def _check(self, part: Part, source: Source) -> None:
+    def _check(self, part: Part, source: TopicPartition) -> None:
         """Stop at what cannot be read, once the records before it are handed out; or pass over it."""
         if part.broken is None:
             return
@@ -334,29 +338,29 @@ class Scan:
         self.progress.skipped += 1
         log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
 
-    async def _recover(self, lane: Lane, stretch: Stretch) -> None:
-        """The log does not have the lane's position: go on at its start, unless it is another log."""
+    async def _recover(self, partition_fetch: PartitionFetch, stretch: Stretch) -> None:
+        """The log does not have the partition fetch's position: go on at its start, unless it is another log."""
         topic, partition = stretch.source
         first, end = (await self.admin.find_bounds([stretch.source]))[stretch.source]
-        if lane.position > end:
+        if partition_fetch.position > end:
             raise SourceChanged(
-                f"{topic}-{partition}: the log ends at {end}, below the position {lane.position}: it was truncated or"
-                " created again. Read it anew"
+                f"{topic}-{partition}: the log ends at {end}, below the position {partition_fetch.position}:"
+                " it was truncated or created again. Read it anew"
             )
-        lost = max(0, min(first, lane.stop) - lane.position)
+        lost = max(0, min(first, partition_fetch.stop) - partition_fetch.position)
         if lost:
             self.progress.lost += lost
             self.progress.done += lost
             log.warning("retention passed the position", topic=topic, partition=partition, lost=lost)
-        lane.seek(max(first, lane.position))
+        partition_fetch.seek(max(first, partition_fetch.position))
 
 
 async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
     return next(parts, None) if is_small else await finish_in_thread(next, parts, None)
 
 
-async def _wait(feed: Feed, patience_s: float | None, most_s: float | None = None) -> None:
-    if not await is_set_within(feed.changed, patience_s if most_s is None else most_s) and most_s is None:
+async def _wait(fetcher: Fetcher, patience_s: float | None, most_s: float | None = None) -> None:
+    if not await is_set_within(fetcher.changed, patience_s if most_s is None else most_s) and most_s is None:
         raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again")
 
 

@@ -2,7 +2,7 @@
 
 The reader is written for an event loop. A synchronous reading runs one in a thread of its own, so that it works in a
 notebook as well, where a loop is running already. Between the two stands a channel with room for a few batches:
-when it is full the reader waits, then the feed behind it, then nothing more is fetched.
+when it is full the reader waits, then the fetcher behind it, then nothing more is fetched.
 
 The thread knows the channel and never the reading. So a reading that nobody holds any more is collected, and its
 finalizer ends the thread; at the interpreter's exit the same finalizer does.
@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from overlay.client.connection import Line, Lines
+from overlay.client.connection import Connection, Connections
 from overlay.client.turns import Turn
 
 from .reader import Batches, Progress
@@ -42,7 +42,7 @@ class Channel:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def run(self, lines: Lines, read: Callable[[Line], Batches]) -> None:
+    def run(self, lines: Connections, read: Callable[[Connection], Batches]) -> None:
         """Fill the channel, in this thread, until the batches end or somebody stops it."""
         end: BaseException | None = None
         try:
@@ -91,7 +91,9 @@ class Reading:
     Raises what `read_batches` raises, from where the iteration stands; ConcurrentIteration where two threads iterate at once.
     """
 
-    def __init__(self, lines: Lines, read: Callable[[Line], Batches], schema: pa.Schema, progress: Progress) -> None:
+    def __init__(
+        self, lines: Connections, read: Callable[[Connection], Batches], schema: pa.Schema, progress: Progress
+    ) -> None:
         self.schema, self.progress = schema, progress
         self._channel = Channel()
         self._turn = Turn("reading", _INSTEAD)

@@ -63,7 +63,7 @@ class Part:
         return sum(batch.num_rows for batch in self.batches)
 
 
-class Sieve:
+class RowFilter:
     """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow.
 
     `addressing`: of the stream, where there is one at hand that nobody else uses at the same time. `form`: of the batches;

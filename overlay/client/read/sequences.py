@@ -8,7 +8,7 @@ import numpy as np
 
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.topic import Index
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.scan.columns import Ints
 
 
@@ -28,14 +28,14 @@ LAST = 1 << 62
 """The place of what has no sequence yet."""
 
 
-def find_places(ledger: Ledger, source: Source, offsets: Ints) -> tuple[Ints, Ints]:
+def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[Ints, Ints]:
     """The sequences of some ascending offsets, 0 for none, and their places in the order of all."""
     sequences = ledger.sequence_of(source, offsets)
     missing = np.where(offsets < ledger.end_of(source), 0, LAST)
     return sequences, np.maximum.accumulate(np.where(sequences > 0, sequences, missing))
 
 
-def find_place(ledger: Ledger, source: Source, offset: int) -> int:
+def find_place(ledger: Ledger, source: TopicPartition, offset: int) -> int:
     """The place of the first record of a partition from an offset on."""
     place = ledger.sequence_from(source, offset)
     return place if place < ledger.next_sequence else LAST

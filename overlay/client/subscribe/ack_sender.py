@@ -49,7 +49,7 @@ class Closed(OverlayError):
     """A message is to be settled after its subscription was closed. The application acts."""
 
 
-class Sender:
+class AckSender:
     """Sends what is said of one consumer's messages. Its methods may be called from any thread.
 
     `policy`: of the consumer. `on_failure` hears of acks that Kafka does not take.

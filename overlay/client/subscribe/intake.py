@@ -1,7 +1,7 @@
 """What a reader of an output topic holds: a member of its group in a thread of its own, and the way for its acks.
 
-The thread knows the shelf and never who takes from it. So a reader that nobody holds any more is collected, and the finalizer
-ends the thread; at the interpreter's exit the same finalizer does.
+The thread knows the message buffer and never who takes from it. So a reader that nobody holds any more is collected,
+and the finalizer ends the thread; at the interpreter's exit the same finalizer does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from enum import StrEnum
 from overlay.kafka.connection import Properties
 
 from .ack_answers import Answers
-from .ack_sender import Sender
+from .ack_sender import AckSender
 from .membership import HeartbeatsMissed, Member
-from .message_buffer import Shelf
+from .message_buffer import MessageBuffer
 from .target import Target
 
 
@@ -27,7 +27,7 @@ class OnSilence(StrEnum):
 
 
 class Intake:
-    """Receives from now on. `prefetch`: records that may wait to be taken from `shelf`; `is_alone`: as Member's."""
+    """Receives from now on. `prefetch`: records that may wait to be taken from `message_buffer`; `is_alone`: as Member's."""
 
     def __init__(
         self,
@@ -40,9 +40,11 @@ class Intake:
         on_silence: OnSilence = OnSilence.FLAG,
         is_alone: bool = False,
     ) -> None:
-        self.shelf = Shelf(prefetch)
-        self.acks = Sender(kafka, ack_topic, target.head, target.policy, answers, self.shelf.end)
-        self._work = _Work(Member(kafka, target, self.shelf, is_alone=is_alone), self.acks, self.shelf, on_silence)
+        self.message_buffer = MessageBuffer(prefetch)
+        self.acks = AckSender(kafka, ack_topic, target.head, target.policy, answers, self.message_buffer.end)
+        self._work = _Work(
+            Member(kafka, target, self.message_buffer, is_alone=is_alone), self.acks, self.message_buffer, on_silence
+        )
         thread = threading.Thread(target=self._work.run, name="overlay-subscription", daemon=True)
         thread.start()
         # behind the start: a process that ends starts no thread, and nothing could be waited for
@@ -72,8 +74,8 @@ class Intake:
 class _Work:
     """What the thread runs."""
 
-    def __init__(self, member: Member, acks: Sender, shelf: Shelf, on_silence: OnSilence) -> None:
-        self.member, self._acks, self._shelf, self._on_silence = member, acks, shelf, on_silence
+    def __init__(self, member: Member, acks: AckSender, message_buffer: MessageBuffer, on_silence: OnSilence) -> None:
+        self.member, self._acks, self._message_buffer, self._on_silence = member, acks, message_buffer, on_silence
         self.stop = threading.Event()
         self.is_silent = False
 
@@ -84,7 +86,7 @@ class _Work:
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the messages
             end = error
         self._acks.close()
-        self._shelf.end(end)
+        self._message_buffer.end(end)
 
     def _hear_silence(self, is_silent: bool) -> None:
         self.is_silent = is_silent

@@ -31,7 +31,7 @@ from overlay.logs import get_logger
 
 from .headers import read_headers
 from .kind import Kind
-from .message_buffer import Batch, Shelf
+from .message_buffer import Batch, MessageBuffer
 from .order import is_silent
 from .target import Target
 
@@ -74,10 +74,13 @@ def _while_group_changes() -> Retrying:
 
 
 class Member:
-    """Fills a shelf, in the thread that calls `run`, until it is told to stop. `is_alone`: nobody else is in its group."""
+    """Fills a message buffer, in the thread that calls `run`, until it is told to stop. `is_alone`: nobody else is in
+    its group."""
 
-    def __init__(self, kafka: Properties, target: Target, shelf: Shelf, *, is_alone: bool = False) -> None:
-        self._kafka, self._target, self._shelf, self._is_alone = kafka, target, shelf, is_alone
+    def __init__(
+        self, kafka: Properties, target: Target, message_buffer: MessageBuffer, *, is_alone: bool = False
+    ) -> None:
+        self._kafka, self._target, self._message_buffer, self._is_alone = kafka, target, message_buffer, is_alone
         self._kind = Kind(target.head)
         self._passed: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -92,14 +95,14 @@ class Member:
 
         `on_silence` hears when heartbeats are missed (True), and when they are back.
         """
-        while not stop.is_set() and not self._shelf.is_ended:
+        while not stop.is_set() and not self._message_buffer.is_ended:
             contact = Contact()
             consumer = Consumer(self._choose_settings() | contact.settings)
             try:
                 consumer.subscribe(
                     [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
                 )
-                while not stop.is_set() and not self._shelf.is_ended and not contact.is_lost:
+                while not stop.is_set() and not self._message_buffer.is_ended and not contact.is_lost:
                     self._commit_sometimes(consumer)
                     if self._wait_for_room(consumer):
                         self._receive(consumer)
@@ -138,7 +141,7 @@ class Member:
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
         """Whether there is room for more messages now."""
-        if self._shelf.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
+        if self._message_buffer.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
             self._tried = 0.0
             if self.is_paused:
                 self._go_on(consumer)
@@ -163,7 +166,7 @@ class Member:
         first = consumer.poll(POLL_S)
         if first is not None:
             # the rest of what is there: waiting for a full batch would hold up the first
-            self._take_in([first, *consumer.consume(min(BATCH, max(self._shelf.room, 1)), 0)])
+            self._take_in([first, *consumer.consume(min(BATCH, max(self._message_buffer.room, 1)), 0)])
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
         sound = [record for record in received if record.error() is None]
@@ -176,12 +179,12 @@ class Member:
             if self._target.heartbeat_s and any(map(self._is_heard, reversed(records))):
                 self._heard = time.monotonic()
             ends[partition] = records[-1].offset() + 1
-            self._shelf.put(Batch(partition, records, ends[partition]))
+            self._message_buffer.put(Batch(partition, records, ends[partition]))
         for record in odd:
             if record.error().code() != RdKafkaError._PARTITION_EOF:
                 self._meet(record.error())
             elif record.offset() > ends.get(record.partition(), 0):
-                self._shelf.put(Batch(record.partition(), deque(), record.offset()))
+                self._message_buffer.put(Batch(record.partition(), deque(), record.offset()))
 
     def _is_heard(self, record: KafkaRecord) -> bool:
         headers = read_headers(record)
@@ -222,7 +225,7 @@ class Member:
         """These partitions are not ours any more; what was to be committed of them."""
         lost = {place.partition for place in partitions}
         moved = {partition: offset for partition, offset in self._find_moved().items() if partition in lost}
-        self._shelf.drop(lost)
+        self._message_buffer.drop(lost)
         self.assigned -= lost
         for partition in lost:
             self._passed.pop(partition, None)
@@ -240,7 +243,7 @@ class Member:
 
     def _find_moved(self) -> dict[int, int]:
         """How far messages have been handed out, in partitions of ours where that is further than was committed."""
-        self._passed |= self._shelf.find_positions(with_last=self._target.policy.takes_acks)
+        self._passed |= self._message_buffer.find_positions(with_last=self._target.policy.takes_acks)
         return {
             partition: offset
             for partition, offset in self._passed.items()

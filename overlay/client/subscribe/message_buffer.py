@@ -56,7 +56,7 @@ class Batch:
         return int(last.offset()) + with_last
 
 
-class Shelf:
+class MessageBuffer:
     """One thread puts, another one or a loop takes. `room`: records that may wait."""
 
     def __init__(self, room: int) -> None:

@@ -132,7 +132,7 @@ class OrderedConsumer:
                     self._begin_renewal().result()
                     continue
                 with self._judging_ends():
-                    if not self._keep(intake.shelf.take(), intake):
+                    if not self._keep(intake.message_buffer.take(), intake):
                         return None
             return next(self._kept, None)
 
@@ -147,7 +147,7 @@ class OrderedConsumer:
                     await asyncio.wrap_future(self._begin_renewal())
                     continue
                 with self._judging_ends():
-                    if not self._keep(await intake.shelf.take_async(), intake):
+                    if not self._keep(await intake.message_buffer.take_async(), intake):
                         return None
             return next(self._kept, None)
 
@@ -164,7 +164,7 @@ class OrderedConsumer:
 
     @contextmanager
     def _judging_ends(self) -> Iterator[None]:
-        """What ends a shelf is a reason for another consumer."""
+        """What ends a message buffer is a reason for another consumer."""
         try:
             yield
         except HeartbeatsMissed:

@@ -90,7 +90,7 @@ class Subscription:
         """The next message, None after the last. Raises ConcurrentIteration."""
         self._turn.enter()
         try:
-            while (batch := self._batch or self._intake.shelf.take()) is not None:
+            while (batch := self._batch or self._intake.message_buffer.take()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, Message)) is not None:
                     return message
@@ -101,12 +101,12 @@ class Subscription:
 
     async def _take_async(self) -> AsyncMessage | None:
         with self._turn:
-            while (batch := self._batch or await self._intake.shelf.take_async()) is not None:
+            while (batch := self._batch or await self._intake.message_buffer.take_async()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, AsyncMessage)) is not None:
                     return message
                 self._batch = None
-                # others in the loop have their turn, however full the shelf is
+                # others in the loop have their turn, however full the message buffer is
                 await asyncio.sleep(0)
             return None
 

@@ -1,7 +1,7 @@
 """What is known of one batch: its columns as the language sees them, and the value of every node that was asked for.
 
 Nodes are shared. A hundred filters with `carrier = 'AA'` in them hold one Program for it (programs.py), and an Evaluation keeps
-each program's value, so the hundredth finds it. The memo is keyed by the program itself: an object's identity is
+each program's value, so the hundredth finds it. The value cache is keyed by the program itself: an object's identity is
 a cheap key, where hashing a tree would cost as much as a kernel.
 
 A part of a filter that reads one dictionary-encoded column is evaluated on the dictionary, a handful of values, and the

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 
-from .entries import Round, Run
+from .entries import LedgerEntry, LedgerRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +35,57 @@ class Standing:
     """How far a ledger has come."""
 
     next_sequence: int = 1
-    ends: Mapping[Source, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The first offset of each partition that has no sequence; 0 where a partition is not named."""
 
-    def after(self, round: Round) -> Standing:
+    def after(self, round: LedgerEntry) -> Standing:
         """How far it is with a round more, which may still be on its way."""
         return Standing(round.next_sequence, {**self.ends, **{run.source: run.next_offset for run in round.runs}})
 
 
-def allocate(standing: Standing, taken: Mapping[Source, tuple[int, Mark]]) -> Round | None:
-    """Give sequences to what was taken: of each partition the offsets from the first up to the mark. None if nothing is new."""
+def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> LedgerEntry | None:
+    """Give sequences to what was taken: of each partition the offsets from the first up to the log position. None if
+    nothing is new."""
     runs = []
     sequence = standing.next_sequence
     for source in sorted(taken):
-        first, mark = taken[source]
+        first, log_position = taken[source]
         first = max(first, standing.ends.get(source, 0))
-        if mark.position > first:
-            run = Run(*source, first, mark.position - first, sequence, mark.epoch, mark.crc)
+        if log_position.position > first:
+            run = LedgerRun(
+                *source, first, log_position.position - first, sequence, log_position.epoch, log_position.crc
+            )
             runs.append(run)
             sequence = run.next_sequence
-    return Round(tuple(runs)) if runs else None
+    return LedgerEntry(tuple(runs)) if runs else None
 
 
-def extend(source: Source, cut: Mark) -> Round:
+def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
     """The first round of the ledger of a stream that had one partition: up to the cut, sequence = offset + 1.
 
     The partition must be the only one whose records had sequences, and no record from the cut on may have been delivered.
     With a cut at 0 it is a restart, so that the ledger is there to be seen.
     """
-    return Round((Run(*source, 0, cut.position, 1, cut.epoch, cut.crc),))
+    return LedgerEntry((LedgerRun(*source, 0, cut.position, 1, cut.epoch, cut.crc),))
 
 
-def restart(standing: Standing, marks: Mapping[Source, Mark]) -> Round:
-    """Have partitions, at least one, go on at these marks, and void what was sequenced from there on. Takes up one sequence.
+def restart(standing: Standing, log_positions: Mapping[TopicPartition, LogPosition]) -> LedgerEntry:
+    """Have partitions, at least one, go on at these log positions, and void what was sequenced from there on. Takes
+    up one sequence.
 
-    With the marks where the partitions stand anyway, it voids nothing and keeps the knowledge of where that is.
+    With the log positions where the partitions stand anyway, it voids nothing and keeps the knowledge of where that is.
     """
     sequence = standing.next_sequence
-    return Round(
+    return LedgerEntry(
         tuple(
-            Run(*source, marks[source].position, 0, sequence, marks[source].epoch, marks[source].crc)
-            for source in sorted(marks)
+            LedgerRun(
+                *source,
+                log_positions[source].position,
+                0,
+                sequence,
+                log_positions[source].epoch,
+                log_positions[source].crc,
+            )
+            for source in sorted(log_positions)
         )
     )

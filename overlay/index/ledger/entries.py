@@ -47,7 +47,7 @@ import numpy.typing as npt
 
 from overlay.index.skip.encode import RUNS, Foreign, check, lay_out, look, wrap
 from overlay.index.skip.murmur import hash128
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kernels import kernel
 from overlay.scan.header import Bytes
 
@@ -80,7 +80,7 @@ _KEY = re.compile(r"run (\S+) (\d{1,19})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LedgerRun:
     """Offset first_offset + i of the partition has sequence first_sequence + i, for i < count."""
 
     topic: str
@@ -94,7 +94,7 @@ class Run:
     """And its CRC."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TopicPartition:
         return self.topic, self.partition
 
     @property
@@ -107,10 +107,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class LedgerEntry:
     """The runs of one record, at least one, each from the sequence on that the one before it ends with, else ValueError."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[LedgerRun, ...]
 
     def __post_init__(self) -> None:
         if not self.runs or any(one.next_sequence != two.first_sequence for one, two in pairwise(self.runs)):
@@ -127,14 +127,14 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rounds:
+class LedgerEntries:
     """Values that were read together. Those of value i are runs starts[i] to starts[i + 1] - 1, none where it has a flaw."""
 
     first_sequence: Ints
     """Of each value, as are `flaws`."""
     flaws: npt.NDArray[np.uint8]
     starts: Ints
-    sources: tuple[Source, ...]
+    sources: tuple[TopicPartition, ...]
     source: Ints
     """Of each run its place in `sources`."""
     first_offset: Ints
@@ -154,7 +154,7 @@ def decode_key(key: bytes) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def encode(stream: str, round: Round) -> tuple[bytes, bytes]:
+def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
     """Key and value of the record of a round."""
     names = sorted({run.topic for run in round.runs})
     place = {name: i for i, name in enumerate(names)}
@@ -172,13 +172,13 @@ def encode(stream: str, round: Round) -> tuple[bytes, bytes]:
     return encode_key(stream, round.first_sequence), wrap(RUNS, payload)
 
 
-def decode(value: bytes | None) -> Round | Foreign:
+def decode(value: bytes | None) -> LedgerEntry | Foreign:
     """The round that a value holds."""
     rounds = parse_values([value])
     return Foreign.of(rounds.flaws[0]) if rounds.flaws[0] else read_round(rounds, 0)
 
 
-def read_round(rounds: Rounds, row: int) -> Round:
+def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
     """The round of a value without a flaw."""
     runs = []
     sequence = int(rounds.first_sequence[row])
@@ -187,17 +187,17 @@ def read_round(rounds: Rounds, row: int) -> Round:
         first_offset, count, epoch, crc = (
             int(column[i]) for column in (rounds.first_offset, rounds.count, rounds.epoch, rounds.crc)
         )
-        runs.append(Run(topic, partition, first_offset, count, sequence, epoch, crc))
+        runs.append(LedgerRun(topic, partition, first_offset, count, sequence, epoch, crc))
         sequence += count
-    return Round(tuple(runs))
+    return LedgerEntry(tuple(runs))
 
 
-def parse_values(values: Sequence[bytes | None]) -> Rounds:
+def parse_values(values: Sequence[bytes | None]) -> LedgerEntries:
     """As `parse`, for values that are Python's."""
     return parse(*lay_out(values))
 
 
-def parse(buf: Bytes, at: Ints, size: Ints) -> Rounds:
+def parse(buf: Bytes, at: Ints, size: Ints) -> LedgerEntries:
     """Read the values buf[at[i] : at[i] + size[i]]; size -1 for none."""
     heads = np.zeros(at.size, HEAD)
     flaws = np.zeros(at.size, np.uint8)
@@ -219,7 +219,7 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Rounds:
     first_offset, count, epoch, crc = (
         rows[name].astype(np.int64) for name in ("first_offset", "count", "epoch", "crc")
     )
-    return Rounds(first_sequence, flaws, starts, sources, source, first_offset, count, epoch, crc)
+    return LedgerEntries(first_sequence, flaws, starts, sources, source, first_offset, count, epoch, crc)
 
 
 def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> npt.NDArray[np.void]:
@@ -230,7 +230,7 @@ def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> npt.NDArray[np.void]:
 
 def _find_sources(
     buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: npt.NDArray[np.void]
-) -> tuple[tuple[Source, ...], Ints]:
+) -> tuple[tuple[TopicPartition, ...], Ints]:
     """The partitions that the runs are about, and which of them each run is about."""
     prints = np.empty(rows.size, np.uint64)
     names = np.empty((2, rows.size), np.int64)

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kernels import kernel
 
 from .allocate import Standing
-from .entries import Ints, Round, Rounds, Run, encode, parse_values
+from .entries import Ints, LedgerEntries, LedgerEntry, LedgerRun, encode, parse_values
 from .pages import PAGE_ROWS, Pages
 
 _NO_LOCK = nullcontext()
@@ -54,8 +54,8 @@ class Ledger:
     """`lock`: held while rounds are taken in and while they are asked for, so that two threads may; a copy has none."""
 
     def __init__(self, page_rows: int = PAGE_ROWS, lock: AbstractContextManager[object] = _NO_LOCK) -> None:
-        self._codes: dict[Source, int] = {}
-        self._names: list[Source] = []
+        self._codes: dict[TopicPartition, int] = {}
+        self._names: list[TopicPartition] = []
         self._pages = Pages(page_rows)
         self._ends, self._epochs, self._crcs = (np.zeros(0, np.int64) for _ in range(3))
         self._next = 1
@@ -93,25 +93,25 @@ class Ledger:
         """From where the sequencer goes on."""
         return Standing(self._next, {source: int(self._ends[code]) for source, code in self._codes.items()})
 
-    def end_of(self, source: Source) -> int:
+    def end_of(self, source: TopicPartition) -> int:
         """The first offset of a partition that has no sequence yet; 0 for one that is not known."""
-        return self.mark_of(source).position
+        return self.log_position_of(source).position
 
-    def mark_of(self, source: Source) -> Mark:
+    def log_position_of(self, source: TopicPartition) -> LogPosition:
         """`end_of`, and the batch before it."""
         code = self._codes.get(source)
         if code is None:
-            return Mark(0)
-        return Mark(int(self._ends[code]), int(self._epochs[code]), int(self._crcs[code]))
+            return LogPosition(0)
+        return LogPosition(int(self._ends[code]), int(self._epochs[code]), int(self._crcs[code]))
 
-    def append(self, round: Round) -> Refusal:
+    def append(self, round: LedgerEntry) -> Refusal:
         """Take in one round. Raises ValueError for figures that no record can hold."""
         rounds = parse_values([encode("", round)[1]])
         if rounds.flaws[0]:
             raise ValueError(f"not to be written: {round}")
         return Refusal(int(self.extend(rounds)[0]))
 
-    def extend(self, rounds: Rounds) -> npt.NDArray[np.uint8]:
+    def extend(self, rounds: LedgerEntries) -> npt.NDArray[np.uint8]:
         """Take in rounds in the order of the index topic; of each value the Refusal, 0 for one with a flaw."""
         refusals = np.zeros(rounds.flaws.size, np.uint8)
         with self._lock:
@@ -133,36 +133,36 @@ class Ledger:
                         self._pages.void(code, int(self._ends[code]))
         return refusals
 
-    def sequence_of(self, source: Source, offsets: Ints) -> Ints:
+    def sequence_of(self, source: TopicPartition, offsets: Ints) -> Ints:
         """Of each offset its sequence, 0 where it has none (see the module's essay). Quickest when offsets ascend."""
         if source not in self._codes:
             return np.zeros(offsets.size, np.int64)
         with self._lock:
             return self._pages.find_sequences(self._codes[source], offsets)
 
-    def sequence_from(self, source: Source, offset: int) -> int:
+    def sequence_from(self, source: TopicPartition, offset: int) -> int:
         """The sequence of the first record of a partition from an offset on; next_sequence when none has one yet."""
         if source not in self._codes:
             return self._next
         with self._lock:
             return self._pages.find_sequence(self._codes[source], offset) or self._next
 
-    def locate(self, sequence: int) -> Run | None:
+    def locate(self, sequence: int) -> LedgerRun | None:
         """The run that has a sequence, from there on; else all of the next one above; None where there is none.
 
         So first_sequence and first_offset of the answer are the sequence, or the next one that there is, and where it is.
         """
         with self._lock:
             code, first_sequence, first_offset, count = self._pages.locate(sequence)
-        return Run(*self._names[code], first_offset, count, first_sequence) if count else None
+        return LedgerRun(*self._names[code], first_offset, count, first_sequence) if count else None
 
-    def positions_at(self, sequence: int) -> dict[Source, int]:
+    def positions_at(self, sequence: int) -> dict[TopicPartition, int]:
         """Of each known partition the first offset whose sequence is this one or above it; its end when there is none."""
         with self._lock:
             found = {source: self._pages.find_offset(code, sequence) for source, code in self._codes.items()}
             return {source: int(self._ends[self._codes[source]]) if at < 0 else at for source, at in found.items()}
 
-    def drop(self, starts: Mapping[Source, int]) -> None:
+    def drop(self, starts: Mapping[TopicPartition, int]) -> None:
         """Forget the offsets below these: the logs begin there now."""
         with self._lock:
             lows = np.zeros(len(self._codes), np.int64)
@@ -171,7 +171,7 @@ class Ledger:
                     lows[self._codes[source]] = start
             self._pages.forget(lows)
 
-    def _find_code(self, source: Source) -> int:
+    def _find_code(self, source: TopicPartition) -> int:
         code = self._codes.setdefault(source, len(self._codes))
         if code == len(self._names):
             self._names.append(source)

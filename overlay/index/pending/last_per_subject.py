@@ -1,7 +1,7 @@
 """The last record of each subject, and the last records of all, with as little of a log read as its chunk headers allow.
 
 Headers name subjects and not offsets, so the chunk that holds the last record of a subject has to be read, and no chunk
-behind it need be. `Lasts` says what to read, newest first, and is told what was found there:
+behind it need be. `LastPerSubject` says what to read, newest first, and is told what was found there:
 
 - a chunk that counts its subjects is read if it names one that was not found in anything newer
 - a chunk that counts none is read unless its Bloom filter refuses what is wanted: patterns with wildcards may match
@@ -37,7 +37,7 @@ from overlay.index.skip.plan import BRIDGE, Span
 from overlay.index.skip.probes import Part
 from overlay.index.skip.prune import Flags, Ints, might_match
 from overlay.index.skip.terms import pattern_terms
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.kernels import kernel
 from overlay.subject import Pattern
 
@@ -80,7 +80,7 @@ class _Segments:
     codes: npt.NDArray[np.int32]
 
 
-class Lasts:
+class LastPerSubject:
     """The search in one partition, first <= offset < end. `may_hold`: chunks that matter at all; all where it is left out.
 
     Use:  while pieces := search.next(): read them, search.take(subject and offset of what passes there)
@@ -185,13 +185,13 @@ class Lasts:
         return np.searchsorted(rows[order], np.arange(high - low + 1)), codes[order]
 
 
-def merge_lasts(found: Mapping[Source, Mapping[str, int]], ledger: Ledger) -> dict[Source, Ints]:
+def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledger) -> dict[TopicPartition, Ints]:
     """Return of each partition the offsets, ascending, that are the last of their subjects in all partitions.
 
     `found`: of each partition the last offset by subject. The last one is that with the highest sequence. A record whose
     sequence is lost (index/ledger/ledger.py) counts as coming right before the next one of its partition.
     """
-    best: dict[str, tuple[int, Source, int]] = {}
+    best: dict[str, tuple[int, TopicPartition, int]] = {}
     for source, lasts in sorted(found.items()):
         offsets = np.fromiter(lasts.values(), np.int64, len(lasts))
         order = np.argsort(offsets)
@@ -201,7 +201,7 @@ def merge_lasts(found: Mapping[Source, Mapping[str, int]], ledger: Ledger) -> di
             place = (sequence or ledger.sequence_from(source, offset) - 1, source, offset)
             if subject not in best or best[subject] < place:
                 best[subject] = place
-    kept: dict[Source, list[int]] = {source: [] for source in found}
+    kept: dict[TopicPartition, list[int]] = {source: [] for source in found}
     for _, source, offset in best.values():
         kept[source].append(offset)
     return {source: np.sort(np.array(offsets, np.int64)) for source, offsets in kept.items()}

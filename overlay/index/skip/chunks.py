@@ -23,13 +23,13 @@ import numpy.typing as npt
 
 from overlay.arrays import Ragged
 from overlay.index.pending.counts import Choice, Counts
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.kernels import kernel
 from overlay.subject import Pattern
 
 from . import bloom
 from .chunk_header import Header
-from .config_fingerprint import Scope
+from .config_fingerprint import ConfigFingerprint
 from .encode import BLOOM_AT, TERMS_AT, ZONES_AT, Block, encode, parse_values, read_indexed
 from .murmur import hash128
 from .terms import Term, as_hashes
@@ -69,7 +69,7 @@ _COUNTED = 2
 class Chunks:
     """Not for two threads at once. All arrays are [len(chunks)], views that hold until the chunks change."""
 
-    def __init__(self, scope: Scope, *, bloom_budget: int = BLOOM_BUDGET) -> None:
+    def __init__(self, scope: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:
         self._scope, self._budget = scope, bloom_budget
         self._first, self._end = 0, 0  # rows in use; those before are dropped and not yet given back
         self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
@@ -155,9 +155,9 @@ class Chunks:
         row = int(np.searchsorted(self.first_offset, offset, side="right")) - 1
         return row if row >= 0 and offset < self.next_offset[row] else -1
 
-    def mark(self, row: int) -> Mark:
+    def log_position(self, row: int) -> LogPosition:
         """Where a chunk ends, and what its last batch was."""
-        return Mark(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
+        return LogPosition(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
 
     def covers(self, name: str) -> Flags:
         """Whether the Bloom filter has the terms of a property as it is declared today, of the records of today's stream."""
@@ -319,7 +319,7 @@ class Chunks:
         return True
 
 
-def _find_storage(scope: Scope, name: str) -> type[np.generic]:
+def _find_storage(scope: ConfigFingerprint, name: str) -> type[np.generic]:
     return np.float64 if scope.types[name] == "double" else np.int64
 
 

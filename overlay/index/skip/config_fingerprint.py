@@ -18,7 +18,7 @@ from overlay.config.stream import FilterValue, StreamConfig, SubjectSource
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ConfigFingerprint:
     """Fingerprints (uint32) of what headers hold: of subjects and filter values, and by the name of each property."""
 
     subject: int
@@ -28,11 +28,11 @@ class Scope:
     """The types of all these properties."""
 
 
-def find_scope(stream: StreamConfig) -> Scope:
+def find_scope(stream: StreamConfig) -> ConfigFingerprint:
     """The scope of headers that are sealed under this config."""
     about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
     index = stream.index
-    return Scope(
+    return ConfigFingerprint(
         _fingerprint(about),
         {name: _fingerprint(("terms", *_describe(stream, name))) for name in index.terms},
         {name: _fingerprint(("zones", *_describe(stream, name))) for name in index.zones},

@@ -31,7 +31,7 @@ from overlay.scan.plan import Plan
 from .config_fingerprint import find_scope
 from .term_set import TermSet
 from .terms import UNFILTERED, WHOLE, Term, canonical_doubles, null_term, seed_of
-from .value_cache import HAS_LEFT, HAS_NULL, Memo, Wanted
+from .value_cache import HAS_LEFT, HAS_NULL, ValueCache, Wanted
 from .zones import Bounds, find_bounds, read_bounds, unite
 
 Ints = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class Extents:
     """What the records of one chunk have come to in the properties of a stream."""
 
     def __init__(self, properties: Properties) -> None:
-        self.words = properties.memo.begin()
+        self.words = properties.value_cache.begin()
         self.told = [False] * len(properties.all)
         """Whether there is a term for NULL."""
         self.others: list[Bounds | None] = [None] * len(properties.all)
@@ -72,7 +72,7 @@ class Properties:
         self.all = tuple(_list_indexed(stream))
         self.fields = frozenset(field for each in self.all for field in each.source.fields)
         """What slices must be decoded with."""
-        self.memo = Memo([each.wanted for each in self.all])
+        self.value_cache = ValueCache([each.wanted for each in self.all])
         self._plan: Plan | None = None
         self._slots: Ints = np.empty(0, np.int64)
 
@@ -90,7 +90,7 @@ class Properties:
             self._plan = records.plan
             self._slots = np.array([-1 if field is None else records.plan.slot(field) for field in fields], np.int64)
         codes = piece.codes[low:high]
-        self.memo.take(records, slice(low, high), codes, self._slots, extents.words, terms)
+        self.value_cache.take(records, slice(low, high), codes, self._slots, extents.words, terms)
         if extents.words[:, HAS_NULL:].any():
             for i in np.flatnonzero(extents.words[:, HAS_LEFT]).tolist():
                 self._add_columns(i, piece, low + np.flatnonzero(codes >= 0), extents, terms)

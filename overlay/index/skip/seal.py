@@ -3,7 +3,7 @@
 Where a chunk ends. After the first record batch with which it holds `chunk_records` committed records or `chunk_bytes` bytes
 of the log. Chunks never split a batch, for a batch is the least that can be fetched, and they cover whatever lies between
 records: control batches, aborted records, gaps. Only what cannot be read is left out, so that whoever reads that part of
-the log meets it whatever he is looking for. Nothing at or past the last stable offset is sealed: the feed hands out nothing
+the log meets it whatever he is looking for. Nothing at or past the last stable offset is sealed: the fetcher hands out nothing
 of it.
 
 Age. When a chunk has held records for `chunk_age`, its header is handed out as it is, and the chunk goes on growing: the next
@@ -28,7 +28,7 @@ from overlay.scan.header import Batches
 from . import bloom
 from .chunk_header import Header
 from .contents import Contents, Vocabulary
-from .subject_counts import Census
+from .subject_counts import SubjectCounts
 from .term_set import TermSet
 
 Ints = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Sealer:
         self.position = position
         """Where the next slice begins."""
         self._contents, self._topic, self._partition = contents, topic, partition
-        self._draft = _Draft(contents, position, Census(), TermSet(contents.limit))
+        self._draft = _Draft(contents, position, SubjectCounts(), TermSet(contents.limit))
 
     def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
         """Take in the next slice; the headers of the chunks that are full with it. `now`: ms, for `age`.
@@ -103,9 +103,9 @@ class Sealer:
 
 
 class _Draft:
-    """The chunk that is growing. Chunk after chunk takes over `census` and `terms`, for their memory."""
+    """The chunk that is growing. Chunk after chunk takes over `subject_counts` and `terms`, for their memory."""
 
-    def __init__(self, contents: Contents, first_offset: int, census: Census, terms: TermSet) -> None:
+    def __init__(self, contents: Contents, first_offset: int, subject_counts: SubjectCounts, terms: TermSet) -> None:
         self.records = self.bytes = 0
         self.next_offset = first_offset
         self.is_whole = True
@@ -113,16 +113,16 @@ class _Draft:
         self.since: int | None = None
         """When the first record came that no header has been handed out for, ms."""
         self._contents, self._first_offset = contents, first_offset
-        self._census, self._terms = census, terms
+        self._subject_counts, self._terms = subject_counts, terms
         self._exact = True
         self._epoch = self._crc = -1
         self._extents = contents.properties.begin()
 
     def begin(self, first_offset: int) -> _Draft:
         """The chunk after this one."""
-        self._census.clear()
+        self._subject_counts.clear()
         self._terms.clear()
-        return _Draft(self._contents, first_offset, self._census, self._terms)
+        return _Draft(self._contents, first_offset, self._subject_counts, self._terms)
 
     def add(self, piece: Addressed, vocabulary: Vocabulary, low: int, high: int, batches: Batches, now: int) -> None:
         """Take in records low:high of a slice, and the batches that end with them."""
@@ -130,7 +130,7 @@ class _Draft:
             self.since = now if self.since is None else self.since
             self.records += high - low
             codes, times = piece.codes[low:high], piece.records.timestamp[low:high]
-            self._census.add(codes, times, vocabulary, self._terms)
+            self._subject_counts.add(codes, times, vocabulary, self._terms)
             self._contents.add_values(piece, low, high, self._terms)
             self._contents.properties.add(piece, low, high, self._extents, self._terms)
         if batches.size:
@@ -148,13 +148,13 @@ class _Draft:
     def seal(self, topic: str, partition: int) -> Header:
         """The header of everything taken in so far."""
         contents = self._contents
-        self._census.put(self._terms)
+        self._subject_counts.put(self._terms)
         return Header(
-            topic, partition, self._first_offset, self.next_offset, self.records, self._census.addressed, self.bytes,
-            *self._census.times, self._epoch, self._crc, self._exact, contents.scope.subject,
+            topic, partition, self._first_offset, self.next_offset, self.records, self._subject_counts.addressed, self.bytes,
+            *self._subject_counts.times, self._epoch, self._crc, self._exact, contents.scope.subject,
             tuple(sorted(contents.scope.terms.values())),
             bloom.make(self._terms.hashes, contents.index.bloom_bytes),
-            self._census.count(),
+            self._subject_counts.count(),
             {contents.scope.zones[name]: zone for name, zone in contents.properties.find_zones(self._extents).items()},
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ MAX_SUBJECT_CHARS = 16_384
 _NO_MIN = 1 << 62
 
 
-class Census:
+class SubjectCounts:
     """Counts codes of one vocabulary after the other. Not for two threads at once."""
 
     def __init__(self) -> None:

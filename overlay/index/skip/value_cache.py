@@ -1,4 +1,4 @@
-"""The memo: properties read where the scan found them, and what is known of the values that were met before.
+"""The value cache: properties read where the scan found them, and what is known of the values that were met before.
 
 What. A kernel goes over the bytes of values and makes no column of them. It puts their terms into a chunk's set and widens
 the chunk's bounds (zones.py). Values repeat, within a chunk and from one chunk to the next, so of each of the last few
@@ -13,9 +13,10 @@ A value that its chunk has already is passed over after one look; one that only 
 read again. Values of more than SHORT bytes are read each time: what is as long seldom repeats. When the lines are used
 up all of them are forgotten.
 
-Where time goes. While a slice is decoded some megabytes go through the cache, and what the memo touches is no longer in it. A
-loop that branches on what it has loaded waits for each of these loads; so values are worked through in blocks, by short
-loops, of which one does nothing but touch: the processor then has many loads under way at once. That halves the time.
+Where time goes. While a slice is decoded some megabytes go through the cache, and what the value cache touches is no
+longer in it. A loop that branches on what it has loaded waits for each of these loads; so values are worked through
+in blocks, by short loops, of which one does nothing but touch: the processor then has many loads under way at once.
+That halves the time.
 
 LEFT are values that are not read here: doubles of so many digits that Python has to read them, and JSON strings with
 escapes, which need memory. properties.py reads them as columns.
@@ -86,8 +87,8 @@ class Wanted(NamedTuple):
     has_zone: bool
 
 
-class Memo:
-    """The memo of some properties, shared by the chunks of a stream. Not for two threads at once."""
+class ValueCache:
+    """The value cache of some properties, shared by the chunks of a stream. Not for two threads at once."""
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._about = np.array(

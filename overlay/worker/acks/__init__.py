@@ -1,1 +1,1 @@
-"""Acks and redelivery in a session: the clerk keeps the desk at work; see dispatch_loop.py."""
+"""Acks and redelivery in a session: the dispatch loop keeps the dispatcher at work; see dispatch_loop.py."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from overlay.dispatch.ack_offsets import Since
-from overlay.kafka.log_position import Mark, Source
+from overlay.dispatch.ack_offsets import AckOffsets
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
 
@@ -31,8 +31,12 @@ def is_new(state: ShardState, stream: str, topic: str) -> bool:
 
 
 def find_shared(
-    state: ShardState, stream: str, sources: Collection[Source], identity: str, ends: Mapping[Source, int]
-) -> dict[Source, Mark]:
+    state: ShardState,
+    stream: str,
+    sources: Collection[TopicPartition],
+    identity: str,
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LogPosition]:
     """Return where to go on in each partition of a stream's ack topic, for the consumers that share a position.
 
     `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: where to begin in a topic that is new to the
@@ -40,25 +44,29 @@ def find_shared(
     """
     topic = next(iter(sources))[0]
     if is_another(state, stream, topic, identity):
-        return dict.fromkeys(sources, Mark(0))
+        return dict.fromkeys(sources, LogPosition(0))
     if is_new(state, stream, topic):
-        return {source: Mark(ends[source]) for source in sources}
-    return {source: state.acks.get((stream, source), Mark(0)) for source in sources}
+        return {source: LogPosition(ends[source]) for source in sources}
+    return {source: state.acks.get((stream, source), LogPosition(0)) for source in sources}
 
 
 def settle(
-    state: ShardState, stream: str, shared: Mapping[Source, Mark], identity: str, served: Collection[ConsumerId]
-) -> tuple[dict[Source, Since], Delta]:
+    state: ShardState,
+    stream: str,
+    shared: Mapping[TopicPartition, LogPosition],
+    identity: str,
+    served: Collection[ConsumerId],
+) -> tuple[dict[TopicPartition, AckOffsets], Delta]:
     """Return where to read from in each partition, and what the state has to remember of it.
 
     `served`: the consumers of the stream whose machines run in this session.
     """
     topic = next(iter(shared))[0]
-    marks = {(stream, source): mark for source, mark in shared.items()}
-    offsets = {source: mark.position for source, mark in shared.items()}
-    delta = Delta(acks=marks, topics={(stream, topic): identity})
+    log_positions = {(stream, source): log_position for source, log_position in shared.items()}
+    offsets = {source: log_position.position for source, log_position in shared.items()}
+    delta = Delta(acks=log_positions, topics={(stream, topic): identity})
     is_void = is_another(state, stream, topic, identity)
-    own: dict[Source, dict[str, int]] = {source: {} for source in shared}
+    own: dict[TopicPartition, dict[str, int]] = {source: {} for source in shared}
     for consumer, known in state.consumers.items():
         heard = {} if is_void or consumer[0] != stream else _clip(known, offsets)
         if consumer in served:
@@ -70,9 +78,9 @@ def settle(
             continue
         if heard != known.heard:
             delta.consumers[consumer] = replace(known, heard=heard)
-    return {source: Since(at, own[source]) for source, at in offsets.items()}, delta
+    return {source: AckOffsets(at, own[source]) for source, at in offsets.items()}, delta
 
 
-def _clip(known: ConsumerState, offsets: Mapping[Source, int]) -> dict[Source, int]:
+def _clip(known: ConsumerState, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Where a consumer stands behind the others."""
     return {source: at for source, at in known.heard.items() if source in offsets and at < offsets[source]}

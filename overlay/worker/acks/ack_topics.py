@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from overlay.clock import monotonic, now_ns
-from overlay.dispatch.ack_offsets import Since
+from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin, OffsetSpec
-from overlay.kafka.fetcher import Changed, Denied, Feed, Fetched, Lane, Lost
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 STALL_S = 5.0
 """Deadlines that wait for longer are reported."""
 
-Place = tuple[str, Source]
+Place = tuple[str, TopicPartition]
 
 
 @dataclass(slots=True)
@@ -40,56 +40,58 @@ class _Probe:
     """The ends that have to be passed for all acks before `at` to be read, ns; `since`: monotonic seconds."""
 
     at: int
-    ends: Mapping[Source, int]
+    ends: Mapping[TopicPartition, int]
     since: float = field(default_factory=monotonic)
 
 
 @dataclass(slots=True)
-class Listening:
-    """`since`: by stream and partition of its ack topic, from where on records are news. `marks`: where the session begins, of
-    the consumers that share a position. `topics`: Kafka's ids of these topics."""
+class AckTopics:
+    """`since`: by stream and partition of its ack topic, from where on records are news. `log_positions`: where the
+    session begins, of the consumers that share a position. `topics`: Kafka's ids of these topics."""
 
     admin: Admin
     metrics: Metrics
-    since: dict[Place, Since]
-    marks: Mapping[Place, Mark]
+    since: dict[Place, AckOffsets]
+    log_positions: Mapping[Place, LogPosition]
     topics: Mapping[str, str]
-    positions: dict[Place, Mark] = field(init=False)
+    positions: dict[Place, LogPosition] = field(init=False)
     """What was taken lies before it."""
     up_to: dict[str, int] = field(default_factory=dict)
     """By stream, the time up to which all acks have been taken, ns."""
-    _feed: Feed = field(init=False)
-    _lanes: dict[Place, Lane] = field(default_factory=dict)
+    _fetcher: Fetcher = field(init=False)
+    _partition_fetches: dict[Place, PartitionFetch] = field(default_factory=dict)
     _probes: dict[str, _Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.positions = {
-            place: mark if (first := self.since[place].first) == mark.position else Mark(first)
-            for place, mark in self.marks.items()
+            place: log_position if (first := self.since[place].first) == log_position.position else LogPosition(first)
+            for place, log_position in self.log_positions.items()
         }
 
     @property
-    def shared(self) -> dict[Place, Mark]:
+    def shared(self) -> dict[Place, LogPosition]:
         """Where consumers stand that have no position of their own."""
         return {
-            place: at if at.position >= self.since[place].shared else self.marks[place]
+            place: at if at.position >= self.since[place].shared else self.log_positions[place]
             for place, at in self.positions.items()
         }
 
-    def find_behind(self) -> dict[tuple[str, str], dict[Source, int]]:
+    def find_behind(self) -> dict[tuple[str, str], dict[TopicPartition, int]]:
         """Return the positions of the consumers, by stream and name, that have heard less than the others."""
-        behind: dict[tuple[str, str], dict[Source, int]] = {}
+        behind: dict[tuple[str, str], dict[TopicPartition, int]] = {}
         for place, since in self.since.items():
             if since.own and (at := self.positions[place].position) < since.shared:
                 for name, first in since.own.items():
                     behind.setdefault((place[0], name), {})[place[1]] = max(at, first)
         return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
 
-    async def open(self, feed: Feed) -> None:
+    async def open(self, fetcher: Fetcher) -> None:
         """Begin to read."""
-        self._feed = feed
-        for place, mark in self.positions.items():
-            self._lanes[place] = await feed.open(*place[1], mark.position, epoch=mark.epoch)
+        self._fetcher = fetcher
+        for place, log_position in self.positions.items():
+            self._partition_fetches[place] = await fetcher.open(
+                *place[1], log_position.position, epoch=log_position.epoch
+            )
             self.up_to[place[0]] = 0
 
     async def take(self) -> list[tuple[Place, Fetched]]:
@@ -98,21 +100,21 @@ class Listening:
         Raises SourceUnavailable if a topic was created again: the next session reads it from its start.
         """
         taken: list[tuple[Place, Fetched]] = []
-        for place, lane in self._lanes.items():
-            match lane.take():
+        for place, partition_fetch in self._partition_fetches.items():
+            match partition_fetch.take():
                 case Fetched() as fetched:
                     taken.append((place, fetched))
-                    self.positions[place] = fetched.mark
+                    self.positions[place] = fetched.log_position
                 case Lost(position):
-                    await self._go_on(place, lane, position)
+                    await self._go_on(place, partition_fetch, position)
                 case Changed(position, cut):
-                    self._go_back(place, lane, position, cut)
+                    self._go_back(place, partition_fetch, position, cut)
                 case Denied(reason):
                     raise SourceChanged(reason, place[0])
         self._settle()
         return taken
 
-    async def _go_on(self, place: Place, lane: Lane, position: int) -> None:
+    async def _go_on(self, place: Place, partition_fetch: PartitionFetch, position: int) -> None:
         """Acks have gone unread: the topic's retention is shorter than we were away, or the log has lost its end."""
         stream, source = place
         facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
@@ -120,19 +122,26 @@ class Listening:
             raise SourceUnavailable(f"topic {source[0]} was deleted or created again: a new session reads what it says")
         first, end = (await self.admin.find_bounds([source], committed=False))[source]
         if position >= first:
-            self._go_back(place, lane, position, await self._feed.find_cut(lane, first, min(position, end)))
+            self._go_back(
+                place,
+                partition_fetch,
+                position,
+                await self._fetcher.find_cut(partition_fetch, first, min(position, end)),
+            )
         else:
             self.metrics.acks_lost.labels(stream).inc(first - position)
             log.error("acks have gone unread", stream=stream, topic=source[0], at=position, goes_on_at=first)
-            self.positions[place] = Mark(first)
-            lane.seek(first)
+            self.positions[place] = LogPosition(first)
+            partition_fetch.seek(first)
 
-    def _go_back(self, place: Place, lane: Lane, position: int, cut: int) -> None:
+    def _go_back(self, place: Place, partition_fetch: PartitionFetch, position: int, cut: int) -> None:
         """Go on where a log was cut off: what was written since are acks that have not been read."""
         self.metrics.ack_logs_lost.labels(place[0]).inc()
-        log.error("the ack topic has lost its end", stream=place[0], topic=lane.topic, at=position, goes_on_at=cut)
-        self.positions[place], self.since[place] = Mark(cut), self.since[place].clip(cut)
-        lane.seek(cut)
+        log.error(
+            "the ack topic has lost its end", stream=place[0], topic=partition_fetch.topic, at=position, goes_on_at=cut
+        )
+        self.positions[place], self.since[place] = LogPosition(cut), self.since[place].clip(cut)
+        partition_fetch.seek(cut)
 
     async def probe(self, streams: Iterable[str]) -> None:
         """Find out what has to be read for all acks up to now, for streams that do not wait for that already."""
@@ -140,7 +149,7 @@ class Listening:
         if not wanted:
             return
         at = now_ns()
-        sources = {source: stream for stream, source in self._lanes if stream in wanted}
+        sources = {source: stream for stream, source in self._partition_fetches if stream in wanted}
         ends = await self.admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
         for stream in wanted:
             self._probes[stream] = _Probe(at, {s: end for s, end in ends.items() if sources[s] == stream})

@@ -1,10 +1,11 @@
-"""The clerk of a session: keeps its desk at work. Hands in what comes, reads again what is needed, and has rounds committed.
+"""The dispatch loop of a session: keeps its dispatcher at work. Hands in what comes, reads again what is needed, and
+has rounds committed.
 
-The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as offers.
-Here they meet the acks, the time, and what operators and readers do. A step of the desk is made of what has come since the
-last one; its two pure parts run in a thread of their own. What others ask of machines is answered from what these were after
-the last step (machine_facts.py). A step's batches and the machines' state go into one round, and rounds
-are committed in the order in which they were put (worker/commit/commits.py), whoever put them.
+The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as
+offers. Here they meet the acks, the time, and what operators and readers do. A step of the dispatcher is made of what
+has come since the last one; its two pure parts run in a thread of their own. What others ask of machines is answered
+from what these were after the last step (machine_facts.py). A step's batches and the machines' state go into one
+round, and rounds are committed in the order in which they were put (worker/commit/commits.py), whoever put them.
 
 What was offered and is not delivered is noted here for each consumer, by partition: its holds. The round of the reading loop
 that moves a cursor says where those stand who are behind it, and the round of the delivery says that they are not behind it
@@ -24,30 +25,30 @@ from overlay.arrays import Ints
 from overlay.clock import now_ns
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
-from overlay.dispatch.ack_decoder import Heard, Hearing, Said
-from overlay.dispatch.dispatcher import Desk, Offer, Work
+from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
+from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
 from overlay.dispatch.reply_address import parse_address
-from overlay.dispatch.reply_sender import Answering
-from overlay.dispatch.undelivered import Holds
+from overlay.dispatch.reply_sender import ReplySender
+from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
-from overlay.kafka.fetcher import Feed, Fetched
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.fetcher import Fetched, Fetcher
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.metrics import Metrics
-from overlay.output.batch_builder import Outgoing, refuse_oversized
+from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
-from overlay.worker.commit.commits import Commits, Round
+from overlay.worker.commit.commits import Commits, CommitUnit
 from overlay.worker.cursors.positions import Positions
-from overlay.worker.round.pipeline import Outcome
+from overlay.worker.round.pipeline import RoundResult
 
-from .ack_topics import Listening, Place
+from .ack_topics import AckTopics, Place
 from .interest import Readers
-from .machine_facts import Standings
-from .refetch import Recall
+from .machine_facts import MachineFacts
+from .refetch import Refetch
 
-SendPlain = Callable[[list[Outgoing]], Coroutine[Any, Any, list[int]]]
+SendPlain = Callable[[list[OutputBatch]], Coroutine[Any, Any, list[int]]]
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
 """Whose a batch is, its partition, its records and their first and last consumer sequence; (0, -1) for no deliveries."""
 
@@ -57,22 +58,22 @@ PROBE_S = 0.1
 
 
 @dataclass(slots=True)
-class Clerk:
-    """Good for one session. `hearings`: by stream."""
+class DispatchLoop:
+    """Good for one session. `ack_decoders`: by stream."""
 
-    desk: Desk
+    dispatcher: Dispatcher
     client: AIOKafkaClient
-    listening: Listening
-    hearings: Mapping[str, Hearing]
-    recall: Recall
+    listening: AckTopics
+    ack_decoders: Mapping[str, AckDecoder]
+    refetch: Refetch
     positions: Positions
     commits: Commits
     metrics: Metrics
-    answering: Answering
+    reply_sender: ReplySender
     """Of the shard, beyond the session: a topic that has refused ended the one before."""
     on_progress: Callable[[], None] = lambda: None
     """Called when there may be room for more offers."""
-    standings: Standings = field(init=False)
+    machine_facts: MachineFacts = field(init=False)
     readers: Readers = field(init=False)
     _offers: list[Offer] = field(default_factory=list)
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
@@ -80,8 +81,8 @@ class Clerk:
     _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
     _lows: dict[str, int] = field(default_factory=dict)
     """By stream, the lowest stream sequence that is left, where that was looked at since the last step."""
-    _held: dict[ConsumerId, Holds] = field(default_factory=dict)
-    _heard_to: dict[tuple[str, Source], Mark] = field(default_factory=dict)
+    _held: dict[ConsumerId, Undelivered] = field(default_factory=dict)
+    _heard_to: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     """Shared positions in ack topics as they were last put into a round."""
     _behind: set[ConsumerId] = field(default_factory=set)
     """Consumers that have heard less of an ack topic than the others of their stream."""
@@ -89,10 +90,10 @@ class Clerk:
     _ended: bool = False
 
     def __post_init__(self) -> None:
-        self.answering.on_unreachable = self._drop_pulls
-        self.standings = Standings(self.desk.facts)
-        outlets = {consumer: seat.outlet for consumer, seat in self.desk.seats.items()}
-        self.readers = Readers(self.client, self.commits.admin, outlets, self.standings.facts, self.order)
+        self.reply_sender.on_unreachable = self._drop_pulls
+        self.machine_facts = MachineFacts(self.dispatcher.facts)
+        output_topics = {consumer: slot.output_topic for consumer, slot in self.dispatcher.slots.items()}
+        self.readers = Readers(self.client, self.commits.admin, output_topics, self.machine_facts.facts, self.order)
         self._behind = set(self.listening.find_behind())
 
     @property
@@ -102,19 +103,21 @@ class Clerk:
 
     # what others do
 
-    def offer(self, offers: Iterable[tuple[Source, Offer]], beyond: Mapping[ConsumerId, int]) -> set[ConsumerId]:
+    def offer(
+        self, offers: Iterable[tuple[TopicPartition, Offer]], beyond: Mapping[ConsumerId, int]
+    ) -> set[ConsumerId]:
         """Take in what the reading has found, and what it has not come to; the consumers that are held from now on."""
         fresh: set[ConsumerId] = set()
         for source, offer in offers:
-            held = self._held.setdefault(offer.consumer, Holds())
+            held = self._held.setdefault(offer.consumer, Undelivered())
             if not held.count:
                 fresh.add(offer.consumer)
             held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
             self._offers.append(offer)
-            self.standings.offer(offer.consumer, offer.rows.size)
+            self.machine_facts.offer(offer.consumer, offer.rows.size)
             self.positions.holds[offer.consumer] = held.first_offsets
         self._beyond |= beyond
-        self.standings.tell(beyond)
+        self.machine_facts.tell(beyond)
         if self._offers or beyond:
             self._wake.set()
         return fresh
@@ -132,7 +135,7 @@ class Clerk:
     def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
         """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given
         is refused. Only consumers with requests are told, since each that is told writes its state."""
-        for consumer, facts in self.standings.facts.items():
+        for consumer, facts in self.machine_facts.facts.items():
             if facts.num_waiting:
                 self.order(consumer, Unreachable(heads, addresses))
 
@@ -149,11 +152,11 @@ class Clerk:
 
     async def run(self, send_plain: SendPlain) -> None:
         """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
-        feed = Feed(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
-        feed.changed = self._wake
+        fetcher = Fetcher(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
+        fetcher.changed = self._wake
         watching: asyncio.Task[None] | None = None
         try:
-            await self.listening.open(feed)
+            await self.listening.open(fetcher)
             await self.readers.open()
             watching = asyncio.create_task(self.readers.run(), name="readers")
             async with Jobs("desk") as jobs:
@@ -167,14 +170,14 @@ class Clerk:
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-            await feed.close()
+            await fetcher.close()
 
     async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
-        """One step of the desk, if there is anything to do; whether there was."""
-        await self.answering.make_room()
-        self.desk.hold_back(self.answering.full)
+        """One step of the dispatcher, if there is anything to do; whether there was."""
+        await self.reply_sender.make_room()
+        self.dispatcher.hold_back(self.reply_sender.full)
         fetches = await self.listening.take()
-        await self.listening.probe(self.desk.waiting_for_acks)
+        await self.listening.probe(self.dispatcher.waiting_for_acks)
         offers, self._offers = self._offers, []
         orders, self._orders = self._orders, []
         beyond, self._beyond = self._beyond, {}
@@ -182,16 +185,16 @@ class Clerk:
         tells_all = self.commits.wants_all
         if not (is_last or fetches or offers or beyond or orders or lows or tells_all or self._is_due()):
             return False
-        self.standings.begin_step()
+        self.machine_facts.begin_step()
         heard = await jobs.run(self._hear, fetches) if fetches else []
         said = await self._reach(self._sort(heard, orders))
         up_to = dict(self.listening.up_to)
         work = await jobs.run(self._take_in, offers, said, up_to, beyond, lows, tells_all)
         if not isinstance(work, Work):
-            recalled = await self.recall.read(work, jobs)
-            work = await jobs.run(self.desk.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
-        self.standings.end_step(work.facts)
-        refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, Outgoing))])
+            recalled = await self.refetch.read(work, jobs)
+            work = await jobs.run(self.dispatcher.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
+        self.machine_facts.end_step(work.facts)
+        refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, OutputBatch))])
         self._count(heard, work)
         acks = {place: at for place, at in self.listening.shared.items() if self._heard_to.get(place) != at}
         self._heard_to |= acks
@@ -213,7 +216,7 @@ class Clerk:
         self._behind = set(behind)
         return moved
 
-    async def _send_plain(self, batches: list[tuple[ConsumerId, Outgoing]], send: SendPlain) -> None:
+    async def _send_plain(self, batches: list[tuple[ConsumerId, OutputBatch]], send: SendPlain) -> None:
         offsets = await send([outgoing for _, outgoing in batches])
         self._note_places(_describe(batches), offsets)
 
@@ -224,48 +227,50 @@ class Clerk:
                 self.readers.note(consumer, partition, base, count, *seqs)
 
     def _is_due(self) -> bool:
-        return self.desk.next_at <= now_ns() or any(
-            seat.blocked_at <= self.listening.up_to.get(consumer[0], 0) for consumer, seat in self.desk.seats.items()
+        return self.dispatcher.next_at <= now_ns() or any(
+            slot.blocked_at <= self.listening.up_to.get(consumer[0], 0)
+            for consumer, slot in self.dispatcher.slots.items()
         )
 
     async def _rest(self) -> None:
         """Wait until something comes or something is due."""
-        at = self.desk.next_at
+        at = self.dispatcher.next_at
         patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
-        if self.desk.waiting_for_acks or self.answering.full:
+        if self.dispatcher.waiting_for_acks or self.reply_sender.full:
             patience = min(patience, PROBE_S)
         await is_set_within(self._wake, patience)
 
-    def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, Heard]]:
+    def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, DecodedAcks]]:
         since = self.listening.since
         return [
-            (place[0], self.hearings[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
+            (place[0], self.ack_decoders[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
             for place, fetched in fetches
         ]
 
     def _take_in(
         self,
         offers: Iterable[Offer],
-        said: Mapping[ConsumerId, Iterable[Said | Event]],
+        said: Mapping[ConsumerId, Iterable[AckBatch | Event]],
         up_to: Mapping[str, int],
         beyond: Mapping[ConsumerId, int],
         lows: Mapping[str, int],
         tells_all: bool,
     ) -> Work | dict[str, Ints]:
-        """Hand the desk what there is, and return what it gives out; or the sequences to be read again before that, by stream.
+        """Hand the dispatcher what there is, and return what it gives out; or the sequences to be read again before
+        that, by stream.
 
         All in one job of the thread: each job costs the event loop more than most of these calls.
         """
-        self.desk.take_in(offers, said, up_to, now_ns(), beyond)
+        self.dispatcher.take_in(offers, said, up_to, now_ns(), beyond)
         if lows:
-            self.desk.expire(lows, now_ns())
-        return self.desk.find_wanted() or self.desk.give_out((), {}, now_ns(), tells_all)
+            self.dispatcher.expire(lows, now_ns())
+        return self.dispatcher.find_wanted() or self.dispatcher.give_out((), {}, now_ns(), tells_all)
 
     @staticmethod
     def _sort(
-        heard: Iterable[tuple[str, Heard]], orders: Iterable[tuple[ConsumerId, Event]]
-    ) -> dict[ConsumerId, list[Said | Event]]:
-        said: dict[ConsumerId, list[Said | Event]] = {}
+        heard: Iterable[tuple[str, DecodedAcks]], orders: Iterable[tuple[ConsumerId, Event]]
+    ) -> dict[ConsumerId, list[AckBatch | Event]]:
+        said: dict[ConsumerId, list[AckBatch | Event]] = {}
         for stream, each in heard:
             for name, words in each.said.items():
                 said.setdefault((stream, name), []).extend(words)
@@ -273,7 +278,7 @@ class Clerk:
             said.setdefault(consumer, []).append(event)
         return said
 
-    async def _reach(self, said: dict[ConsumerId, list[Said | Event]]) -> dict[ConsumerId, list[Said | Event]]:
+    async def _reach(self, said: dict[ConsumerId, list[AckBatch | Event]]) -> dict[ConsumerId, list[AckBatch | Event]]:
         """Return the same without the pull requests whose messages would go nowhere: others can have these messages. Where
         answers go is looked up when they are sent."""
         pulls = [event for events in said.values() for event in events if isinstance(event, Pulled)]
@@ -284,7 +289,7 @@ class Clerk:
         for reply in wanted:
             address = parse_address(reply)
             by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
-        _, lost = await self.answering.addressees.sort(by_place.values())
+        _, lost = await self.reply_sender.reply_topics.sort(by_place.values())
         nowhere = {reply for reply, entry in by_place.items() if entry in lost}
         if not nowhere:
             return said
@@ -294,9 +299,9 @@ class Clerk:
             for consumer, events in said.items()
         }
 
-    def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> Round:
+    def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> CommitUnit:
         """The step as a round, with where its consumers stand now, and those that have `moved` in the ack topic."""
-        outcome = Outcome(
+        outcome = RoundResult(
             batches=work.batches,
             delivered=work.delivered,
             buried=work.buried,
@@ -305,7 +310,7 @@ class Clerk:
         )
         changed = set(work.records)
         for consumer in changed:
-            facts = self.standings.facts[consumer]
+            facts = self.machine_facts.facts[consumer]
             self.positions.sequences[consumer] = facts.delivered.consumer
             if held := self._held.get(consumer):
                 held.let_go(facts.position)
@@ -313,18 +318,18 @@ class Clerk:
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
         delta = self.positions.delta((), changed | set(moved)).merge(delta)
-        done = Round(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
+        done = CommitUnit(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
         written = _describe(done.owned)  # the batches are let go of before the commit
 
-        def finish(done: Round) -> None:
+        def finish(done: CommitUnit) -> None:
             self._note_places(written, done.offsets)
-            self.answering.put_announced(done.answers)
+            self.reply_sender.put_announced(done.answers)
 
-        self.answering.announce(done.answers)
+        self.reply_sender.announce(done.answers)
         done.on_commit = finish
         return done
 
-    def _count(self, heard: Iterable[tuple[str, Heard]], work: Work) -> None:
+    def _count(self, heard: Iterable[tuple[str, DecodedAcks]], work: Work) -> None:
         for stream, each in heard:
             if each.unanswered:
                 self.metrics.replies_refused.labels("name").inc(each.unanswered)
@@ -339,8 +344,8 @@ class Clerk:
         for consumer, count in work.redelivered.items():
             self.metrics.redeliveries.labels(*consumer).inc(count)
         for consumer in work.records:
-            self.metrics.ack_pending.labels(*consumer).set(self.standings.facts[consumer].num_ack_pending)
+            self.metrics.ack_pending.labels(*consumer).set(self.machine_facts.facts[consumer].num_ack_pending)
 
 
-def _describe(batches: Iterable[tuple[ConsumerId, Outgoing]]) -> list[_Written]:
+def _describe(batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
     return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

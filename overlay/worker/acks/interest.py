@@ -22,13 +22,13 @@ from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
 from overlay.consumer.info import Facts
 from overlay.consumer.table import ASLEEP
-from overlay.dispatch.output_offsets import Footprints
+from overlay.dispatch.output_offsets import OutputOffsets
 from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.range_reader import find_records_end
 from overlay.logs import get_logger
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 from overlay.state.shard_state import ConsumerId
 
 log = get_logger(__name__)
@@ -54,15 +54,15 @@ def follows_readers(config: ConsumerConfig) -> bool:
 
 @dataclass(slots=True)
 class Readers:
-    """The reader groups of a session's consumers that have a machine. `outlets`: None for a consumer that pulls. `facts`: what
-    each machine was after the last step of the desk."""
+    """The reader groups of a session's consumers that have a machine. `output_topics`: None for a consumer that
+    pulls. `facts`: what each machine was after the last step of the dispatcher."""
 
     client: AIOKafkaClient
     admin: Admin
-    outlets: Mapping[ConsumerId, Outlet | None]
+    output_topics: Mapping[ConsumerId, OutputTopic | None]
     facts: Mapping[ConsumerId, Facts]
     order: Order
-    _footprints: dict[ConsumerId, Footprints] = field(default_factory=dict)
+    _output_offsets: dict[ConsumerId, OutputOffsets] = field(default_factory=dict)
     _bound: dict[ConsumerId, bool] = field(default_factory=dict)
     _denied: dict[str, str] = field(default_factory=dict)
     """Groups that we may not look at, and why, as it was told last."""
@@ -71,24 +71,26 @@ class Readers:
 
     async def open(self) -> None:
         """Wake those who need no reader, and find out where the outputs end."""
-        for consumer, facts, outlet in self._list_followed():
+        for consumer, facts, output_topic in self._list_followed():
             read, given = facts.read_up_to, facts.delivered.consumer
-            ends = await self._find_ends(outlet) if given > read else {}
-            self._footprints[consumer] = Footprints(ends, read, given)
+            ends = await self._find_ends(output_topic) if given > read else {}
+            self._output_offsets[consumer] = OutputOffsets(ends, read, given)
             if not facts.config.inactive_threshold:
                 self.order(consumer, Bound())
 
-    async def _find_ends(self, outlet: Outlet) -> dict[int, int]:
+    async def _find_ends(self, output_topic: OutputTopic) -> dict[int, int]:
         """Where the last record of each partition ends that has any. Behind it are markers of transactions, which a reader's
         offset need never pass."""
-        bounds = await self.admin.find_bounds([(outlet.topic, partition) for partition in range(outlet.partitions)])
+        bounds = await self.admin.find_bounds(
+            [(output_topic.topic, partition) for partition in range(output_topic.partitions)]
+        )
         ends = {source: await find_records_end(self.client, source, *span) for source, span in bounds.items()}
         return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
 
     def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """Deliveries are with Kafka; see Footprints."""
-        if footprints := self._footprints.get(consumer):
-            footprints.note(partition, base, count, first, last)
+        """Deliveries are with Kafka; see Output offsets."""
+        if output_offsets := self._output_offsets.get(consumer):
+            output_offsets.note(partition, base, count, first, last)
 
     def is_bound(self, consumer: ConsumerId) -> bool:
         """Whether its group had members when this was last looked at, at most some seconds ago."""
@@ -104,25 +106,25 @@ class Readers:
             except OverlayError as error:
                 log.warning("reader groups cannot be looked at", reason=str(error))
 
-    def _list_followed(self) -> list[tuple[ConsumerId, Facts, Outlet]]:
+    def _list_followed(self) -> list[tuple[ConsumerId, Facts, OutputTopic]]:
         return [
-            (consumer, facts, outlet)
+            (consumer, facts, output_topic)
             for consumer, facts in self.facts.items()
-            if follows_readers(facts.config) and (outlet := self.outlets[consumer]) is not None
+            if follows_readers(facts.config) and (output_topic := self.output_topics[consumer]) is not None
         ]
 
     async def _look(self) -> None:
         """Tell those whose deliveries wait for their readers how far these are."""
-        waiting: dict[str, list[tuple[ConsumerId, Outlet]]] = {}
-        for consumer, facts, outlet in self._list_followed():
+        waiting: dict[str, list[tuple[ConsumerId, OutputTopic]]] = {}
+        for consumer, facts, output_topic in self._list_followed():
             if facts.awaits_reader:
-                waiting.setdefault(reader_group(facts.config), []).append((consumer, outlet))
+                waiting.setdefault(reader_group(facts.config), []).append((consumer, output_topic))
         denied: dict[str, str] = {}
         for groups in _cut(list(waiting)):
             committed = await self.admin.find_committed(groups, denied=denied)
             for group, offsets in committed.items():
-                for consumer, outlet in waiting[group]:
-                    read = self._footprints[consumer].find_read(offsets.get(outlet.topic, {}))
+                for consumer, output_topic in waiting[group]:
+                    read = self._output_offsets[consumer].find_read(offsets.get(output_topic.topic, {}))
                     if read > self.facts[consumer].read_up_to:
                         self.order(consumer, Read(read))
         for group in denied.keys() - self._denied.keys():
@@ -131,7 +133,7 @@ class Readers:
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
         """Whose group is asked for its members: those who are to go when there are none, or all who have one."""
-        pushing = {c: facts.config for c, facts in self.facts.items() if self.outlets[c] is not None}
+        pushing = {c: facts.config for c, facts in self.facts.items() if self.output_topics[c] is not None}
         return {c: config for c, config in pushing.items() if everyone or config.inactive_threshold}
 
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:

@@ -1,9 +1,10 @@
-"""What the event loop may ask of machines while a step of the desk moves them in its thread.
+"""What the event loop may ask of machines while a step of the dispatcher moves them in its thread.
 
-A machine in the midst of a step tells nonsense: messages that it has taken out of its offers and not given out yet are neither
-pending nor delivered. So nothing outside the desk reads a machine. Here is what each machine was after the last step, replaced
-as a whole when a step has ended, and what has been put down for the steps to come. An answer is made of both. So a message that
-was read from the log is counted from then on, and an ack is seen before its round is committed.
+A machine in the midst of a step tells nonsense: messages that it has taken out of its offers and not given out yet
+are neither pending nor delivered. So nothing outside the dispatcher reads a machine. Here is what each machine was
+after the last step, replaced as a whole when a step has ended, and what has been put down for the steps to come. An
+answer is made of both. So a message that was read from the log is counted from then on, and an ack is seen before its
+round is committed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _News:
 
 
 @dataclass(slots=True)
-class Standings:
+class MachineFacts:
     """Belongs to the event loop. `facts`: what each machine was after the last step."""
 
     facts: dict[ConsumerId, Facts]

@@ -1,11 +1,11 @@
 """Reading records again that are to be delivered once more and are not at hand.
 
 The wanted offsets are read in stretches, several under way at once; neighbours with a small gap between them are one stretch,
-since a gap that is read costs less than another fetch. One feed reads all of them, on connections of its own: behind a fetch
+since a gap that is read costs less than another fetch. One fetcher reads all of them, on connections of its own: behind a fetch
 that waits for new records each would take half a second. What the log does not hold any more is told apart from what it holds.
 
-Records are decoded in the thread of the desk, which has nothing to do meanwhile. The event loop's default threads are shared
-with whatever else the process waits for, and may all be busy for seconds.
+Records are decoded in the thread of the dispatcher, which has nothing to do meanwhile. The event loop's default
+threads are shared with whatever else the process waits for, and may all be busy for seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
-from overlay.dispatch.record_slice import Piece, keep
+from overlay.dispatch.record_slice import RecordSlice, keep
 from overlay.index.ledger.ledger import Ledger
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Feed, Fetched
-from overlay.kafka.log_position import Source
+from overlay.kafka.fetcher import Fetched, Fetcher
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing
 from overlay.waits import run_all
@@ -37,11 +37,11 @@ LEAST_BYTES, GUESS_BYTES = 16 << 10, 1 << 10
 """What is asked for: this for each offset of a stretch, and at least that. Where records are larger it is asked again."""
 _NONE: Ints = np.empty(0, np.int64)
 
-Locate = Callable[[Ints], list[tuple[Source, Ints, Ints]]]
+Locate = Callable[[Ints], list[tuple[TopicPartition, Ints, Ints]]]
 """Of stream sequences, rising, the partitions that they are in, the sequences and the offsets there, rising."""
 
 
-def locate_in(source: Source) -> Locate:
+def locate_in(source: TopicPartition) -> Locate:
     """For a stream of one partition."""
     return lambda sequences: [(source, sequences, sequences - 1)]
 
@@ -50,12 +50,12 @@ def locate_in(source: Source) -> Locate:
 class Recalled:
     """`pieces` by stream, and by stream the wanted sequences that are gone."""
 
-    pieces: list[tuple[str, Piece]] = field(default_factory=list)
+    pieces: list[tuple[str, RecordSlice]] = field(default_factory=list)
     gone: dict[str, Ints] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Recall:
+class Refetch:
     """`streams` and `locates` by name."""
 
     client: AIOKafkaClient
@@ -68,25 +68,25 @@ class Recall:
         recalled = Recalled()
         if not wanted:
             return recalled
-        feed = Feed(self.client, requests=AT_ONCE, apart=2)
+        fetcher = Fetcher(self.client, requests=AT_ONCE, apart=2)
         try:
             for stream, sequences in wanted.items():
                 pieces = [
                     piece
                     for source, own, offsets in self.locates[stream](sequences)
-                    for piece in await self._read(feed, jobs, stream, source, own, offsets)
+                    for piece in await self._read(fetcher, jobs, stream, source, own, offsets)
                 ]
                 recalled.pieces += ((stream, piece) for piece in pieces)
                 missing = np.setdiff1d(sequences, np.concatenate([_NONE, *(piece.sequences for piece in pieces)]))
                 if missing.size:
                     recalled.gone[stream] = missing
         finally:
-            await feed.close()
+            await fetcher.close()
         return recalled
 
     async def _read(
-        self, feed: Feed, jobs: Jobs, stream: str, source: Source, sequences: Ints, offsets: Ints
-    ) -> list[Piece]:
+        self, fetcher: Fetcher, jobs: Jobs, stream: str, source: TopicPartition, sequences: Ints, offsets: Ints
+    ) -> list[RecordSlice]:
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
         sequences, offsets = sequences[there], offsets[there]
@@ -95,17 +95,19 @@ class Recall:
         config, gate = self.streams[stream], asyncio.Semaphore(AT_ONCE)
         decoding = _Decoding(Addressing(config.subject.rule, config.patterns), source, jobs)
 
-        async def read(part: Ints) -> list[Piece]:
+        async def read(part: Ints) -> list[RecordSlice]:
             async with gate:
-                return await self._read_stretch(feed, decoding, sequences[part], offsets[part])
+                return await self._read_stretch(fetcher, decoding, sequences[part], offsets[part])
 
         return [piece for pieces in await run_all(map(read, stretches)) for piece in pieces]
 
-    async def _read_stretch(self, feed: Feed, decoding: _Decoding, sequences: Ints, offsets: Ints) -> list[Piece]:
-        pieces: list[Piece] = []
+    async def _read_stretch(
+        self, fetcher: Fetcher, decoding: _Decoding, sequences: Ints, offsets: Ints
+    ) -> list[RecordSlice]:
+        pieces: list[RecordSlice] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
-        async for fetched in read_span(self.client, *decoding.source, first, end, size=size, feed=feed):
+        async for fetched in read_span(self.client, *decoding.source, first, end, size=size, fetcher=fetcher):
             pieces += await decoding.jobs.run(decoding.pick, fetched, sequences, offsets)
         return pieces
 
@@ -115,10 +117,10 @@ class _Decoding:
     """Of one partition. `jobs` runs one job at a time, so the stretches share the buffers of `addressing`."""
 
     addressing: Addressing
-    source: Source
+    source: TopicPartition
     jobs: Jobs
 
-    def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[Piece]:
+    def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[RecordSlice]:
         """The wanted records of a fetch."""
         pieces = []
         start, stop = max(fetched.position, int(offsets[0])), int(offsets[-1]) + 1
@@ -135,8 +137,8 @@ class _Decoding:
 def locate_by(ledger: Ledger) -> Locate:
     """For a stream whose sequences a ledger gives out."""
 
-    def locate(sequences: Ints) -> list[tuple[Source, Ints, Ints]]:
-        found: dict[Source, tuple[list[Ints], list[Ints]]] = {}
+    def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
+        found: dict[TopicPartition, tuple[list[Ints], list[Ints]]] = {}
         at = 0
         while at < sequences.size:
             run = ledger.locate(int(sequences[at]))

@@ -24,12 +24,12 @@ from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
-from overlay.worker.round.pipeline import Outcome
+from overlay.worker.round.pipeline import RoundResult
 
 from .transaction_parts import PARTITIONS, split
 
@@ -53,10 +53,10 @@ TELL_ALL_EVERY = 10_000
 
 
 @dataclass(slots=True)
-class Round:
+class CommitUnit:
     """A round's outcome and what the state has to remember of it."""
 
-    outcome: Outcome
+    outcome: RoundResult
     delta: Delta
     machines: dict[ConsumerId, list[Record]] = field(default_factory=dict)
     """State records of consumers' machines."""
@@ -66,9 +66,9 @@ class Round:
     """Bytes of its batches and answers, until the batches are with Kafka and the answers are handed on."""
     offsets: list[int] = field(default_factory=list)
     """Where `owned` went, once it is with Kafka."""
-    answers: Sequence[Entry | Outgoing] = ()
+    answers: Sequence[Entry | OutputBatch] = ()
     """Sent by `on_commit`: clients wait for them."""
-    on_commit: Callable[[Round], None] | None = None
+    on_commit: Callable[[CommitUnit], None] | None = None
     """Told of the commit."""
     plain: asyncio.Task[Any] | None = None
     """The sends of at-least-once consumers, which must be through before the positions are written."""
@@ -79,12 +79,12 @@ class Round:
         self.size = self.outcome.size + sum(answer.size for answer in self.answers)
 
     @property
-    def owned(self) -> list[tuple[ConsumerId, Outgoing]]:
+    def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
         """Its transactional batches and whose they are."""
         return [(consumer, outgoing) for consumer, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
 
     @property
-    def transactional(self) -> list[Outgoing]:
+    def transactional(self) -> list[OutputBatch]:
         """These batches and those of the ledgers and the chunk indexes."""
         return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]
 
@@ -109,7 +109,7 @@ class Commits:
     """Topic and partition of the state."""
     admin: Admin
     metrics: Metrics
-    on_outcome: Callable[[Outcome], None]
+    on_outcome: Callable[[RoundResult], None]
     """Told of what a round has brought once it is there for readers."""
     on_commit: Callable[[], None]
     """Told of each transaction with rounds that has ended well."""
@@ -117,7 +117,7 @@ class Commits:
     """How many output partitions the session writes to."""
     has_machines: bool = False
     """Whether consumers have machines, of which only a round that says so tells everything."""
-    _queue: asyncio.Queue[Round | None] = field(default_factory=asyncio.Queue)
+    _queue: asyncio.Queue[CommitUnit | None] = field(default_factory=asyncio.Queue)
     _queued: int = 0
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
@@ -130,12 +130,12 @@ class Commits:
         """Whether it is time for a round that tells everything of all machines: without it the state's log only grows."""
         return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
-    async def open(self, everything: Delta, opening: Sequence[Outgoing] = ()) -> None:
+    async def open(self, everything: Delta, opening: Sequence[OutputBatch] = ()) -> None:
         """Write where everyone stands, and what ledgers begin with, before anything is delivered."""
         await self.transactions.begin()
         await self._record(everything, opening)
 
-    async def put(self, done: Round) -> None:
+    async def put(self, done: CommitUnit) -> None:
         """Take a round in, and wait while too much is waiting to be sent."""
         if done.is_checkpoint:
             self.since_all = 0
@@ -154,7 +154,7 @@ class Commits:
 
     async def run(self) -> None:
         """Commit what `put` brings, until `end`."""
-        pending: list[Round] = []
+        pending: list[CommitUnit] = []
         written = monotonic()
         while not self._ended or pending:
             fresh = await self._take_rounds()
@@ -170,18 +170,18 @@ class Commits:
                 await self._record(Delta())
                 written = monotonic()
 
-    async def _gather(self, pending: list[Round], fresh: Iterable[Round]) -> None:
+    async def _gather(self, pending: list[CommitUnit], fresh: Iterable[CommitUnit]) -> None:
         """Add rounds to those that are to be committed; of light ones only the positions are still to be."""
         for done in fresh:
             if done.is_light:
                 await self._settle_plain(done)
                 self._finish(done)
-                done.outcome = Outcome(backlog=done.outcome.backlog)
+                done.outcome = RoundResult(backlog=done.outcome.backlog)
                 if pending and pending[-1].is_light:
                     done.delta = pending.pop().delta.merge(done.delta)
             pending.append(done)
 
-    async def _take_rounds(self) -> list[Round]:
+    async def _take_rounds(self) -> list[CommitUnit]:
         """Every round that is ready, or the next one; none when none comes for a while."""
         first = await self._next(LAZY_S)
         rounds = [first] if first else []
@@ -192,7 +192,7 @@ class Commits:
             rounds += [more] if more else []
         return rounds
 
-    async def _next(self, patience: float) -> Round | None:
+    async def _next(self, patience: float) -> CommitUnit | None:
         """The next round; None when none comes in time or there will be no more."""
         if self._ended:
             return None
@@ -204,7 +204,7 @@ class Commits:
                 return fresh
         return None
 
-    async def _commit(self, rounds: list[Round]) -> bool:
+    async def _commit(self, rounds: list[CommitUnit]) -> bool:
         """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
         if self.partitions > PARTITIONS:
             return await self._commit_in_parts(rounds)
@@ -230,7 +230,7 @@ class Commits:
         self.on_commit()
         return last.outcome.backlog
 
-    async def _commit_in_parts(self, rounds: Sequence[Round]) -> bool:
+    async def _commit_in_parts(self, rounds: Sequence[CommitUnit]) -> bool:
         """Round by round, each in as many transactions as its partitions need; whether there is a backlog."""
         for done in rounds:
             await self._settle_plain(done)
@@ -253,20 +253,20 @@ class Commits:
             self.on_commit()
         return rounds[-1].outcome.backlog
 
-    async def _send(self, done: Round) -> None:
+    async def _send(self, done: CommitUnit) -> None:
         await self._settle_plain(done)
         done.offsets = await self.transactions.send(done.transactional)
         done.sent = True
         self._release(done)
 
-    def _finish(self, done: Round) -> None:
+    def _finish(self, done: CommitUnit) -> None:
         """What it brings is there for readers: tell those who count on it."""
         if done.on_commit is not None:
             done.on_commit(done)
         self._release(done)
         self.on_outcome(done.outcome)
 
-    def _release(self, done: Round) -> None:
+    def _release(self, done: CommitUnit) -> None:
         """Its batches are with Kafka: let go of their memory."""
         done.outcome.batches.clear()
         done.outcome.ledger.clear()
@@ -275,14 +275,14 @@ class Commits:
         done.size = 0
         self._drained.set()
 
-    async def _settle_plain(self, done: Round) -> None:
+    async def _settle_plain(self, done: CommitUnit) -> None:
         if done.plain is not None:
             await done.plain
 
     async def _record(
         self,
         delta: Delta,
-        batches: Sequence[Outgoing] = (),
+        batches: Sequence[OutputBatch] = (),
         machines: Sequence[Record] = (),
         is_checkpoint: bool = False,
     ) -> list[int]:
@@ -313,7 +313,7 @@ class Commits:
             log.warning("old state records are kept", reason=str(error))
 
 
-def _join_machines(rounds: Sequence[Round]) -> tuple[list[Record], bool]:
+def _join_machines(rounds: Sequence[CommitUnit]) -> tuple[list[Record], bool]:
     """The machines' records of some rounds that are committed together, and whether they tell everything of all."""
     machines: dict[ConsumerId, list[Record]] = {}
     is_checkpoint = False

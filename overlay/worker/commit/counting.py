@@ -9,7 +9,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.worker.cursors.positions import Place
 from overlay.worker.round.indexing import Reach
-from overlay.worker.round.pipeline import Corruption, Outcome
+from overlay.worker.round.pipeline import Corruption, RoundResult
 
 log = get_logger(__name__)
 
@@ -21,9 +21,9 @@ class Counting:
     metrics: Metrics
     reaches: Mapping[Place, Reach]
     _corrupt: set[tuple[Place, int]] = field(default_factory=set)
-    """Batches that could not be read, by offset: several tracks may come past one."""
+    """Batches that could not be read, by offset: several cursors may come past one."""
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: RoundResult) -> None:
         """Count a round."""
         for stream, records in outcome.decoded.items():
             self.metrics.records_decoded.labels(stream).inc(records)

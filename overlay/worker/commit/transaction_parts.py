@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from overlay.kafka.log_position import Mark, Source
-from overlay.output.batch_builder import Outgoing
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.output.batch_builder import OutputBatch
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
 
 PARTITIONS = 100
@@ -23,13 +23,13 @@ PARTITIONS = 100
 
 
 def split(
-    batches: Sequence[tuple[ConsumerId, Outgoing]],
+    batches: Sequence[tuple[ConsumerId, OutputBatch]],
     delta: Delta,
-    cursors: Mapping[tuple[str, Source], Mark],
+    cursors: Mapping[tuple[str, TopicPartition], LogPosition],
     limit: int,
-) -> Iterator[tuple[list[Outgoing], Delta]]:
+) -> Iterator[tuple[list[OutputBatch], Delta]]:
     """The transactions that together write `batches` and `delta`, in order. `cursors`: as they were before."""
-    by_consumer: dict[ConsumerId, list[Outgoing]] = {}
+    by_consumer: dict[ConsumerId, list[OutputBatch]] = {}
     for consumer, outgoing in batches:
         by_consumer.setdefault(consumer, []).append(outgoing)
     *firsts, last = _group(by_consumer, limit)
@@ -40,7 +40,7 @@ def split(
     yield [outgoing for consumer in last for outgoing in by_consumer[consumer]], delta
 
 
-def _group(by_consumer: Mapping[ConsumerId, Sequence[Outgoing]], limit: int) -> list[list[ConsumerId]]:
+def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) -> list[list[ConsumerId]]:
     """Neighbours together while their partitions stay within the limit; one empty group for nobody."""
     groups: list[list[ConsumerId]] = [[]]
     partitions: set[tuple[str, int]] = set()
@@ -54,7 +54,9 @@ def _group(by_consumer: Mapping[ConsumerId, Sequence[Outgoing]], limit: int) -> 
     return groups
 
 
-def _detach(consumer: ConsumerId, state: ConsumerState, cursors: Mapping[tuple[str, Source], Mark]) -> ConsumerState:
+def _detach(
+    consumer: ConsumerId, state: ConsumerState, cursors: Mapping[tuple[str, TopicPartition], LogPosition]
+) -> ConsumerState:
     """The consumer where it will stand, without leaning on a cursor that has not moved yet."""
-    leaning = {source: mark for (stream, source), mark in cursors.items() if stream == consumer[0]}
+    leaning = {source: log_position for (stream, source), log_position in cursors.items() if stream == consumer[0]}
     return replace(state, own={**leaning, **state.own})

@@ -1,21 +1,21 @@
 """In which order the partitions of a stream with a ledger are read: consumers are given its records by their sequences. No IO.
 
-In a stream of one partition a consumer's place is an offset, and a track is all there is. Where there are several, a
-consumer's place is a sequence: below it it has been given everything, in all partitions, and nothing from there on. So
-its tracks go together, one in each partition, as a convoy. A round takes a convoy from run to run of the ledger, through
-one partition after the other, as far as records are at hand and the ledger reaches. What is at hand beyond that is kept
-for the next round.
+In a stream of one partition a consumer's place is an offset, and a cursor is all there is. Where there are several, a
+consumer's place is a sequence: below it it has been given everything, in all partitions, and nothing from there on.
+So its cursors go together, one in each partition, as a cursor group. A round takes a cursor group from run to run of
+the ledger, through one partition after the other, as far as records are at hand and the ledger reaches. What is at
+hand beyond that is kept for the next round.
 
-Convoys meet as tracks do: one that is going to reach the next one in this round has that one sit it out, and then they are
-one. The foremost, where the ledger is kept, is the head: what it reads is what gets sequences next, so it is in no need
-of an order. Convoys of those who must not be told of a sequence before it is committed never join it, and stop where the
-committed part of the ledger ends.
+Cursor groups meet as cursors do: one that is going to reach the next one in this round has that one sit it out, and
+then they are one. The foremost, where the ledger is kept, is the head: what it reads is what gets sequences next, so
+it is in no need of an order. Cursor groups of those who must not be told of a sequence before it is committed never
+join it, and stop where the committed part of the ledger ends.
 
-A track that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.
+A cursor that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.
 
-A partition that a corrupt batch stops is left out, and the others go on. Not so for consumers with machines: a machine takes
-records by rising sequences, so it would refuse what lies behind the batch once the others had gone on. In a convoy of their
-own (`waits`) they wait at the batch, until the next session finds it gone.
+A partition that a corrupt batch stops is left out, and the others go on. Not so for consumers with machines: a
+machine takes records by rising sequences, so it would refuse what lies behind the batch once the others had gone on.
+In a cursor group of their own (`waits`) they wait at the batch, until the next session finds it gone.
 
 Records whose sequence is lost (index/ledger/ledger.py) are
 read with those that come after them in their partition; those that nothing comes after yet, once all others are read.
@@ -28,94 +28,94 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 
-from .cursor import Track
+from .cursor import Cursor
 
 STEPS = 64
-"""Of a convoy in a round, at most: each has its price, and the head waits meanwhile."""
+"""Of a cursor group in a round, at most: each has its price, and the head waits meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A track's part in a round, from `start` to `stop`; in one round it may have several."""
+    """A cursor's part in a round, from `start` to `stop`; in one round it may have several."""
 
-    source: Source
-    track: Track
+    source: TopicPartition
+    cursor: Cursor
     start: int
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` in order; `wanted`: the tracks without whose data others cannot go on, however much those have at hand."""
+    """`steps` in order; `wanted`: the cursors without whose data others cannot go on, however much those have at hand."""
 
     steps: Sequence[Step]
-    wanted: frozenset[Track] = frozenset()
+    wanted: frozenset[Cursor] = frozenset()
 
 
 def plan_steps(
-    tracks: Mapping[Source, Sequence[Track]], fetched_to: Mapping[Track, int], ledger: Ledger, committed: int
+    cursors: Mapping[TopicPartition, Sequence[Cursor]], fetched_to: Mapping[Cursor, int], ledger: Ledger, committed: int
 ) -> Plan:
-    """What to work on in a round. `fetched_to`: where the data in hand ends, for tracks that have some; `committed`: the
+    """What to work on in a round. `fetched_to`: where the data in hand ends, for cursors that have some; `committed`: the
     first sequence that is not committed yet."""
-    head = {source: track for source, some in tracks.items() for track in some if track.sequenced}
-    steps, held, sitting, wanted = list[Step](), set[Source](), set[int](), set[Track]()
-    for source, some in tracks.items():
+    head = {source: cursor for source, some in cursors.items() for cursor in some if cursor.sequenced}
+    steps, held, sitting, wanted = list[Step](), set[TopicPartition](), set[int](), set[Cursor]()
+    for source, some in cursors.items():
         if source in head:
             steps += _follow(source, some, head[source], fetched_to, held)
-    convoys = sorted(_find_convoys(tracks), key=lambda convoy: convoy.find_place(ledger))
-    for i, convoy in enumerate(convoys):
-        if convoy.number in sitting or convoy.is_undecided:
+    cursor_groups = sorted(_find_cursor_groups(cursors), key=lambda cursor_group: cursor_group.find_place(ledger))
+    for i, cursor_group in enumerate(cursor_groups):
+        if cursor_group.number in sitting or cursor_group.is_undecided:
             continue
-        goal, ahead = committed if convoy.careful else ledger.next_sequence, None
-        for other in convoys[i + 1 :]:
-            if convoy.may_join(other) and (place := other.find_place(ledger)) < goal:
+        goal, ahead = committed if cursor_group.careful else ledger.next_sequence, None
+        for other in cursor_groups[i + 1 :]:
+            if cursor_group.may_join(other) and (place := other.find_place(ledger)) < goal:
                 goal, ahead = place, other
                 break
-        own, missing = convoy.advance(fetched_to, ledger, goal)
+        own, missing = cursor_group.advance(fetched_to, ledger, goal)
         steps += own
         wanted |= missing
-        if own and convoy.reaches(own, goal, ledger):
+        if own and cursor_group.reaches(own, goal, ledger):
             if ahead is not None:
                 sitting.add(ahead.number)
-            elif not convoy.careful:
+            elif not cursor_group.careful:
                 held |= head.keys()
     steps += [
-        Step(source, track, track.position, fetched_to[track])
-        for source, track in sorted(head.items())
-        if source not in held and track in fetched_to and fetched_to[track] > track.position
+        Step(source, cursor, cursor.position, fetched_to[cursor])
+        for source, cursor in sorted(head.items())
+        if source not in held and cursor in fetched_to and fetched_to[cursor] > cursor.position
     ]
     return Plan(steps, frozenset(wanted))
 
 
 @dataclass(frozen=True, slots=True)
-class _Convoy:
+class _CursorGroup:
     number: int
-    tracks: dict[Source, Track]
+    cursors: dict[TopicPartition, Cursor]
 
     @property
     def waits(self) -> bool:
-        return any(track.waits for track in self.tracks.values())
+        return any(cursor.waits for cursor in self.cursors.values())
 
     @property
-    def places(self) -> dict[Source, int]:
+    def places(self) -> dict[TopicPartition, int]:
         """The position in each partition, but for those that are left out."""
-        return {source: track.position for source, track in self.tracks.items() if self.waits or not track.halted}
+        return {source: cursor.position for source, cursor in self.cursors.items() if self.waits or not cursor.halted}
 
     @property
     def careful(self) -> bool:
-        return any(track.careful for track in self.tracks.values())
+        return any(cursor.careful for cursor in self.cursors.values())
 
     @property
     def is_alone(self) -> bool:
-        return any(track.is_alone for track in self.tracks.values())
+        return any(cursor.is_alone for cursor in self.cursors.values())
 
     @property
     def is_undecided(self) -> bool:
-        return any(track.undecided for track in self.tracks.values())
+        return any(cursor.undecided for cursor in self.cursors.values())
 
-    def may_join(self, other: _Convoy) -> bool:
+    def may_join(self, other: _CursorGroup) -> bool:
         is_alike = (self.careful, self.waits) == (other.careful, other.waits)
         return is_alike and not self.is_alone and not other.is_alone
 
@@ -123,8 +123,8 @@ class _Convoy:
         """The sequence that comes next."""
         return min((ledger.sequence_from(*place) for place in self.places.items()), default=ledger.next_sequence)
 
-    def advance(self, fetched_to: Mapping[Track, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Track]]:
-        """The steps to the sequence `goal`, as far as they are possible now, and the track that lacks data for more."""
+    def advance(self, fetched_to: Mapping[Cursor, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Cursor]]:
+        """The steps to the sequence `goal`, as far as they are possible now, and the cursor that lacks data for more."""
         steps = list[Step]()
         at = self.places
         for source, stop in self._list_stops(at, ledger, goal):
@@ -132,16 +132,18 @@ class _Convoy:
                 continue
             if len(steps) == STEPS:
                 break
-            track, start = self.tracks[source], at[source]
-            reach = min(stop, fetched_to.get(track, start), max(start, track.snapshot_end))
+            cursor, start = self.cursors[source], at[source]
+            reach = min(stop, fetched_to.get(cursor, start), max(start, cursor.snapshot_end))
             if reach > start:
-                steps.append(Step(source, track, start, reach))
+                steps.append(Step(source, cursor, start, reach))
                 at[source] = reach
             if reach < stop:
-                return steps, set() if track.halted else {track}
+                return steps, set() if cursor.halted else {cursor}
         return steps, set()
 
-    def _list_stops(self, at: Mapping[Source, int], ledger: Ledger, goal: int) -> Iterator[tuple[Source, int]]:
+    def _list_stops(
+        self, at: Mapping[TopicPartition, int], ledger: Ledger, goal: int
+    ) -> Iterator[tuple[TopicPartition, int]]:
         """Up to where each partition is read, one after the other, until all below the sequence `goal` is."""
         sequence = self.find_place(ledger)
         while sequence < goal and (run := ledger.locate(sequence)) is not None and run.first_sequence < goal:
@@ -156,7 +158,7 @@ class _Convoy:
         return all(position >= ends.get(source, 0) for source, position in at.items())
 
 
-def _find_ends(at: Mapping[Source, int], ledger: Ledger, goal: int) -> dict[Source, int]:
+def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> dict[TopicPartition, int]:
     """Return where the sequences from `goal` on begin, in partitions that the ledger has got further in than `at`.
 
     Between the last run of a partition and its end there may be offsets whose runs the ledger has lost.
@@ -166,24 +168,28 @@ def _find_ends(at: Mapping[Source, int], ledger: Ledger, goal: int) -> dict[Sour
     return ledger.positions_at(goal)
 
 
-def _find_convoys(tracks: Mapping[Source, Sequence[Track]]) -> list[_Convoy]:
+def _find_cursor_groups(cursors: Mapping[TopicPartition, Sequence[Cursor]]) -> list[_CursorGroup]:
     """All but the head."""
-    found: dict[int, dict[Source, Track]] = defaultdict(dict)
-    for source, some in tracks.items():
-        for track in some:
-            if track.convoy and not track.sequenced:
-                found[track.convoy][source] = track
-    return [_Convoy(number, convoy) for number, convoy in found.items()]
+    found: dict[int, dict[TopicPartition, Cursor]] = defaultdict(dict)
+    for source, some in cursors.items():
+        for cursor in some:
+            if cursor.cursor_group and not cursor.sequenced:
+                found[cursor.cursor_group][source] = cursor
+    return [_CursorGroup(number, cursor_group) for number, cursor_group in found.items()]
 
 
 def _follow(
-    source: Source, tracks: Sequence[Track], head: Track, fetched_to: Mapping[Track, int], held: set[Source]
+    source: TopicPartition,
+    cursors: Sequence[Cursor],
+    head: Cursor,
+    fetched_to: Mapping[Cursor, int],
+    held: set[TopicPartition],
 ) -> Iterator[Step]:
-    """The tracks of a partition that only the index is made from."""
-    for track in tracks:
-        if not track.convoy and track in fetched_to:
-            stop = min(fetched_to[track], head.position)
-            if stop > track.position:
+    """The cursors of a partition that only the index is made from."""
+    for cursor in cursors:
+        if not cursor.cursor_group and cursor in fetched_to:
+            stop = min(fetched_to[cursor], head.position)
+            if stop > cursor.position:
                 if stop == head.position:
                     held.add(source)
-                yield Step(source, track, track.position, stop)
+                yield Step(source, cursor, cursor.position, stop)

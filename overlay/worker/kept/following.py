@@ -5,31 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from overlay.errors import SourceUnavailable
-from overlay.kafka.fetcher import Feed, Fetched, Lane
-from overlay.worker.assignment import Roster
+from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.worker.assignment import Assignment
 
 
 @dataclass(slots=True)
 class Following:
-    roster: Roster
-    _lanes: dict[str, Lane] = field(default_factory=dict)
+    assignment: Assignment
+    _partition_fetches: dict[str, PartitionFetch] = field(default_factory=dict)
 
-    async def open(self, feed: Feed) -> None:
+    async def open(self, fetcher: Fetcher) -> None:
         """Begin to fetch what comes to the index topics."""
-        for stream in self.roster.ledgers.keys() - self.roster.heads.keys():
-            topic, position = self.roster.ledger_topics[stream], self.roster.indexes[stream].position
-            lane = self._lanes[stream] = await feed.open(topic, 0, position)
-            lane.urgent = True  # what lies ready of the stream's partitions may wait for nothing but this
+        for stream in self.assignment.ledgers.keys() - self.assignment.heads.keys():
+            topic, position = self.assignment.ledger_topics[stream], self.assignment.indexes[stream].position
+            partition_fetch = self._partition_fetches[stream] = await fetcher.open(topic, 0, position)
+            partition_fetch.urgent = True  # what lies ready of the stream's partitions may wait for nothing but this
 
     def read(self) -> None:
         """Take in what has come. Raises SourceUnavailable when the topic is not the one that was read."""
-        for stream, lane in self._lanes.items():
-            match lane.take():
+        for stream, partition_fetch in self._partition_fetches.items():
+            match partition_fetch.take():
                 case Fetched() as fetched:
-                    self.roster.indexes[stream].take(lane.topic, fetched)
+                    self.assignment.indexes[stream].take(partition_fetch.topic, fetched)
                 case None:
                     pass
                 case _:
                     raise SourceUnavailable(
-                        f"{lane.topic}: the ledger of stream {stream} cannot be read on. Looking again"
+                        f"{partition_fetch.topic}: the ledger of stream {stream} cannot be read on. Looking again"
                     )

@@ -16,11 +16,11 @@ from overlay.config import ServiceConfig, StreamConfig
 from overlay.index.log_check import void
 from overlay.index.topic import Index, index_topic
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import Delta, ShardState
-from overlay.worker.assignment import Roster
+from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.positions import Place
 
 from . import ledgers
@@ -35,65 +35,67 @@ async def open_indexes(
     admin: Admin,
     service: ServiceConfig,
     keeps: Mapping[str, str],
-    roster: Roster,
+    assignment: Assignment,
     state: ShardState,
     delta: Delta,
-) -> dict[Place, Mark]:
+) -> dict[Place, LogPosition]:
     """Where indexing goes on in each partition of the streams `keeps`, whose values say why one is left out for now.
 
-    Fills the roster's `index_topics` and `unindexed` for these, and `indexes` for all streams that have one: who is catching
-    up reads by it, whoever keeps it. Streams that need a ledger get theirs, or are stopped; the delta takes the identity of
-    its topic. Raises SourceUnavailable.
+    Fills the assignment's `index_topics` and `unindexed` for these, and `indexes` for all streams that have one: who
+    is catching up reads by it, whoever keeps it. Streams that need a ledger get theirs, or are stopped; the delta
+    takes the identity of its topic. Raises SourceUnavailable.
     """
-    topics = {name: index_topic(service.topics.prefix, name) for name in roster.sources}
+    topics = {name: index_topic(service.topics.prefix, name) for name in assignment.sources}
     known = {name: state.topics[name, topic] for name, topic in topics.items() if (name, topic) in state.topics}
-    roster.unindexed = {name: why for name, why in keeps.items() if why and name in topics}
+    assignment.unindexed = {name: why for name, why in keeps.items() if why and name in topics}
     present, refused = await _ensure_topics(
-        admin, service, topics, {name for name in keeps if name not in known}, roster
+        admin, service, topics, {name for name in keeps if name not in known}, assignment
     )
-    resumes: dict[Place, Mark] = {}
+    resumes: dict[Place, LogPosition] = {}
     for name, topic in topics.items():
-        is_kept = name in keeps and name not in roster.unindexed
-        needs_ledger = name in known or len(roster.sources[name].partitions) > 1
+        is_kept = name in keeps and name not in assignment.unindexed
+        needs_ledger = name in known or len(assignment.sources[name].partitions) > 1
         if needs_ledger:
-            roster.topics[topic] = present.get(topic)  # it is watched like the sources
+            assignment.topics[topic] = present.get(topic)  # it is watched like the sources
         if topic in refused:
             if needs_ledger:
-                roster.stop(name, ledgers.explain_refusal(name, topic, refused[topic], known))
+                assignment.stop(name, ledgers.explain_refusal(name, topic, refused[topic], known))
             elif is_kept:
-                roster.unindexed[name] = refused[topic]
+                assignment.unindexed[name] = refused[topic]
                 log.error("the stream has no index", stream=name, reason=refused[topic])
             continue
-        bound = {source for source in roster.streams[name].topic_names if (name, source) in state.topics}
+        bound = {source for source in assignment.streams[name].topic_names if (name, source) in state.topics}
         whole = is_kept and needs_ledger
-        index, marks = await _open(client, admin, topic, roster.streams[name], roster, bound, whole=whole)
+        index, log_positions = await _open(
+            client, admin, topic, assignment.streams[name], assignment, bound, whole=whole
+        )
         if needs_ledger or index.ledger.next_sequence > 1:
             opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
-            if why := ledgers.find_trouble(opening, state, roster) or roster.unindexed.get(name, ""):
-                roster.stop(name, why)
+            if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(name, ""):
+                assignment.stop(name, why)
                 continue
-            if not is_kept and (why := await ledgers.find_outdated(client, admin, opening, roster)):
-                roster.stop(name, why)
-                roster.waiting.add(name)
+            if not is_kept and (why := await ledgers.find_outdated(client, admin, opening, assignment)):
+                assignment.stop(name, why)
+                assignment.waiting.add(name)
                 continue
-            await ledgers.open_ledger(client, admin, opening, roster, delta)
-        roster.indexes[name] = index
+            await ledgers.open_ledger(client, admin, opening, assignment, delta)
+        assignment.indexes[name] = index
         if is_kept:
-            roster.index_topics[name] = topic
-            roster.opening += await merge_small(client, admin, topic, index, marks)
-            resumes |= {(name, source): mark for source, mark in marks.items()}
+            assignment.index_topics[name] = topic
+            assignment.opening += await merge_small(client, admin, topic, index, log_positions)
+            resumes |= {(name, source): log_position for source, log_position in log_positions.items()}
     return resumes
 
 
 async def _ensure_topics(
-    admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], roster: Roster
+    admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], assignment: Assignment
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
     """The index topics, those of `ours` created that are missing; why for each that is not there or takes nothing."""
     refused: dict[str, str] = {}
     present = await admin.find_topics(topics.values(), denied=refused)
     absent = {name: topic for name, topic in topics.items() if topic not in present and topic not in refused}
     missing = {
-        topic: index_config(found for t in roster.streams[name].topic_names if (found := roster.topics.get(t)))
+        topic: index_config(found for t in assignment.streams[name].topic_names if (found := assignment.topics.get(t)))
         for name, topic in absent.items()
         if name in ours
     }
@@ -119,11 +121,11 @@ async def _open(
     admin: Admin,
     topic: str,
     stream: StreamConfig,
-    roster: Roster,
+    assignment: Assignment,
     bound: Container[str],
     *,
     whole: bool,
-) -> tuple[Index, dict[Source, Mark]]:
+) -> tuple[Index, dict[TopicPartition, LogPosition]]:
     """Read an index, and return it with where indexing goes on. `whole`: wait for what is not committed yet rather than read
     without it.
 
@@ -134,13 +136,13 @@ async def _open(
     first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
     index.position = first
     await index.read(client, topic, end)
-    sources = roster.sources[stream.name].partitions
+    sources = assignment.sources[stream.name].partitions
     bounds = await admin.find_bounds(sources, committed=False)
     resumes = {}
     for source in sources:
         chunks = index.of(source)
         chunks.drop(bounds[source][0])
-        compacted = roster.is_compacted(source[0])
+        compacted = assignment.is_compacted(source[0])
         if compacted and source[0] not in bound and len(chunks):
             log.warning(
                 "chunks of a compacted topic are made anew", stream=stream.name, partition=source, chunks=len(chunks)

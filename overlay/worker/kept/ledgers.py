@@ -28,13 +28,13 @@ from aiokafka.errors import KafkaError
 from overlay.clock import now_ms
 from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.allocate import allocate, restart
-from overlay.index.log_check import check_mark, glimpse
+from overlay.index.log_check import check_log_position, glimpse
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.state.shard_state import Delta, ShardState
-from overlay.worker.assignment import Roster
+from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.positions import Positions
 from overlay.worker.round.sequencing import write_round
 
@@ -66,13 +66,13 @@ def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, st
     return f"stream {stream} has no ledger yet: {reason}. The worker that keeps the stream's index makes it"
 
 
-def find_trouble(opening: Opening, state: ShardState, roster: Roster) -> str:
+def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) -> str:
     """Why nobody can know which sequences were given out, and what to do; empty when it is known."""
     stream, topic = opening.stream, opening.topic
     known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
     if known is not None and known != opening.identity:
         return f"topic {topic} with the ledger of stream {stream} was deleted and created again. {give_up}"
-    if known is not None and opening.index.ledger.next_sequence == 1 and _has_delivered(stream, state, roster):
+    if known is not None and opening.index.ledger.next_sequence == 1 and _has_delivered(stream, state, assignment):
         return (
             f"topic {topic} holds no round of the ledger of stream {stream}. If `overlay stream extend {stream}` was"
             f" interrupted, run it again. {give_up}"
@@ -86,42 +86,44 @@ def find_trouble(opening: Opening, state: ShardState, roster: Roster) -> str:
     return ""
 
 
-def _has_delivered(stream: str, state: ShardState, roster: Roster) -> bool:
+def _has_delivered(stream: str, state: ShardState, assignment: Assignment) -> bool:
     """Whether a consumer was given something, or some position of the stream's lies beyond the log's start."""
     if any(known.sequence for (name, _), known in state.consumers.items() if name == stream):
         return True
     own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
-    shared = [(source, mark) for (name, source), mark in state.cursors.items() if name == stream]
-    return any(mark.position > roster.starts.get(source, 0) for source, mark in (*own, *shared))
+    shared = [(source, log_position) for (name, source), log_position in state.cursors.items() if name == stream]
+    return any(log_position.position > assignment.starts.get(source, 0) for source, log_position in (*own, *shared))
 
 
-async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> str:
+async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment) -> str:
     """Return why the ledger of another shard cannot be followed yet; empty if it can be. Raises SourceUnavailable.
 
     If a log was cut, or its topic was created again, the ledger still numbers the records that are gone. Only the shard that
     keeps it may restart the partition, and until then the records in their place would be taken for them.
     """
-    if cut := await _find_cuts(client, admin, opening, roster):
+    if cut := await _find_cuts(client, admin, opening, assignment):
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(cut))
         return f"the ledger of stream {opening.stream} is from before {names} was cut; the worker that keeps it restarts it"
     return ""
 
 
-async def open_ledger(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster, delta: Delta) -> None:
-    """Have the roster know a ledger and, where it is kept here, where it goes on. Raises SourceUnavailable."""
+async def open_ledger(
+    client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment, delta: Delta
+) -> None:
+    """Have the assignment know a ledger and, where it is kept here, where it goes on. Raises SourceUnavailable."""
     stream, ledger = opening.stream, opening.index.ledger
-    ledger.drop({source: roster.starts[source] for source in roster.sources[stream].partitions})
+    ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})
     if opening.is_kept:
-        roster.heads[stream] = await _catch_up(client, admin, opening, roster)
+        assignment.heads[stream] = await _catch_up(client, admin, opening, assignment)
     if opening.is_kept or ledger.next_sequence > 1:
         delta.topics[stream, opening.topic] = opening.identity
-    roster.ledgers[stream], roster.ledger_topics[stream] = ledger, opening.topic
+    assignment.ledgers[stream], assignment.ledger_topics[stream] = ledger, opening.topic
     log.info("ledger opened", stream=stream, next_sequence=ledger.next_sequence, runs=len(ledger), kept=opening.is_kept)
 
 
 async def follow_starts(
     admin: Admin,
-    roster: Roster,
+    assignment: Assignment,
     positions: Positions,
     tell: Callable[[Mapping[str, int]], None],
     every_s: float = TRIM_EVERY_S,
@@ -132,86 +134,94 @@ async def follow_starts(
 
     `tell` is called with the lowest stream sequence that is left, by stream: at once, and whenever it was looked at.
     """
-    tell({stream: find_low(roster, stream, roster.starts) for stream in roster.sources})
+    tell({stream: find_low(assignment, stream, assignment.starts) for stream in assignment.sources})
     while True:
         await asyncio.sleep(every_s)
-        for stream, sources in roster.sources.items():
+        for stream, sources in assignment.sources.items():
             try:
                 bounds = await admin.find_bounds(sources.partitions)
             except OverlayError as error:
                 log.warning("starts of logs cannot be looked at", stream=stream, reason=str(error))
                 continue
             for source, (first, _) in bounds.items():
-                if any(track.halted and track.position < first for track in positions.tracks.get((stream, source), ())):
+                if any(
+                    cursor.halted and cursor.position < first for cursor in positions.cursors.get((stream, source), ())
+                ):
                     raise SourceUnavailable(
                         f"{source[0]}-{source[1]}: the corrupt batch is gone from the log. Going on"
                     )
-            if stream in roster.ledgers:
-                roster.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
-            tell({stream: find_low(roster, stream, {source: first for source, (first, _) in bounds.items()})})
+            if stream in assignment.ledgers:
+                assignment.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
+            tell({stream: find_low(assignment, stream, {source: first for source, (first, _) in bounds.items()})})
 
 
-def find_low(roster: Roster, stream: str, starts: Mapping[Source, int]) -> int:
+def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition, int]) -> int:
     """Return the lowest sequence that the logs of a stream may still have; 0 if nobody knows. `starts`: of the logs."""
-    if (ledger := roster.ledgers.get(stream)) is not None:
+    if (ledger := assignment.ledgers.get(stream)) is not None:
         return ledger.first_sequence
-    sources = roster.sources[stream].partitions
+    sources = assignment.sources[stream].partitions
     return starts[sources[0]] + 1 if len(sources) == 1 else 0
 
 
 def _find_lows(
-    stream: str, bounds: Mapping[Source, tuple[int, int]], positions: Positions
-) -> Iterator[tuple[Source, int]]:
+    stream: str, bounds: Mapping[TopicPartition, tuple[int, int]], positions: Positions
+) -> Iterator[tuple[TopicPartition, int]]:
     """The starts of logs; what is in hand may have been fetched before they moved, and gets its sequences."""
     for source, (first, _) in bounds.items():
-        yield source, min([first, *(track.position for track in positions.tracks.get((stream, source), ()))])
+        yield source, min([first, *(cursor.position for cursor in positions.cursors.get((stream, source), ()))])
 
 
-async def _catch_up(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> Mapping[Source, Mark]:
+async def _catch_up(
+    client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
+) -> Mapping[TopicPartition, LogPosition]:
     """Write what is to be known before the first record is read; the ends of the partitions then."""
-    ledger, sources = opening.index.ledger, roster.sources[opening.stream].partitions
-    cut = await _find_cuts(client, admin, opening, roster)
+    ledger, sources = opening.index.ledger, assignment.sources[opening.stream].partitions
+    cut = await _find_cuts(client, admin, opening, assignment)
     heads = await find_ends(client, admin, sources)
     rounds = [restart(ledger.standing, cut)] if cut else []
     for round in rounds:
         ledger.append(round)
-    taken = {source: (roster.starts[source], mark) for source, mark in heads.items()}
+    taken = {source: (assignment.starts[source], log_position) for source, log_position in heads.items()}
     if (fresh := allocate(ledger.standing, taken)) is not None:
         rounds.append(fresh)
         ledger.append(fresh)
     named = {run.source for round in rounds for run in round.runs}
-    if ledger.next_sequence > 1 and (idle := {s: ledger.mark_of(s) for s in sources if s not in named}):
+    if ledger.next_sequence > 1 and (idle := {s: ledger.log_position_of(s) for s in sources if s not in named}):
         rounds.append(restart(ledger.standing, idle))
         ledger.append(rounds[-1])
-    roster.opening += [write_round(opening.topic, opening.stream, round, now_ms()) for round in rounds]
-    return {s: heads[s] if heads[s].position >= ledger.end_of(s) else ledger.mark_of(s) for s in sources}
+    assignment.opening += [write_round(opening.topic, opening.stream, round, now_ms()) for round in rounds]
+    return {s: heads[s] if heads[s].position >= ledger.end_of(s) else ledger.log_position_of(s) for s in sources}
 
 
-async def _find_cuts(client: AIOKafkaClient, admin: Admin, opening: Opening, roster: Roster) -> dict[Source, Mark]:
+async def _find_cuts(
+    client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
+) -> dict[TopicPartition, LogPosition]:
     """Where partitions go on whose log is not the one that was given sequences."""
-    index, cut = opening.index, dict[Source, Mark]()
-    sources = roster.sources[opening.stream].partitions
+    index, cut = opening.index, dict[TopicPartition, LogPosition]()
+    sources = assignment.sources[opening.stream].partitions
     bounds = await admin.find_bounds(sources, committed=False)
     for source in sources:
-        mark, compacted = index.ledger.mark_of(source), roster.is_compacted(source[0])
+        log_position, compacted = index.ledger.log_position_of(source), assignment.is_compacted(source[0])
         try:
-            await check_mark(client, opening.stream, source, mark, bounds[source], compacted=compacted)
+            await check_log_position(client, opening.stream, source, log_position, bounds[source], compacted=compacted)
         except SourceChanged as error:
             chunks = index.of(source)  # those that are left hold
-            cut[source] = chunks.mark(len(chunks) - 1) if len(chunks) else Mark(bounds[source][0])
+            cut[source] = chunks.log_position(len(chunks) - 1) if len(chunks) else LogPosition(bounds[source][0])
             if opening.is_kept:
                 at = cut[source].position
                 log.error("partition restarts in the ledger", partition=source, at=at, reason=str(error))
     return cut
 
 
-async def find_ends(client: AIOKafkaClient, admin: Admin, sources: tuple[Source, ...]) -> dict[Source, Mark]:
+async def find_ends(
+    client: AIOKafkaClient, admin: Admin, sources: tuple[TopicPartition, ...]
+) -> dict[TopicPartition, LogPosition]:
     """The committed end of each partition, with the batch before it. Raises SourceUnavailable."""
     ends = {}
     try:
         for source, (first, end) in (await admin.find_bounds(sources)).items():
             await client.add_topic(source[0])
-            ends[source] = (await glimpse(client, source, max(first, end - 1))).mark
+            ends[source] = (await glimpse(client, source, max(first, end - 1))).log_position
     except (KafkaError, OSError) as error:
         raise SourceUnavailable(
             f"the end of a log cannot be looked at: {str(error) or type(error).__name__}"

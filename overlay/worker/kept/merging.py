@@ -24,10 +24,10 @@ from overlay.index.skip.encode import decode, decode_key, encode, encode_key, pa
 from overlay.index.skip.merge import Merged, merge
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.record import Record
 from overlay.scan.columns import Ints
 from overlay.worker.round.indexing import pack
@@ -39,14 +39,16 @@ LEAST_PART = 0.01
 
 
 async def merge_small(
-    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[Source, Mark]
-) -> list[Outgoing]:
+    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[TopicPartition, LogPosition]
+) -> list[OutputBatch]:
     """Merge the small chunks of an index that is kept here; what is to be written of it. `resumes`: where indexing goes on.
 
     Raises SourceUnavailable.
     """
     config = index.stream.index
-    small = {source: find_small(index.of(source), config, mark.position) for source, mark in resumes.items()}
+    small = {
+        source: find_small(index.of(source), config, log_position.position) for source, log_position in resumes.items()
+    }
     wanted = {(source, first) for source, found in small.items() for first in found.tolist()}
     if len(wanted) < LEAST_PART * sum(map(len, index.chunks.values())) or not wanted:
         return []
@@ -79,11 +81,11 @@ def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
 
 
 async def _read_headers(
-    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[Source, int]]
-) -> dict[tuple[Source, int], Header]:
+    client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], Header]:
     """The headers of some chunks as they hold now, by partition and first offset; none where the topic cannot be read."""
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
-    headers = dict[tuple[Source, int], Header]()
+    headers = dict[tuple[TopicPartition, int], Header]()
     try:
         async for _, key, value in read_records(client, topic, 0, first, index.position):
             named = decode_key(key) if key is not None else None

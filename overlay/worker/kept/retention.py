@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.logs import get_logger
-from overlay.worker.assignment import Roster
+from overlay.worker.assignment import Assignment
 from overlay.worker.round.sequencing import RENEW_MS
 
 log = get_logger(__name__)
@@ -86,23 +86,25 @@ def find_changes(index: TopicFacts, sources: Iterable[TopicFacts]) -> dict[str, 
     return changes
 
 
-async def follow_retention(admin: Admin, roster: Roster, told: dict[str, str], every_s: float = EVERY_S) -> None:
+async def follow_retention(
+    admin: Admin, assignment: Assignment, told: dict[str, str], every_s: float = EVERY_S
+) -> None:
     """Let the index topics that are kept here outlive the records, as long as a session runs: it does not return.
 
     `told`: by topic, why it could not be altered when that was logged last. It is logged again when the reason is another one.
     """
     while True:
-        for stream, topic in roster.index_topics.items():
+        for stream, topic in assignment.index_topics.items():
             try:
-                await _extend(admin, roster, stream, topic, told)
+                await _extend(admin, assignment, stream, topic, told)
             except OverlayError as error:
                 log.warning("the retention of an index topic is not known", stream=stream, reason=str(error))
         await asyncio.sleep(every_s)
 
 
-async def _extend(admin: Admin, roster: Roster, stream: str, topic: str, told: dict[str, str]) -> None:
+async def _extend(admin: Admin, assignment: Assignment, stream: str, topic: str, told: dict[str, str]) -> None:
     """Raise the retention of one index topic if that is too short. Raises OverlayError."""
-    names = roster.streams[stream].topic_names
+    names = assignment.streams[stream].topic_names
     found = await admin.find_topics([topic, *names])
     if topic not in found or not all(name in found for name in names):
         return  # the session is about to end for it
@@ -115,7 +117,7 @@ async def _extend(admin: Admin, roster: Roster, stream: str, topic: str, told: d
         if told.get(topic) == cause:
             return
         told[topic] = cause
-        tell = log.error if stream in roster.ledgers else log.info
+        tell = log.error if stream in assignment.ledgers else log.info
         event = "the index topic forgets earlier than the stream's topics do, and may not be altered"
         tell(event, stream=stream, topic=topic, wanted=changes, reason=refusal)
         return

@@ -1,7 +1,7 @@
 """The making of chunk indexes beside the deliveries: what a pipeline reads is sealed chunk by chunk. No IO.
 
 A stream's index is kept by the shard that the stream hashes to. There it is one more reader of the stream's partitions, at
-the place of a track like any consumer: at first it catches up alone, and once it has met the others every batch is
+the place of a cursor like any consumer: at first it catches up alone, and once it has met the others every batch is
 fetched and decoded once for all of them. Headers are written in the transaction of the round they come from. Where the
 index stands is nowhere but in the index topic: after a restart it goes on behind its last header.
 """
@@ -18,9 +18,9 @@ from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.match import Addressed
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import encode_records
 from overlay.output.record import Record
 from overlay.scan import Malformed
@@ -34,7 +34,7 @@ class Sealed(NamedTuple):
     """A chunk whose header is written; a chunk that has grown is written anew with the same first offset."""
 
     stream: str
-    source: Source
+    source: TopicPartition
     first_offset: int
     next_offset: int
 
@@ -74,10 +74,10 @@ class Indexing:
     def __init__(self, streams: Mapping[str, StreamConfig], topics: Mapping[str, str]) -> None:
         self._contents = {name: Contents(stream) for name, stream in streams.items()}
         self._topics = topics
-        self._sealers: dict[tuple[str, Source], Sealer] = {}
+        self._sealers: dict[tuple[str, TopicPartition], Sealer] = {}
         self._headers: dict[str, list[Header]] = {name: [] for name in streams}
 
-    def open(self, stream: str, source: Source, position: int, batches: Batches) -> Seal:
+    def open(self, stream: str, source: TopicPartition, position: int, batches: Batches) -> Seal:
         """Seal a fetch from `position` on; when that is not where the last one ended, a new chunk begins there."""
         key, contents = (stream, source), self._contents[stream]
         sealer = self._sealers.get(key)
@@ -87,7 +87,7 @@ class Indexing:
             sealer = self._sealers[key] = Sealer(contents, *source, position)
         return Seal(sealer, batches, contents.fields, self._headers[stream])
 
-    def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[Outgoing]]:
+    def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[OutputBatch]]:
         """The headers that are due, and the same as batches for the index topics. `now`: ms since 1970.
 
         `last`: nothing comes any more, so chunks that are still growing are due as well.
@@ -110,7 +110,7 @@ class Indexing:
         return sealed, batches
 
 
-def pack(topic: str, records: Iterable[Record], now: int) -> list[Outgoing]:
+def pack(topic: str, records: Iterable[Record], now: int) -> list[OutputBatch]:
     """Records of an index topic as batches. `now`: ms since 1970."""
     packs: list[list[Record]] = []
     room = 0
@@ -121,4 +121,4 @@ def pack(topic: str, records: Iterable[Record], now: int) -> list[Outgoing]:
             room = BATCH_BYTES
         packs[-1].append(record)
         room -= size
-    return [Outgoing(topic, 0, encode_records(some, now)) for some in packs]
+    return [OutputBatch(topic, 0, encode_records(some, now)) for some in packs]

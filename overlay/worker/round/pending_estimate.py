@@ -31,7 +31,7 @@ from overlay.index.pending.backlog import Backlog
 from overlay.index.pending.estimate import simplify
 from overlay.index.skip.chunks import Chunks
 from overlay.index.topic import Index
-from overlay.kafka.log_position import Source
+from overlay.kafka.log_position import TopicPartition
 from overlay.match.values import narrow
 from overlay.scan.columns import Ints
 from overlay.scan.decode import Records
@@ -60,14 +60,14 @@ NOTHING_AHEAD = Sight(0, True, 0)
 class _Behind(NamedTuple):
     """A partition that its readers have not read to `end`, -1 for not known. `chunks`: None where none lie ahead."""
 
-    source: Source
+    source: TopicPartition
     position: int
     end: int
     chunks: Chunks | None
 
 
 @dataclass(slots=True)
-class Outlook:
+class PendingEstimate:
     """`compacted`: topics that lose records out of their midst. Not for two threads at once. `find` and `publish` belong
     to the thread that hands in rounds, the rest to the one that works on them."""
 
@@ -76,12 +76,12 @@ class Outlook:
     compacted: Collection[str] = ()
     _backlogs: dict[Place, dict[ConsumerId, Backlog]] = field(default_factory=dict)
     """Of consumers that are behind the end of the index."""
-    _sights: dict[tuple[ConsumerId, Source], Sight] = field(default_factory=dict)
+    _sights: dict[tuple[ConsumerId, TopicPartition], Sight] = field(default_factory=dict)
     """Of these consumers, what they had ahead of them when they last wanted something, up to the last round that is over."""
-    _news: dict[tuple[ConsumerId, Source], Sight | None] = field(default_factory=dict)
+    _news: dict[tuple[ConsumerId, TopicPartition], Sight | None] = field(default_factory=dict)
     """What the round that is under way has to say of that; None where it is not known any more."""
-    _reached: dict[tuple[str, int, Source], int] = field(default_factory=dict)
-    """In this round, by stream, convoy and partition."""
+    _reached: dict[tuple[str, int, TopicPartition], int] = field(default_factory=dict)
+    """In this round, by stream, cursor group and partition."""
     _told: dict[ConsumerId, int] = field(default_factory=dict)
     """What machines were told lies beyond their offers, where that is not 0."""
 
@@ -99,7 +99,7 @@ class Outlook:
         return View(self, task, chunks, self._backlogs.setdefault(place, {}))
 
     def publish(self) -> None:
-        """Have `find` tell what the last round has seen. Call when the tracks have been moved to where that round came."""
+        """Have `find` tell what the last round has seen. Call when the cursors have been moved to where that round came."""
         for key, sight in self._news.items():
             if sight is None:
                 self._sights.pop(key, None)
@@ -107,7 +107,7 @@ class Outlook:
                 self._sights[key] = sight
         self._news.clear()
 
-    def find(self, consumer: ConsumerId, source: Source) -> Sight | None:
+    def find(self, consumer: ConsumerId, source: TopicPartition) -> Sight | None:
         """What a consumer that is behind had ahead of it when it last wanted something; None when that is not known."""
         return self._sights.get((consumer, source))
 
@@ -118,7 +118,7 @@ class Outlook:
             del self._told[consumer]
         return done
 
-    def _find_chunks(self, stream: str, source: Source, position: int) -> Chunks | None:
+    def _find_chunks(self, stream: str, source: TopicPartition, position: int) -> Chunks | None:
         """The chunks of a partition, None where none of them ends behind a position."""
         index = self.indexes.get(stream)
         chunks = None if index is None else index.chunks.get(source)
@@ -130,7 +130,7 @@ class Outlook:
         backlog.learn(chunks)
         return backlog
 
-    def _look(self, backlog: Backlog, source: Source, end: int) -> Sight:
+    def _look(self, backlog: Backlog, source: TopicPartition, end: int) -> Sight:
         ahead = backlog.pending_at(end)
         is_exact = ahead.is_whole and ahead.is_exact and (not ahead.count or source[0] not in self.compacted)
         return Sight(ahead.count, is_exact, end)
@@ -139,7 +139,7 @@ class Outlook:
         """The other partitions of the stream in which the readers of a task are not at the end."""
         behind = []
         for source, (position, end) in task.others.items():
-            position = max(position, self._reached.get((task.stream, task.convoy, source), 0))
+            position = max(position, self._reached.get((task.stream, task.cursor_group, source), 0))
             if end < 0 or position < end:
                 behind.append(_Behind(source, position, end, self._find_chunks(task.stream, source, position)))
         return behind
@@ -168,7 +168,7 @@ class Outlook:
 class View:
     """What lies ahead of the readers of one task, as it goes through its slices."""
 
-    _outlook: Outlook
+    _pending_estimate: PendingEstimate
     _task: Task
     _chunks: Chunks | None
     """None where no header tells of anything ahead."""
@@ -183,7 +183,7 @@ class View:
         readers that are not in the answer do not know."""
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only
-        is_end, behind = position >= fetched.stable_end, self._outlook._list_behind(self._task)
+        is_end, behind = position >= fetched.stable_end, self._pending_estimate._list_behind(self._task)
         if self._chunks is None and only is None and all(each.chunks is None for each in behind):
             self._position = position
             return dict.fromkeys(wanted, NOTHING_AHEAD) if is_end and not behind else {}
@@ -195,13 +195,13 @@ class View:
             elif self._chunks is not None:
                 backlog = self._catch_up(reader, self._chunks)
                 backlog.advance(position, records.offset[rows])
-                sight = self._outlook._look(backlog, self._task.source, fetched.stable_end)
+                sight = self._pending_estimate._look(backlog, self._task.source, fetched.stable_end)
             else:
                 sight = Sight(0, is_end, fetched.stable_end)
             if self._chunks is not None or only is not None:
-                self._outlook._news[reader.id, self._task.source] = sight
+                self._pending_estimate._news[reader.id, self._task.source] = sight
             if behind:
-                aside = self._outlook._look_aside(self._task.stream, reader, behind)
+                aside = self._pending_estimate._look_aside(self._task.stream, reader, behind)
                 sight = Sight(sight.count + aside.count, sight.is_exact and aside.is_exact, sight.end)
             if sight.is_exact or sight.count:
                 found[i] = sight
@@ -210,8 +210,8 @@ class View:
 
     def close(self, position: int) -> dict[ConsumerId, int]:
         """The task has come to `position`: what lies ahead of consumers whose machines were told of something else."""
-        told = self._outlook._told
-        self._outlook._reached[self._task.stream, self._task.convoy, self._task.source] = position
+        told = self._pending_estimate._told
+        self._pending_estimate._reached[self._task.stream, self._task.cursor_group, self._task.source] = position
         self._position = max(self._position, position)
         readers = self._task.readers if told else ()
         now = {reader.id: self._look_again(reader) for reader in readers if reader.id in told}
@@ -219,7 +219,7 @@ class View:
 
     def tell(self, beyond: Mapping[ConsumerId, int]) -> dict[ConsumerId, int]:
         """What machines are to be told that lies beyond their offers; nothing of those for whom it is nothing, as before."""
-        told = self._outlook._told
+        told = self._pending_estimate._told
         news = {consumer: count for consumer, count in beyond.items() if count or consumer in told}
         for consumer, count in news.items():
             if count:
@@ -232,8 +232,8 @@ class View:
         count = 0
         if self._chunks is not None:
             count = self._catch_up(reader, self._chunks).pending_at(self._task.fetched.stable_end).count
-        behind = self._outlook._list_behind(self._task)
-        return count + self._outlook._look_aside(self._task.stream, reader, behind).count
+        behind = self._pending_estimate._list_behind(self._task)
+        return count + self._pending_estimate._look_aside(self._task.stream, reader, behind).count
 
     def _catch_up(self, reader: Reader, chunks: Chunks) -> Backlog:
         """The reader's backlog at the view's position, of which it has wanted nothing since it was looked at last."""
@@ -242,7 +242,7 @@ class View:
         # what retention took was never passed, and who was sent back passes some of it again
         if backlog is None or not self._task.fetched.log_start <= backlog.position <= max(self._position, floor):
             at = max(self._position, floor)
-            backlog = self._backlogs[reader.id] = self._outlook._make_backlog(place, reader, at, chunks)
+            backlog = self._backlogs[reader.id] = self._pending_estimate._make_backlog(place, reader, at, chunks)
         else:
             backlog.learn(chunks)
             if backlog.position < self._position:
@@ -255,11 +255,11 @@ class View:
         if end <= self._task.stop:
             return Sight(count, True, end)
         place = self._task.stream, self._task.source
-        if (chunks := self._outlook._find_chunks(*place, self._task.stop)) is None:
+        if (chunks := self._pending_estimate._find_chunks(*place, self._task.stop)) is None:
             return Sight(count, False, end)
         if reader.id not in self._backlogs:
-            self._backlogs[reader.id] = self._outlook._make_backlog(place, reader, self._task.stop, chunks)
-        sight = self._outlook._look(self._backlogs[reader.id], self._task.source, end)
+            self._backlogs[reader.id] = self._pending_estimate._make_backlog(place, reader, self._task.stop, chunks)
+        sight = self._pending_estimate._look(self._backlogs[reader.id], self._task.source, end)
         return Sight(count + sight.count, sight.is_exact, end)
 
     def _find_reach(self, position: int) -> int:

@@ -24,18 +24,18 @@ from overlay.field import Field
 from overlay.filter import Filter
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally, Values
 from overlay.output.assemble import Numbers
-from overlay.output.batch_builder import Outgoing, Outlet, Press
+from overlay.output.batch_builder import BatchBuilder, OutputBatch, OutputTopic
 from overlay.output.undeliverable import find_refused
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern
 
 from .indexing import Indexing, Sealed
-from .pending_estimate import Outlook, Sight, View
-from .sequencing import Sequencing, cut, find_mark
+from .pending_estimate import PendingEstimate, Sight, View
+from .sequencing import Sequencing, cut, find_log_position
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class Reader:
 
     id: ConsumerId
     subjects: tuple[Pattern, ...]
-    outlet: Outlet | None
+    output_topic: OutputTopic | None
     """None for a consumer that pulls."""
     filter: Filter | None = None
     first_sequence: int = 0
@@ -54,7 +54,7 @@ class Reader:
     has_machine: bool = False
     """Whether a machine says what is delivered: then what it wants is offered to it."""
     values: Values | None = None
-    letters: Outlet | None = None
+    letters: OutputTopic | None = None
     """Where messages go that are given up: without a machine, those that the output can never take. None: it stops at them."""
 
     @property
@@ -65,10 +65,10 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One track's part in a round."""
+    """One cursor's part in a round."""
 
     stream: str
-    source: Source
+    source: TopicPartition
     fetched: Fetched
     position: int
     stop: int
@@ -81,9 +81,9 @@ class Task:
     """Whether the stream's chunk index is made of it."""
     sequenced: bool = False
     """Whether its records get their sequences now."""
-    convoy: int = 0
-    """Of its track."""
-    others: Mapping[Source, tuple[int, int]] = field(default_factory=dict)
+    cursor_group: int = 0
+    """Of its cursor."""
+    others: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """In a stream with a ledger, where its readers stand in the other partitions and the last stable offset there, -1 if
     that is not known."""
 
@@ -93,31 +93,32 @@ class Corruption:
     """What could not be read, and whether it was passed over."""
 
     stream: str
-    source: Source
+    source: TopicPartition
     malformed: Malformed
     skipped: bool
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far one task came. `mark` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
+    """How far one task came. `log_position` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
 
-    `is_put_off`: a corrupt batch is in the way in another partition of the convoy, and consumers with machines wait there.
+    `is_put_off`: a corrupt batch is in the way in another partition of the cursor group, and consumers with machines
+    wait there.
     """
 
     task: Task
-    mark: Mark
+    log_position: LogPosition
     stopped: bool = False
     is_put_off: bool = False
 
 
 @dataclass(slots=True)
-class Outcome:
+class RoundResult:
     """What a round came to."""
 
     progress: list[Progress] = field(default_factory=list)
-    batches: list[tuple[ConsumerId, Outgoing]] = field(default_factory=list)
-    offers: list[tuple[Source, Offer]] = field(default_factory=list)
+    batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
+    offers: list[tuple[TopicPartition, Offer]] = field(default_factory=list)
     """What consumers with machines want, and the partitions that it is from."""
     beyond: dict[ConsumerId, int] = field(default_factory=dict)
     """How much more lies ahead of them, where that has changed; an estimate."""
@@ -143,11 +144,11 @@ class Outcome:
     """Values that a filter named and that could not be read, by consumer and reason."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
-    ledger: list[Outgoing] = field(default_factory=list)
+    ledger: list[OutputBatch] = field(default_factory=list)
     """Rounds of ledgers, as batches for the index topics."""
     given_out: dict[str, int] = field(default_factory=dict)
     """Of their streams, the sequence that is given out next."""
-    index: list[Outgoing] = field(default_factory=list)
+    index: list[OutputBatch] = field(default_factory=list)
     """Chunk headers, as batches for the index topics."""
     sealed: list[Sealed] = field(default_factory=list)
     """What these headers are about."""
@@ -185,40 +186,40 @@ class Pipeline:
         sequences: Mapping[ConsumerId, int],
         index_topics: Mapping[str, str] = MappingProxyType({}),
         ledgers: Mapping[str, Ledger] = MappingProxyType({}),
-        outlook: Outlook | None = None,
+        pending_estimate: PendingEstimate | None = None,
     ) -> None:
-        """`index_topics`: of the streams whose index is made here; `ledgers`: of those that have one. `outlook`: tells
+        """`index_topics`: of the streams whose index is made here; `ledgers`: of those that have one. `pending_estimate`: tells
         num_pending, which is not known without."""
         self._streams = streams
         self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
-        self._press = Press()
-        self._outlook = outlook
+        self._builder = BatchBuilder()
+        self._pending_estimate = pending_estimate
         self._sequencing = Sequencing(ledgers, index_topics)
         self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
-    def run(self, tasks: Sequence[Task], now: int) -> Outcome:
+    def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
         """Work through one round; one without tasks seals what is old enough. `now`: ms since 1970, also on output records."""
-        outcome = Outcome()
-        if self._outlook is not None:
-            self._outlook.begin_round()
+        outcome = RoundResult()
+        if self._pending_estimate is not None:
+            self._pending_estimate.begin_round()
         outcome.ledger, outcome.given_out = self._sequencing.give_out(tasks, now)
         for task in tasks:
             self._run_task(task, now, outcome)
-        owners = {reader.outlet: reader.id for task in tasks for reader in task.readers if reader.outlet}
-        outcome.batches += ((owners[outlet], outgoing) for outlet, outgoing in self._press.flush())
+        owners = {reader.output_topic: reader.id for task in tasks for reader in task.readers if reader.output_topic}
+        outcome.batches += ((owners[output_topic], outgoing) for output_topic, outgoing in self._builder.flush())
         outcome.sealed, outcome.index = self._indexing.finish(now)
         outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
         return outcome
 
-    def close(self, now: int) -> Outcome:
+    def close(self, now: int) -> RoundResult:
         """The end: seal what has come, however little. A later pipeline goes on with chunks that are not full."""
-        outcome = Outcome()
+        outcome = RoundResult()
         outcome.sealed, outcome.index = self._indexing.finish(now, last=True)
         return outcome
 
-    def _run_task(self, task: Task, now: int, outcome: Outcome) -> None:
+    def _run_task(self, task: Task, now: int, outcome: RoundResult) -> None:
         before = next(
             (p for p in outcome.progress if (p.stopped or p.is_put_off) and p.task.fetched is task.fetched), None
         )
@@ -226,12 +227,12 @@ class Pipeline:
             outcome.progress.append(replace(before, task=task))
             return
         if _waits(task, outcome):
-            outcome.progress.append(Progress(task, Mark(task.position), is_put_off=True))
+            outcome.progress.append(Progress(task, LogPosition(task.position), is_put_off=True))
             return
         topic, partition = task.source
         screen = self._screen(task)
-        progress = Progress(task, Mark(task.position))
-        view = self._outlook.open(task) if self._outlook is not None and task.readers else None
+        progress = Progress(task, LogPosition(task.position))
+        view = self._pending_estimate.open(task) if self._pending_estimate is not None and task.readers else None
         seal, fields = None, screen.masks.fields
         if task.indexed:
             seal = self._indexing.open(task.stream, task.source, task.position, task.fetched.batches)
@@ -251,28 +252,28 @@ class Pipeline:
                 if progress.stopped:
                     break
             else:
-                progress.mark = Mark(piece.records.next_offset)
+                progress.log_position = LogPosition(piece.records.next_offset)
                 self._deal(task, piece, screen, view, now, outcome)
             if seal is not None:
                 seal.add(piece, now)
         if not progress.stopped:
             # what is left of the part holds no records
-            reached = max(progress.mark.position, min(task.stop, task.fetched.next_offset))
-            progress.mark = find_mark(task.fetched, reached)
+            reached = max(progress.log_position.position, min(task.stop, task.fetched.next_offset))
+            progress.log_position = find_log_position(task.fetched, reached)
         if view is not None:
-            outcome.beyond |= view.close(progress.mark.position)
+            outcome.beyond |= view.close(progress.log_position.position)
         outcome.progress.append(progress)
 
-    def _pass_over(self, piece: Malformed, progress: Progress, outcome: Outcome) -> None:
+    def _pass_over(self, piece: Malformed, progress: Progress, outcome: RoundResult) -> None:
         """A batch that cannot be read: stop at it, or go on behind it."""
         task = progress.task
         progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
         outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
-        at = max(progress.mark.position, piece.base_offset) if progress.stopped else piece.next_offset
-        progress.mark = Mark(at)
+        at = max(progress.log_position.position, piece.base_offset) if progress.stopped else piece.next_offset
+        progress.log_position = LogPosition(at)
 
     def _deal(
-        self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, outcome: Outcome
+        self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, outcome: RoundResult
     ) -> None:
         """Add a slice's records to the batches of those who want them."""
         self._count(task, piece, outcome)
@@ -289,7 +290,7 @@ class Pipeline:
                 outcome.beyond |= view.tell(beyond)
         for i, rows in sifted.rows.items():
             reader = task.readers[i]
-            if reader.outlet is None or i in offered:
+            if reader.output_topic is None or i in offered:
                 continue
             sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
             if reader.first_sequence:
@@ -303,13 +304,13 @@ class Pipeline:
             first = self._sequences.get(reader.id, 0) + 1
             pending = _count_pending(rows, wanted[i], sights.get(i))
             numbers = Numbers(sequences, np.arange(first, first + rows.size), pending=pending)
-            self._press.add(reader.outlet, piece, rows, task.source[1], numbers, now)
+            self._builder.add(reader.output_topic, piece, rows, task.source[1], numbers, now)
             self._sequences[reader.id] = first + rows.size - 1
             outcome.delivered[reader.id] += rows.size
             outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
             outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
 
-    def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], outcome: Outcome) -> None:
+    def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], outcome: RoundResult) -> None:
         """Keep what machines want, once for all of them."""
         rows = distinct(np.concatenate(list(wanted.values())))
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
@@ -326,7 +327,7 @@ class Pipeline:
                 outcome.offers.append((task.source, Offer(task.readers[i].id, kept, places)))
 
     @staticmethod
-    def _count(task: Task, piece: Addressed, outcome: Outcome) -> None:
+    def _count(task: Task, piece: Addressed, outcome: RoundResult) -> None:
         outcome.decoded[task.stream] += len(piece.records)
         if task.indexed:
             outcome.indexed[task.stream] += len(piece.records)
@@ -338,7 +339,7 @@ class Pipeline:
         dictionary = self._addressing[task.stream].dictionary(*task.source)
         key = (dictionary, *(reader.id for reader in task.readers))
         if key not in self._screens:
-            if len(self._screens) > 64:  # tracks come and go while consumers catch up
+            if len(self._screens) > 64:  # cursors come and go while consumers catch up
                 self._screens.clear()
             properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
             self._screens[key] = _Screen(
@@ -348,11 +349,13 @@ class Pipeline:
         return self._screens[key]
 
 
-def _waits(task: Task, outcome: Outcome) -> bool:
+def _waits(task: Task, outcome: RoundResult) -> bool:
     """Return whether a task lies behind a corrupt batch in the order of sequences, with consumers that need this order."""
-    if not task.convoy or not any(reader.has_machine for reader in task.readers):
+    if not task.cursor_group or not any(reader.has_machine for reader in task.readers):
         return False
-    return any(p.stopped and (p.task.stream, p.task.convoy) == (task.stream, task.convoy) for p in outcome.progress)
+    return any(
+        p.stopped and (p.task.stream, p.task.cursor_group) == (task.stream, task.cursor_group) for p in outcome.progress
+    )
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
@@ -360,12 +363,12 @@ def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, 
 
 
 def _sort_out(
-    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, outcome: Outcome
+    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, outcome: RoundResult
 ) -> tuple[Ints, Ints]:
     """Write dead letters for rows that the output can never take, before they take a consumer sequence; the other rows, and
     their stream sequences."""
-    assert reader.outlet is not None and reader.letters is not None
-    refused = find_refused(reader.outlet, piece, rows, now)
+    assert reader.output_topic is not None and reader.letters is not None
+    refused = find_refused(reader.output_topic, piece, rows, now)
     if not refused.size:
         return rows, sequences
     letters = [give_up(sequence) for sequence in sequences[refused].tolist()]

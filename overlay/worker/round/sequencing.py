@@ -1,7 +1,7 @@
 """Giving out sequences in the service: rounds of the ledgers that a shard keeps, made as their records are read. No IO.
 
-The shard that keeps a stream's index gives its sequences out. One track in each partition of the stream is at the end
-of what has sequences (worker/cursors/cursor.py, `sequenced`), and nobody is ahead of it. What such tracks read in a
+The shard that keeps a stream's index gives its sequences out. One cursor in each partition of the stream is at the end
+of what has sequences (worker/cursors/cursor.py, `sequenced`), and nobody is ahead of it. What such cursors read in a
 round of the pipeline gets sequences first (overlay/index/ledger/allocate.py), one round of the ledger for all
 partitions of a stream, and only then is it matched and delivered. The round's record goes into the transaction of the
 deliveries that tell of it: either both are there or neither. So rounds of the ledger are as frequent as those of the
@@ -24,18 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.index.ledger.allocate import allocate, restart
-from overlay.index.ledger.entries import Round, encode
+from overlay.index.ledger.entries import LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark, Source
-from overlay.output.batch_builder import Outgoing
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import encode_records
 from overlay.output.record import Record
 from overlay.scan.header import Bytes
 
 Ints = npt.NDArray[np.int64]
 
-Parts = Mapping[Source, tuple[int, Mark]]
+Parts = Mapping[TopicPartition, tuple[int, LogPosition]]
 
 RENEW_MS = 3_600_000
 """How often it is written anew where partitions stand that have nothing new: far more often than retention passes."""
@@ -50,7 +50,7 @@ class Reading(Protocol):
     @property
     def stream(self) -> str: ...
     @property
-    def source(self) -> Source: ...
+    def source(self) -> TopicPartition: ...
     @property
     def fetched(self) -> Fetched: ...
     @property
@@ -70,17 +70,17 @@ class Sequencing:
     topics: Mapping[str, str]
     _renewed: dict[str, int] = field(default_factory=dict)
 
-    def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[Outgoing], dict[str, int]]:
+    def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[OutputBatch], dict[str, int]]:
         """Sequences for what has been read, as records of the ledgers, and the next one of each. `now`: ms since 1970.
 
         Ledgers of which nothing has been read are renewed in time as well: retention may take their last round.
         """
-        taken: dict[str, dict[Source, tuple[int, Mark]]] = defaultdict(dict)
+        taken: dict[str, dict[TopicPartition, tuple[int, LogPosition]]] = defaultdict(dict)
         for each in readings:
             if each.sequenced:
                 end = min(each.stop, each.fetched.next_offset)
-                taken[each.stream][each.source] = each.position, find_mark(each.fetched, end)
-        rounds: list[Outgoing] = []
+                taken[each.stream][each.source] = each.position, find_log_position(each.fetched, end)
+        rounds: list[OutputBatch] = []
         for stream in self.topics.keys() & self.ledgers.keys():
             ledger = self.ledgers[stream]
             for make in (self._renew, self._allocate):
@@ -91,18 +91,18 @@ class Sequencing:
                     rounds.append(write_round(self.topics[stream], stream, round, now))
         return rounds, {stream: self.ledgers[stream].next_sequence for stream in taken}
 
-    def _allocate(self, stream: str, parts: Parts, now: int) -> Round | None:
+    def _allocate(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
         return allocate(self.ledgers[stream].standing, parts)
 
-    def _renew(self, stream: str, parts: Parts, now: int) -> Round | None:
+    def _renew(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
         if now - self._renewed.setdefault(stream, now) < RENEW_MS:
             return None
         self._renewed[stream] = now
         standing = self.ledgers[stream].standing
-        idle = {source: self.ledgers[stream].mark_of(source) for source in standing.ends if source not in parts}
+        idle = {source: self.ledgers[stream].log_position_of(source) for source in standing.ends if source not in parts}
         return restart(standing, idle) if idle else None
 
-    def find_sequences(self, stream: str, source: Source, offsets: Ints) -> Ints:
+    def find_sequences(self, stream: str, source: TopicPartition, offsets: Ints) -> Ints:
         """Of each offset its sequence. 0 where the record of its round is lost: it is delivered all the same."""
         ledger = self.ledgers.get(stream)
         return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
@@ -122,19 +122,19 @@ class Linger:
         return max(0.0, LINGER_S - passed) if next_sequence - before > LINGER_RATE * passed else 0.0
 
 
-def write_round(topic: str, stream: str, round: Round, now: int) -> Outgoing:
+def write_round(topic: str, stream: str, round: LedgerEntry, now: int) -> OutputBatch:
     """A round as a batch for the index topic. `now`: ms since 1970."""
-    return Outgoing(topic, 0, encode_records([Record(*encode(stream, round))], now))
+    return OutputBatch(topic, 0, encode_records([Record(*encode(stream, round))], now))
 
 
-def find_mark(fetched: Fetched, position: int) -> Mark:
-    """The mark at a position up to which something was read of a fetch."""
+def find_log_position(fetched: Fetched, position: int) -> LogPosition:
+    """The log position at a position up to which something was read of a fetch."""
     if position == fetched.next_offset:
-        return fetched.mark
+        return fetched.log_position
     ending = fetched.batches[fetched.batches["last_offset"] == position - 1]
     if not ending.size:
-        return Mark(position)
-    return Mark(position, int(ending[-1]["leader_epoch"]), int(ending[-1]["crc"]))
+        return LogPosition(position)
+    return LogPosition(position, int(ending[-1]["leader_epoch"]), int(ending[-1]["crc"]))
 
 
 def cut(fetched: Fetched, start: int, stop: int) -> Bytes:

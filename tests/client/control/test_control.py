@@ -18,12 +18,12 @@ from overlay.client.control.control import (
 )
 from overlay.control.decide import describe
 from overlay.control.records import Definition, write_definition
-from overlay.control.registry import Book
+from overlay.control.registry import Registry
 from tests.control.books import NOW, Worker, make_config, make_files, take
 
 
 def make_answer(**report: Any) -> dict[str, Any]:
-    book = Book(make_files())
+    book = Registry(make_files())
     take(book, write_definition(Definition(make_config(filter_subject="t.a"), NOW)))
     return describe(book, Worker({("S", "c"): report}), ("S", "c"), NOW)
 

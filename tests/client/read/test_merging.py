@@ -18,25 +18,25 @@ from overlay.client.read.skip_route import Journey
 from overlay.config.stream import StreamConfig
 from overlay.index.ledger.allocate import allocate
 from overlay.index.topic import Index
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 
-SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
+SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 SCHEMA = pa.schema([("place", pa.int64())])
 
 
-def make_order(rounds: list[dict[Source, int]]) -> Order:
+def make_order(rounds: list[dict[TopicPartition, int]]) -> Order:
     index = Index(StreamConfig.model_validate({"name": "S", "topics": ("t", "u")}))
     ends = dict.fromkeys(SOURCES, 0)
     for more in rounds:
         for source, count in more.items():
             ends[source] += count
-        made = allocate(index.ledger.standing, {source: (0, Mark(end)) for source, end in ends.items()})
+        made = allocate(index.ledger.standing, {source: (0, LogPosition(end)) for source, end in ends.items()})
         if made is not None:
             index.ledger.append(made)
     return Order("i", index)
 
 
-def make_part(order: Order, source: Source, offsets: list[int], position: int) -> Part:
+def make_part(order: Order, source: TopicPartition, offsets: list[int], position: int) -> Part:
     part = Part(position)
     if offsets:
         _, places = find_places(order.ledger, source, np.array(offsets))
@@ -46,7 +46,7 @@ def make_part(order: Order, source: Source, offsets: list[int], position: int) -
 
 
 def make_journey(stretch: Stretch) -> Journey:
-    return cast(Journey, SimpleNamespace(stretch=stretch, lane=SimpleNamespace(urgent=False, ready=None)))
+    return cast(Journey, SimpleNamespace(stretch=stretch, partition_fetch=SimpleNamespace(urgent=False, ready=None)))
 
 
 @given(
@@ -55,7 +55,9 @@ def make_journey(stretch: Stretch) -> Journey:
     data=st.data(),
 )
 @settings(max_examples=200, deadline=None)
-def test_one_order(rounds: list[dict[Source, int]], beyond: dict[Source, int], data: st.DataObject) -> None:
+def test_one_order(
+    rounds: list[dict[TopicPartition, int]], beyond: dict[TopicPartition, int], data: st.DataObject
+) -> None:
     """`beyond`: offsets that have no sequence. Rows are left out at will, and read in parts of any size."""
     order = make_order(rounds)
     ends = {source: order.ledger.end_of(source) + beyond[source] for source in SOURCES}
@@ -83,7 +85,7 @@ def test_one_order(rounds: list[dict[Source, int]], beyond: dict[Source, int], d
 def test_places_of_what_has_no_sequence() -> None:
     """Records whose round is lost stand with those before them, records to come behind all."""
     order = make_order([{SOURCES[0]: 2}])
-    made = allocate(order.ledger.standing, {SOURCES[0]: (4, Mark(6))})
+    made = allocate(order.ledger.standing, {SOURCES[0]: (4, LogPosition(6))})
     assert made is not None and not order.ledger.append(made)
     sequences, places = find_places(order.ledger, SOURCES[0], np.arange(8))
     assert sequences.tolist() == [1, 2, 0, 0, 3, 4, 0, 0]

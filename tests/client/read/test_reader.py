@@ -21,15 +21,15 @@ from overlay.client.read.indexes import Course
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.question import make_request
 from overlay.client.read.reader import Scan
-from overlay.client.read.row_filter import Sieve
+from overlay.client.read.row_filter import RowFilter
 from overlay.client.read.skip_route import Journey
 from overlay.client.read.topic import describe_topic
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.filter import compile_properties, compile_sql
 from overlay.inspect.reading import TopicNotFound
-from overlay.kafka.fetcher import Feed, Fetched, Lane
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.log_position import LogPosition
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from overlay.state.partitions import Sources
@@ -329,21 +329,24 @@ async def test_a_batch_that_cannot_be_read(policy: OnCorrupt) -> None:
     """What comes before it is handed out; what comes after it only when the stream's file says so."""
     stream = describe_topic("t", {}).model_copy(update={"on_corrupt": policy})
     request = make_request(stream, is_named=True, now=0, columns=["offset"])
-    feed = Feed(None)  # it has no lane, so it asks for nothing
-    lane = Lane(feed, "t", 0, 0, 6)
+    fetcher = Fetcher(None)  # it has no partition fetch, so it asks for nothing
+    partition_fetch = PartitionFetch(fetcher, "t", 0, 0, 6)
     data = np.frombuffer(b"".join([GOOD[0], BAD, GOOD[1]]), np.uint8)
-    lane.ready, lane.position = Fetched(0, data, split(data).batches, NO_ABORTS, 6, 0, Mark(6)), 6
-    journey = Journey(feed, Stretch(("t", 0), 0, 6))
-    journey._lanes.append((lane, journey._legs.popleft()))
+    partition_fetch.ready, partition_fetch.position = (
+        Fetched(0, data, split(data).batches, NO_ABORTS, 6, 0, LogPosition(6)),
+        6,
+    )
+    journey = Journey(fetcher, Stretch(("t", 0), 0, 6))
+    journey._partition_fetches.append((partition_fetch, journey._legs.popleft()))
     bounds = Bounds((), Sources((), {}))
-    scan = Scan(None, None, Sieve(request, sequenced=True), request, bounds, Course(()), Progress())  # type: ignore[arg-type]
+    scan = Scan(None, None, RowFilter(request, sequenced=True), request, bounds, Course(()), Progress())  # type: ignore[arg-type]
     found: list[int] = []
     try:
         with pytest.raises(CorruptBatch, match="t-0@3: the CRC") if policy is OnCorrupt.STOP else _nothing():
             async for part in scan._take(journey):
                 found += itertools.chain(*(batch["offset"].to_pylist() for batch in part.batches))
     finally:
-        await feed.close()
+        await fetcher.close()
     assert found == ([0, 1] if policy is OnCorrupt.STOP else [0, 1, 4, 5])
     assert scan.progress.skipped == (policy is OnCorrupt.SKIP)
 

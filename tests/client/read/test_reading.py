@@ -100,7 +100,7 @@ def test_an_error_ends_it(client: Client) -> None:
     assert list(reading) == [] and not is_reading()
 
 
-def test_a_slow_reader_holds_the_feed_back(client: Client, large: str) -> None:
+def test_a_slow_reader_holds_the_fetcher_back(client: Client, large: str) -> None:
     """What is read ahead: the channel, a part in the making, and what one fetch brings."""
     with client.read(topic=large, columns=["value", "offset"]) as reading:
         first = next(reading)

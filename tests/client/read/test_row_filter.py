@@ -1,4 +1,4 @@
-"""The sieve on fetches made by hand: how slices become parts."""
+"""The row filter on fetches made by hand: how slices become parts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.question import make_request
-from overlay.client.read.row_filter import PART_SLICES, Sieve
+from overlay.client.read.row_filter import PART_SLICES, RowFilter
 from overlay.client.read.topic import describe_topic
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from tests.oracle.batches import Record
@@ -21,7 +21,7 @@ STREAM = describe_topic("t", {"n": "long"})
 
 def fetch(*batches: bytes, position: int = 0, end: int) -> Fetched:
     data = np.frombuffer(b"".join(batches), np.uint8)
-    return Fetched(position, data, split(data).batches, NO_ABORTS, end, 0, Mark(end))
+    return Fetched(position, data, split(data).batches, NO_ABORTS, end, 0, LogPosition(end))
 
 
 def make_batch(at: int, count: int, size: int = 10) -> bytes:
@@ -31,7 +31,7 @@ def make_batch(at: int, count: int, size: int = 10) -> bytes:
 
 def sift(fetched: Fetched, stretch: Stretch, *, sql: str = "1 = 1") -> list[tuple[list[int], int]]:
     request = make_request(STREAM, is_named=True, now=0, columns=["offset"], sql=sql)
-    parts = Sieve(request, sequenced=True).sift(stretch, fetched, 0)
+    parts = RowFilter(request, sequenced=True).sift(stretch, fetched, 0)
     return [([n for batch in part.batches for n in batch["offset"].to_pylist()], part.position) for part in parts]
 
 
@@ -47,7 +47,7 @@ def test_slices_are_joined_up_to_a_bound() -> None:
 def test_rows_of_a_part_are_in_one_batch() -> None:
     request = make_request(STREAM, is_named=True, now=0, columns=["offset"])
     fetched = fetch(*(make_batch(3 * n, 3, 800_000) for n in range(3)), end=9)
-    (part,) = Sieve(request, sequenced=True).sift(Stretch(("t", 0), 0, 9), fetched, 0)
+    (part,) = RowFilter(request, sequenced=True).sift(Stretch(("t", 0), 0, 9), fetched, 0)
     assert [batch.num_rows for batch in part.batches] == [9] and [t.tolist() for t in part.times] == [list(range(9))]
 
 

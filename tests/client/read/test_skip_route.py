@@ -11,8 +11,8 @@ import pytest
 from overlay.client.read.offset_ranges import Stretch, Way
 from overlay.client.read.skip_route import AHEAD_BYTES, AHEAD_LANES, Journey, go_on
 from overlay.index.skip.plan import Route, Saving
-from overlay.kafka.fetcher import READY_BYTES, Fetched, Lane, Lost
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import READY_BYTES, Fetched, Lost, PartitionFetch
+from overlay.kafka.log_position import LogPosition
 from overlay.scan import Decoder, Records, make_plan
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
@@ -23,37 +23,39 @@ SOURCE = ("t", 0)
 
 
 class Lanes:
-    """Opens lanes as a feed does, and fetches nothing."""
+    """Opens partition fetches as a fetcher does, and fetches nothing."""
 
     def __init__(self) -> None:
-        self.open_lanes: list[Lane] = []
+        self.open_partition_fetches: list[PartitionFetch] = []
 
-    async def open(self, topic: str, partition: int, position: int, stop: int, size: int | None = None) -> Lane:
-        self.open_lanes.append(Lane(self, topic, partition, position, stop, size))  # type: ignore[arg-type]
-        return self.open_lanes[-1]
+    async def open(
+        self, topic: str, partition: int, position: int, stop: int, size: int | None = None
+    ) -> PartitionFetch:
+        self.open_partition_fetches.append(PartitionFetch(self, topic, partition, position, stop, size))  # type: ignore[arg-type]
+        return self.open_partition_fetches[-1]
 
-    def shut(self, lane: Lane) -> None:
-        self.open_lanes.remove(lane)
+    def shut(self, partition_fetch: PartitionFetch) -> None:
+        self.open_partition_fetches.remove(partition_fetch)
 
     def wake(self) -> None:
         pass
 
 
-def make_journey(lanes: Lanes, *legs: tuple[int, int, int]) -> Journey:
+def make_journey(partition_fetches: Lanes, *legs: tuple[int, int, int]) -> Journey:
     """Legs of start, stop and size."""
     first, after, sizes = np.array(legs, np.int64).T
     route = Route(first, after, np.zeros(len(legs), np.uint8), Saving(0, 0, 0, 0, 0), True)
-    feed: Any = lanes
-    return Journey(feed, Stretch(SOURCE, 0, int(after[-1]), way=Way(route, sizes)))
+    fetcher: Any = partition_fetches
+    return Journey(fetcher, Stretch(SOURCE, 0, int(after[-1]), way=Way(route, sizes)))
 
 
-def fill(lane: Lane, first: int, after: int, *, aborted: Any = NO_ABORTS) -> None:
-    """Have a lane hold a batch of these offsets."""
+def fill(partition_fetch: PartitionFetch, first: int, after: int, *, aborted: Any = NO_ABORTS) -> None:
+    """Have a partition fetch hold a batch of these offsets."""
     records = [Record(offset, offset, None, b"x") for offset in range(first, after)]
     data = np.frombuffer(build(records, base_offset=first) + b"the rest is cut off", np.uint8)
-    mark = Mark(after)
-    lane.ready = Fetched(lane.position, data, split(data).batches, aborted, 99, 0, mark)
-    lane.position = after
+    log_position = LogPosition(after)
+    partition_fetch.ready = Fetched(partition_fetch.position, data, split(data).batches, aborted, 99, 0, log_position)
+    partition_fetch.position = after
 
 
 def read_offsets(fetched: Any) -> list[int]:
@@ -63,21 +65,27 @@ def read_offsets(fetched: Any) -> list[int]:
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
+def partition_fetches() -> Iterator[Lanes]:
     yield Lanes()
 
 
-async def test_small_legs_that_are_there_are_joined(lanes: Lanes) -> None:
-    journey = make_journey(lanes, (0, 3, 100), (5, 8, 100), (20, 24, 100), (40, 44, 100))
+async def test_small_legs_that_are_there_are_joined(partition_fetches: Lanes) -> None:
+    journey = make_journey(partition_fetches, (0, 3, 100), (5, 8, 100), (20, 24, 100), (40, 44, 100))
     await go_on([journey])
-    for lane, (first, after) in zip(lanes.open_lanes, ((0, 3), (5, 8), (20, 24)), strict=False):
-        fill(lane, first, after)
+    for partition_fetch, (first, after) in zip(
+        partition_fetches.open_partition_fetches, ((0, 3), (5, 8), (20, 24)), strict=False
+    ):
+        fill(partition_fetch, first, after)
     taken, gaps = journey.take()
     assert read_offsets(taken) == [0, 1, 2, 5, 6, 7, 20, 21, 22, 23] and gaps == 2 + 12
-    assert (journey.lane.stop, taken.position, taken.next_offset) == (24, 0, 24)  # type: ignore[union-attr]
+    assert (journey.partition_fetch.stop, taken.position, taken.next_offset) == (24, 0, 24)  # type: ignore[union-attr]
     journey.leave()
-    assert journey.lane.position == 40 and len(lanes.open_lanes) == 1 and not journey.is_over
-    fill(journey.lane, 40, 44)
+    assert (
+        journey.partition_fetch.position == 40
+        and len(partition_fetches.open_partition_fetches) == 1
+        and not journey.is_over
+    )
+    fill(journey.partition_fetch, 40, 44)
     assert read_offsets(journey.take()[0]) == [40, 41, 42, 43]
     journey.leave()
     assert journey.is_over
@@ -87,10 +95,10 @@ ABORTED = np.array([(7, 0)], np.int64)
 
 
 @pytest.mark.parametrize("what", ["aborted", "not whole", "more than the leg", "large", "lost"])
-async def test_others_are_not(lanes: Lanes, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    journey = make_journey(lanes, (0, 3, 100), (5, 8, 100))
+async def test_others_are_not(partition_fetches: Lanes, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    journey = make_journey(partition_fetches, (0, 3, 100), (5, 8, 100))
     await go_on([journey])
-    first, second = lanes.open_lanes
+    first, second = partition_fetches.open_partition_fetches
     fill(first, 0, 3)
     match what:
         case "aborted":
@@ -108,25 +116,25 @@ async def test_others_are_not(lanes: Lanes, what: str, monkeypatch: pytest.Monke
     taken, gaps = journey.take()
     assert read_offsets(taken) == [0, 1, 2] and gaps == 0
     journey.leave()
-    assert journey.lane is second and second.ready is not None
+    assert journey.partition_fetch is second and second.ready is not None
 
 
-async def test_what_is_fetched_ahead_is_bounded_over_all_journeys(lanes: Lanes) -> None:
+async def test_what_is_fetched_ahead_is_bounded_over_all_journeys(partition_fetches: Lanes) -> None:
     small = [(at, at + 1, 1_000) for at in range(0, 200, 2)]
-    journeys = [make_journey(lanes, *small) for _ in range(5)]
+    journeys = [make_journey(partition_fetches, *small) for _ in range(5)]
     await go_on(journeys)
-    assert len(lanes.open_lanes) == 5 + AHEAD_LANES
+    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_LANES
     await go_on(journeys)
-    assert len(lanes.open_lanes) == 5 + AHEAD_LANES
+    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_LANES
 
 
 @pytest.mark.parametrize(("size", "ahead"), [(-1, 0), (AHEAD_BYTES + 1, 0), (AHEAD_BYTES, 1), (AHEAD_BYTES // 3, 3)])
-async def test_large_and_unknown_legs_are_not(lanes: Lanes, size: int, ahead: int) -> None:
-    journey = make_journey(lanes, *((at, at + 1, size) for at in range(0, 20, 2)))
+async def test_large_and_unknown_legs_are_not(partition_fetches: Lanes, size: int, ahead: int) -> None:
+    journey = make_journey(partition_fetches, *((at, at + 1, size) for at in range(0, 20, 2)))
     await go_on([journey])
-    assert len(lanes.open_lanes) == 1 + ahead
+    assert len(partition_fetches.open_partition_fetches) == 1 + ahead
 
 
-def test_a_feed_goes_on_fetching_beside_what_is_ahead() -> None:
-    """Else the first lane could wait for bytes that nobody takes."""
+def test_a_fetcher_goes_on_fetching_beside_what_is_ahead() -> None:
+    """Else the first partition fetch could wait for bytes that nobody takes."""
     assert AHEAD_BYTES * 2 < READY_BYTES

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from overlay.client.subscribe import membership
 from overlay.client.subscribe.acking import Head
 from overlay.client.subscribe.membership import Member
-from overlay.client.subscribe.message_buffer import Shelf
+from overlay.client.subscribe.message_buffer import MessageBuffer
 from overlay.client.subscribe.target import Target
 from overlay.config.consumer import AckPolicy
 
@@ -80,7 +80,7 @@ def bring(partition: int, offset: int) -> Step:
 
 def run(
     monkeypatch: pytest.MonkeyPatch,
-    shelf: Shelf,
+    message_buffer: MessageBuffer,
     *steps: Step,
     policy: AckPolicy = AckPolicy.NONE,
     on_silence: Callable[[bool], None] = lambda _: None,
@@ -90,7 +90,7 @@ def run(
     script = Script(steps, stop)
     monkeypatch.setattr(membership, "Consumer", lambda settings: script)
     target = Target(Head("S", "c"), "out", "c", policy, options.pop("heartbeat_s", 0.0))
-    member = Member({"bootstrap.servers": "nowhere:1"}, target, shelf, **options)
+    member = Member({"bootstrap.servers": "nowhere:1"}, target, message_buffer, **options)
     member.run(stop, on_silence)
     return script, member
 
@@ -102,14 +102,14 @@ def run(
 def test_the_message_in_hand_is_passed_where_it_waits_for_its_ack(
     monkeypatch: pytest.MonkeyPatch, policy: AckPolicy, committed: dict[int, int]
 ) -> None:
-    shelf = Shelf(10)
+    message_buffer = MessageBuffer(10)
 
     def take(client: Script) -> None:
-        batch = shelf.take()
+        batch = message_buffer.take()
         assert batch is not None
         assert batch.pop() is not None
 
-    script, _ = run(monkeypatch, shelf, assign(0), bring(0, 5), take, policy=policy)
+    script, _ = run(monkeypatch, message_buffer, assign(0), bring(0, 5), take, policy=policy)
     assert script.committed == committed
 
 
@@ -117,15 +117,15 @@ def test_what_is_paused_goes_on_when_more_is_assigned(monkeypatch: pytest.Monkey
     """Nobody takes the one message that there is room for: the member pauses, and is given another partition then."""
     monkeypatch.setattr(membership, "PATIENCE_S", 0.0)
     monkeypatch.setattr(membership, "POLL_S", 0.001)
-    shelf = Shelf(1)
+    message_buffer = MessageBuffer(1)
     was_paused: list[bool] = []
 
     def assign_more(client: Script) -> None:
         was_paused.append(client.paused == {0})
         assign(1)(client)
-        shelf.take()
+        message_buffer.take()
 
-    script, member = run(monkeypatch, shelf, assign(0), bring(0, 5), assign_more)
+    script, member = run(monkeypatch, message_buffer, assign(0), bring(0, 5), assign_more)
     assert was_paused == [True]
     assert (member.is_paused, script.paused) == (False, set())
 
@@ -148,7 +148,7 @@ def test_who_is_alone_hears_of_silence_without_partitions_as_well(
     monkeypatch.setattr(membership, "SLACK_S", 0.0)
     said: list[bool] = []
     steps = [assign(), wait, assign(0), lose(0), assign(), wait]
-    _, member = run(monkeypatch, Shelf(1), *steps, on_silence=said.append, heartbeat_s=0.02, is_alone=is_alone)
+    _, member = run(monkeypatch, MessageBuffer(1), *steps, on_silence=said.append, heartbeat_s=0.02, is_alone=is_alone)
     assert not member.assigned
     assert said == ([True] if is_alone else [])
 
@@ -159,7 +159,7 @@ def wait(client: Script) -> None:
 
 def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partitions are given up and come again, from where messages had been handed out."""
-    shelf, scripts, stop = Shelf(10), list[Script](), threading.Event()
+    message_buffer, scripts, stop = MessageBuffer(10), list[Script](), threading.Event()
 
     def lose_all(client: Script) -> None:
         take(client)
@@ -167,7 +167,7 @@ def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> 
             settings[-1]["stats_cb"](json.dumps({"brokers": {"GroupCoordinator": {"source": "logical"}}}))
 
     def take(_: Script) -> None:
-        batch = shelf.take()
+        batch = message_buffer.take()
         assert batch is not None
         assert batch.pop() is not None
 
@@ -181,5 +181,5 @@ def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(membership, "Consumer", make)
     target = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT, 0.0)
-    Member({"bootstrap.servers": "nowhere:1"}, target, shelf).run(stop, lambda _: None)
+    Member({"bootstrap.servers": "nowhere:1"}, target, message_buffer).run(stop, lambda _: None)
     assert [script.committed for script in scripts] == [{0: 6}, {0: 7}]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from overlay.client.subscribe.message_buffer import Batch, Shelf
+from overlay.client.subscribe.message_buffer import Batch, MessageBuffer
 from overlay.errors import SourceUnavailable
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,7 @@ class Handing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf, self.batch = Shelf(1_000), Batch(0, deque(), 0)
+        self.message_buffer, self.batch = MessageBuffer(1_000), Batch(0, deque(), 0)
         self.next = {0: 0, 1: 0}
         self.handed: dict[int, int] = {}
         self.finished: dict[int, int] = {}
@@ -42,17 +42,17 @@ class Handing(RuleBasedStateMachine):
     @rule(partition=st.integers(0, 1), count=st.integers(1, 4), behind=st.integers(0, 2))
     def put(self, partition: int, count: int, behind: int) -> None:
         """`behind`: offsets without records, as markers have them."""
-        self.shelf.put(make_batch(partition, self.next[partition], count))
+        self.message_buffer.put(make_batch(partition, self.next[partition], count))
         self.next[partition] += count + behind
 
-    @precondition(lambda self: self.batch.records or self.shelf.room < 1_000 or self.in_hand)
+    @precondition(lambda self: self.batch.records or self.message_buffer.room < 1_000 or self.in_hand)
     @rule()
     def come_back(self) -> None:
         if self.in_hand is not None:
             self.finished[self.in_hand.partition()] = self.in_hand.offset() + 1
         self.in_hand = self.batch.pop()
-        if self.in_hand is None and self.shelf.room < 1_000:
-            batch = self.shelf.take()
+        if self.in_hand is None and self.message_buffer.room < 1_000:
+            batch = self.message_buffer.take()
             assert batch is not None
             self.batch, self.in_hand = batch, batch.pop()
         if self.in_hand is not None:
@@ -62,7 +62,7 @@ class Handing(RuleBasedStateMachine):
     def lose(self, partition: int) -> None:
         """A partition goes away and comes back, at what was handed out of it."""
         self.next[partition] = self.handed.get(partition, 0)
-        self.shelf.drop([partition])
+        self.message_buffer.drop([partition])
         if self.in_hand is not None and self.in_hand.partition() == partition:
             self.in_hand = None
         for known in (self.handed, self.finished, self.passed):
@@ -70,7 +70,7 @@ class Handing(RuleBasedStateMachine):
 
     @invariant()
     def positions_are_what_was_handed_out(self) -> None:
-        self.passed |= self.shelf.find_positions(with_last=self.with_last)
+        self.passed |= self.message_buffer.find_positions(with_last=self.with_last)
         expected = dict(self.handed if self.with_last else self.finished)
         if not self.with_last and self.in_hand is not None:
             expected[self.in_hand.partition()] = self.in_hand.offset()
@@ -81,79 +81,79 @@ TestHanding = Handing.TestCase
 
 
 def test_room_is_what_waits() -> None:
-    shelf = Shelf(5)
-    assert shelf.wait_for_room(0)
-    shelf.put(make_batch(0, 0, 3))
-    shelf.put(make_batch(1, 0, 4))
-    assert (shelf.room, shelf.wait_for_room(0)) == (-2, False)
-    assert shelf.take() is not None
-    assert shelf.room == 1
-    shelf.drop([1])
-    assert shelf.room == 5
+    message_buffer = MessageBuffer(5)
+    assert message_buffer.wait_for_room(0)
+    message_buffer.put(make_batch(0, 0, 3))
+    message_buffer.put(make_batch(1, 0, 4))
+    assert (message_buffer.room, message_buffer.wait_for_room(0)) == (-2, False)
+    assert message_buffer.take() is not None
+    assert message_buffer.room == 1
+    message_buffer.drop([1])
+    assert message_buffer.room == 5
 
 
 def test_without_the_last_the_message_in_hand_is_not_passed() -> None:
-    shelf = Shelf(10)
-    shelf.put(make_batch(3, 100, 2))
-    batch = shelf.take()
+    message_buffer = MessageBuffer(10)
+    message_buffer.put(make_batch(3, 100, 2))
+    batch = message_buffer.take()
     assert batch is not None
-    assert shelf.find_positions(with_last=False) == {}
+    assert message_buffer.find_positions(with_last=False) == {}
     batch.pop()
-    assert shelf.find_positions(with_last=False) == {3: 100}
-    assert shelf.find_positions(with_last=True) == {3: 101}
+    assert message_buffer.find_positions(with_last=False) == {3: 100}
+    assert message_buffer.find_positions(with_last=True) == {3: 101}
     batch.pop()
-    assert shelf.find_positions(with_last=False) == {3: 101}
+    assert message_buffer.find_positions(with_last=False) == {3: 101}
     assert batch.pop() is None
-    assert shelf.find_positions(with_last=False) == {3: 102}
-    assert shelf.find_positions(with_last=False) == {}
+    assert message_buffer.find_positions(with_last=False) == {3: 102}
+    assert message_buffer.find_positions(with_last=False) == {}
 
 
 def test_what_nobody_has_goes_with_its_partition() -> None:
-    shelf = Shelf(10)
-    shelf.put(make_batch(0, 0, 3))
-    shelf.put(make_batch(1, 0, 2))
-    batch = shelf.take()
+    message_buffer = MessageBuffer(10)
+    message_buffer.put(make_batch(0, 0, 3))
+    message_buffer.put(make_batch(1, 0, 2))
+    batch = message_buffer.take()
     assert batch is not None
     batch.pop()
-    shelf.drop([0])
+    message_buffer.drop([0])
     assert batch.pop() is None
-    assert shelf.find_positions(with_last=True) == {}
-    other = shelf.take()
+    assert message_buffer.find_positions(with_last=True) == {}
+    other = message_buffer.take()
     assert other is not None
     assert (other.partition, len(other.records)) == (1, 2)
 
 
 def test_the_end_comes_after_what_lies_there() -> None:
-    shelf = Shelf(10)
-    shelf.put(make_batch(0, 0, 1))
-    shelf.end(SourceUnavailable("gone"))
-    shelf.end(None)
-    shelf.put(make_batch(0, 1, 1))
-    assert shelf.take() is not None
+    message_buffer = MessageBuffer(10)
+    message_buffer.put(make_batch(0, 0, 1))
+    message_buffer.end(SourceUnavailable("gone"))
+    message_buffer.end(None)
+    message_buffer.put(make_batch(0, 1, 1))
+    assert message_buffer.take() is not None
     for _ in range(2):
         with pytest.raises(SourceUnavailable, match="gone"):
-            shelf.take()
+            message_buffer.take()
 
 
 async def test_a_loop_is_woken_by_another_thread() -> None:
-    shelf = Shelf(10)
-    taking = asyncio.create_task(shelf.take_async())
+    message_buffer = MessageBuffer(10)
+    taking = asyncio.create_task(message_buffer.take_async())
     await asyncio.sleep(0)
-    threading.Thread(target=shelf.put, args=(make_batch(0, 0, 1),)).start()
+    threading.Thread(target=message_buffer.put, args=(make_batch(0, 0, 1),)).start()
     assert await asyncio.wait_for(taking, 10) is not None
-    ending = asyncio.create_task(shelf.take_async())
+    ending = asyncio.create_task(message_buffer.take_async())
     await asyncio.sleep(0)
-    threading.Thread(target=shelf.end).start()
+    threading.Thread(target=message_buffer.end).start()
     assert await asyncio.wait_for(ending, 10) is None
 
 
 def test_a_thread_waits_for_room() -> None:
-    shelf = Shelf(1)
-    shelf.put(make_batch(0, 0, 1))
+    message_buffer = MessageBuffer(1)
+    message_buffer.put(make_batch(0, 0, 1))
     waited: list[bool] = []
-    thread = threading.Thread(target=lambda: waited.append(shelf.wait_for_room(10)))
+    thread = threading.Thread(target=lambda: waited.append(message_buffer.wait_for_room(10)))
     thread.start()
-    shelf.take()
+    message_buffer.take()
     thread.join(10)
     wait_until(lambda: waited == [True], 10, "there is room")
 

@@ -7,30 +7,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.allocate import Standing, allocate, extend, restart
-from overlay.index.ledger.entries import Round, Run
-from overlay.kafka.log_position import Mark, Source
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from tests.oracle import ledger as oracle
 
-SOURCES: list[Source] = [("a", 0), ("a", 2), ("a", 10), ("b", 0)]
+SOURCES: list[TopicPartition] = [("a", 0), ("a", 2), ("a", 10), ("b", 0)]
 spans = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda pair: (min(pair), max(pair)))
 takings = st.dictionaries(st.sampled_from(SOURCES), spans, max_size=4)
-standings = st.builds(
+machine_facts = st.builds(
     Standing, st.integers(1, 99), st.dictionaries(st.sampled_from(SOURCES), st.integers(0, 12), max_size=4)
 )
 
 
-def take(spans: dict[Source, tuple[int, int]]) -> dict[Source, tuple[int, Mark]]:
-    return {source: (first, Mark(after, 3, after)) for source, (first, after) in spans.items()}
+def take(spans: dict[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, tuple[int, LogPosition]]:
+    return {source: (first, LogPosition(after, 3, after)) for source, (first, after) in spans.items()}
 
 
-def spell(round: Round | None) -> dict[oracle.Place, int]:
+def spell(round: LedgerEntry | None) -> dict[oracle.Place, int]:
     """The sequence of each offset."""
     runs = round.runs if round else ()
     return {(run.source, run.first_offset + i): run.first_sequence + i for run in runs for i in range(run.count)}
 
 
-@given(standings, takings)
-def test_a_round_is_the_twins(standing: Standing, spans: dict[Source, tuple[int, int]]) -> None:
+@given(machine_facts, takings)
+def test_a_round_is_the_twins(standing: Standing, spans: dict[TopicPartition, tuple[int, int]]) -> None:
     round = allocate(standing, take(spans))
     expected = oracle.allocate(standing.next_sequence, standing.ends, spans)
     assert spell(round) == expected
@@ -46,7 +46,7 @@ def test_a_round_is_the_twins(standing: Standing, spans: dict[Source, tuple[int,
 
 
 @st.composite
-def logs_in_rounds(draw: st.DrawFn) -> list[dict[Source, tuple[int, int]]]:
+def logs_in_rounds(draw: st.DrawFn) -> list[dict[TopicPartition, tuple[int, int]]]:
     """Logs read from 0 to their ends, in rounds, some of what a round brings having been in one before."""
     rounds = []
     position = dict.fromkeys(SOURCES, 0)
@@ -60,7 +60,7 @@ def logs_in_rounds(draw: st.DrawFn) -> list[dict[Source, tuple[int, int]]]:
     return rounds
 
 
-def run_all(rounds: list[dict[Source, tuple[int, int]]]) -> dict[oracle.Place, int]:
+def run_all(rounds: list[dict[TopicPartition, tuple[int, int]]]) -> dict[oracle.Place, int]:
     standing = Standing()
     found: dict[oracle.Place, int] = {}
     for spans in rounds:
@@ -74,7 +74,7 @@ def run_all(rounds: list[dict[Source, tuple[int, int]]]) -> dict[oracle.Place, i
 
 @settings(max_examples=200)
 @given(logs_in_rounds())
-def test_however_rounds_are_cut(rounds: list[dict[Source, tuple[int, int]]]) -> None:
+def test_however_rounds_are_cut(rounds: list[dict[TopicPartition, tuple[int, int]]]) -> None:
     """All offsets get a sequence, none is left out, each partition's ascend; and one partition alone has offset + 1."""
     found = run_all(rounds)
     ends = {source: max((spans[source][1] for spans in rounds if source in spans), default=0) for source in SOURCES}
@@ -98,11 +98,11 @@ def test_partitions_interleave_as_the_rounds_came() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 1000])
 def test_up_to_the_cut_sequences_are_those_of_one_partition(cut: int) -> None:
-    first = extend(("t", 0), Mark(cut, 5, 77))
-    assert first == Round((Run("t", 0, 0, cut, 1, 5, 77),))
+    first = extend(("t", 0), LogPosition(cut, 5, 77))
+    assert first == LedgerEntry((LedgerRun("t", 0, 0, cut, 1, 5, 77),))
     assert spell(first) == {(("t", 0), offset): offset + 1 for offset in range(cut)}
     standing = Standing().after(first)
-    then = allocate(standing, {("t", 0): (cut, Mark(cut + 2)), ("t", 1): (0, Mark(3))})
+    then = allocate(standing, {("t", 0): (cut, LogPosition(cut + 2)), ("t", 1): (0, LogPosition(3))})
     assert then is not None
     assert then.first_sequence == max(cut, 1) + 1
     assert [run.first_offset for run in then.runs] == [cut, 0]
@@ -110,6 +110,6 @@ def test_up_to_the_cut_sequences_are_those_of_one_partition(cut: int) -> None:
 
 def test_a_restart_says_where_partitions_go_on() -> None:
     standing = Standing(8, {("t", 0): 5, ("t", 1): 6})
-    round = restart(standing, {("t", 1): Mark(2, 4, 9), ("t", 0): Mark(5)})
-    assert round == Round((Run("t", 0, 5, 0, 8), Run("t", 1, 2, 0, 8, 4, 9)))
+    round = restart(standing, {("t", 1): LogPosition(2, 4, 9), ("t", 0): LogPosition(5)})
+    assert round == LedgerEntry((LedgerRun("t", 0, 5, 0, 8), LedgerRun("t", 1, 2, 0, 8, 4, 9)))
     assert standing.after(round) == Standing(9, {("t", 0): 5, ("t", 1): 2})

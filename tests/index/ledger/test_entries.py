@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.entries import (
-    Round,
-    Run,
+    LedgerEntry,
+    LedgerRun,
     decode,
     decode_key,
     encode,
@@ -27,25 +27,33 @@ from tests.index.headers import any_headers, uint32
 from tests.oracle.ledger import write_value
 
 FUZZ = int(os.environ.get("OVERLAY_FUZZ", "400"))
-PLAIN = Round((Run("orders", 0, 5, 3, 9), Run("größe", 7, 0, 0, 12, 4, 0xFFFFFFFF), Run("orders", 2, 1, 1 << 40, 12)))
+PLAIN = LedgerEntry(
+    (
+        LedgerRun("orders", 0, 5, 3, 9),
+        LedgerRun("größe", 7, 0, 0, 12, 4, 0xFFFFFFFF),
+        LedgerRun("orders", 2, 1, 1 << 40, 12),
+    )
+)
 
 
 @st.composite
-def any_rounds(draw: st.DrawFn) -> Round:
+def any_rounds(draw: st.DrawFn) -> LedgerEntry:
     sequence = draw(st.integers(1, 1 << 60))
     runs = []
     for _ in range(draw(st.integers(1, 5))):
         count = draw(st.integers(0, 9) | st.integers(0, 1 << 40))
         topic = draw(st.sampled_from(["t", "flights", "a.b-c_d", "größe"]))
         epoch, crc = draw(st.integers(-1, 99)), draw(st.just(-1) | uint32)
-        runs.append(Run(topic, draw(st.integers(0, 9)), draw(st.integers(0, 1 << 60)), count, sequence, epoch, crc))
+        runs.append(
+            LedgerRun(topic, draw(st.integers(0, 9)), draw(st.integers(0, 1 << 60)), count, sequence, epoch, crc)
+        )
         sequence += count
-    return Round(tuple(runs))
+    return LedgerEntry(tuple(runs))
 
 
 @settings(deadline=None)
 @given(any_rounds())
-def test_there_and_back(round: Round) -> None:
+def test_there_and_back(round: LedgerEntry) -> None:
     key, value = encode("S", round)
     assert decode(value) == round
     assert decode_key(key) == ("S", round.first_sequence)
@@ -68,16 +76,16 @@ def test_keys() -> None:
         assert decode_key(other) is None
 
 
-@pytest.mark.parametrize("runs", [(), (Run("t", 0, 0, 5, 1), Run("t", 1, 0, 5, 7))])
-def test_a_round_is_runs_one_behind_the_other(runs: tuple[Run, ...]) -> None:
+@pytest.mark.parametrize("runs", [(), (LedgerRun("t", 0, 0, 5, 1), LedgerRun("t", 1, 0, 5, 7))])
+def test_a_round_is_runs_one_behind_the_other(runs: tuple[LedgerRun, ...]) -> None:
     with pytest.raises(ValueError, match="one run after the other"):
-        Round(runs)
+        LedgerEntry(runs)
 
 
 def test_every_round_takes_up_a_sequence() -> None:
     """Else the key of the next one would be the same, and compaction would keep only that."""
-    assert Round((Run("t", 0, 5, 0, 3), Run("t", 1, 5, 0, 3))).next_sequence == 4
-    assert Round((Run("t", 0, 5, 0, 3), Run("t", 1, 5, 1, 3))).next_sequence == 4
+    assert LedgerEntry((LedgerRun("t", 0, 5, 0, 3), LedgerRun("t", 1, 5, 0, 3))).next_sequence == 4
+    assert LedgerEntry((LedgerRun("t", 0, 5, 0, 3), LedgerRun("t", 1, 5, 1, 3))).next_sequence == 4
     assert PLAIN.next_sequence == 12 + (1 << 40)
 
 
@@ -135,7 +143,7 @@ def test_either_kind_is_foreign_to_the_other() -> None:
 
 @settings(max_examples=FUZZ, deadline=None)
 @given(any_rounds(), st.data())
-def test_damage_is_seen(round: Round, data: st.DataObject) -> None:
+def test_damage_is_seen(round: LedgerEntry, data: st.DataObject) -> None:
     """Cut, flipped, stuffed: Foreign, and with a CRC that is right never an exception."""
     whole = encode("S", round)[1]
     value = bytearray(whole)
@@ -169,11 +177,11 @@ BROKEN = [VALUE[:-1], patch(0, "<q", 0), patch(RUNS_AT + 6, "<q", -1), wrap(2, B
     st.lists(any_rounds() | st.sampled_from(BROKEN) | any_headers().map(lambda one: chunks.encode(one)[1]), max_size=8),
     st.binary(max_size=5),
 )
-def test_many_are_read_where_they_lie(found: list[Round | bytes | None], before: bytes) -> None:
-    buf, at, size = lay_out([encode("S", one)[1] if isinstance(one, Round) else one for one in found])
+def test_many_are_read_where_they_lie(found: list[LedgerEntry | bytes | None], before: bytes) -> None:
+    buf, at, size = lay_out([encode("S", one)[1] if isinstance(one, LedgerEntry) else one for one in found])
     rounds = parse(np.concatenate([np.frombuffer(before, np.uint8), buf]), at + len(before), size)
     for row, one in enumerate(found):
-        if isinstance(one, Round):
+        if isinstance(one, LedgerEntry):
             assert rounds.flaws[row] == Flaw.NONE
             assert read_round(rounds, row) == one
         else:

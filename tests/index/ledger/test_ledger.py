@@ -13,33 +13,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.allocate import Standing, allocate, extend, restart
-from overlay.index.ledger.entries import Ints, Round, Run, encode, parse, parse_values
+from overlay.index.ledger.entries import Ints, LedgerEntry, LedgerRun, encode, parse, parse_values
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.ledger.pages import PAGE_ROWS
 from overlay.index.skip.encode import lay_out
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan.header import Bytes
 from tests.oracle.ledger import Place, Twin
 from tests.oracle.ledger import Run as PlainRun
 
-SOURCES: list[Source] = [("a", 0), ("a", 1), ("b", 0)]
+SOURCES: list[TopicPartition] = [("a", 0), ("a", 1), ("b", 0)]
 TOP = 90
 """No offset and no sequence of the small cases is higher."""
 
 
-def make_round(sequence: int, plain: Iterable[PlainRun]) -> Round:
+def make_round(sequence: int, plain: Iterable[PlainRun]) -> LedgerEntry:
     runs = []
     for topic, partition, first, count, epoch, crc in plain:
-        runs.append(Run(topic, partition, first, count, sequence, epoch, crc))
+        runs.append(LedgerRun(topic, partition, first, count, sequence, epoch, crc))
         sequence += count
-    return Round(tuple(runs))
+    return LedgerEntry(tuple(runs))
 
 
-def write(round: Round) -> bytes:
+def write(round: LedgerEntry) -> bytes:
     return encode("S", round)[1]
 
 
-def give(ledger: Ledger, taken: Mapping[Source, tuple[int, Mark]]) -> None:
+def give(ledger: Ledger, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> None:
     """A round of the sequencer's, committed."""
     round = allocate(ledger.standing, taken)
     assert round is not None
@@ -77,7 +77,7 @@ def check(ledger: Ledger, twin: Twin) -> None:
     assert ledger.first_sequence == twin.first_sequence
     for source, end in twin.ends.items():
         assert ledger.end_of(source) == end
-        assert ledger.mark_of(source) == Mark(end, *twin.marks[source])
+        assert ledger.log_position_of(source) == LogPosition(end, *twin.log_positions[source])
         offsets = np.arange(-2, TOP)
         expected = [twin.sequences.get((source, offset), 0) for offset in offsets.tolist()]
         assert ledger.sequence_of(source, offsets).tolist() == expected
@@ -116,7 +116,10 @@ def check_order(ledger: Ledger, twin: Twin) -> None:
     st.sampled_from([1, 2, 3, PAGE_ROWS]),
 )
 def test_the_ledger_is_the_twin(
-    blocks: list[list[tuple[int, list[PlainRun]]]], starts: dict[Source, int], dropped_after: int, page_rows: int
+    blocks: list[list[tuple[int, list[PlainRun]]]],
+    starts: dict[TopicPartition, int],
+    dropped_after: int,
+    page_rows: int,
 ) -> None:
     ledger, twin = Ledger(page_rows), Twin()
     for at, block in enumerate(blocks):
@@ -149,7 +152,7 @@ def test_what_contradicts_is_passed_over_as_a_whole() -> None:
     ]:
         assert ledger.append(make_round(sequence, plain)) is why
         assert ledger.standing == before
-        assert ledger.mark_of(a) == Mark(5, 1, 2)
+        assert ledger.log_position_of(a) == LogPosition(5, 1, 2)
     assert len(ledger) == 2
 
 
@@ -157,13 +160,13 @@ def test_what_a_restart_voids_has_no_sequence_until_it_is_given_one_again() -> N
     """A log that was cut at 3: those below keep their sequences, those that come now get new ones."""
     a, b = ("a", 0), ("b", 0)
     ledger = Ledger()
-    for taken in ({a: (0, Mark(5)), b: (0, Mark(2))}, {a: (5, Mark(9))}):
+    for taken in ({a: (0, LogPosition(5)), b: (0, LogPosition(2))}, {a: (5, LogPosition(9))}):
         give(ledger, taken)
-    assert ledger.append(restart(ledger.standing, {a: Mark(3, 7, 7)})) is Refusal.NONE
+    assert ledger.append(restart(ledger.standing, {a: LogPosition(3, 7, 7)})) is Refusal.NONE
     assert ledger.sequence_of(a, np.arange(9)).tolist() == [1, 2, 3, 0, 0, 0, 0, 0, 0]
     assert ledger.sequence_of(b, np.arange(2)).tolist() == [6, 7]
-    assert ledger.mark_of(a) == Mark(3, 7, 7)
-    give(ledger, {a: (3, Mark(5)), b: (2, Mark(3))})
+    assert ledger.log_position_of(a) == LogPosition(3, 7, 7)
+    give(ledger, {a: (3, LogPosition(5)), b: (2, LogPosition(3))})
     assert ledger.sequence_of(a, np.arange(6)).tolist() == [1, 2, 3, 13, 14, 0]
     assert ledger.sequence_of(b, np.arange(3)).tolist() == [6, 7, 15]
 
@@ -171,7 +174,7 @@ def test_what_a_restart_voids_has_no_sequence_until_it_is_given_one_again() -> N
 def test_when_all_runs_are_gone_a_restart_still_says_where_to_go_on() -> None:
     """The index topic's retention took the runs; the last restart is younger."""
     ledger = Ledger()
-    ledger.append(restart(Standing(100, {("a", 0): 40}), {("a", 0): Mark(40, 1, 2)}))
+    ledger.append(restart(Standing(100, {("a", 0): 40}), {("a", 0): LogPosition(40, 1, 2)}))
     assert ledger.standing == Standing(101, {("a", 0): 40})
     assert ledger.first_sequence == 101
     assert ledger.locate(1) is None
@@ -186,7 +189,7 @@ def test_retention() -> None:
     a, b = ("a", 0), ("b", 0)
     ledger = Ledger()
     for end in (4, 8):
-        give(ledger, {a: (end - 4, Mark(end)), b: (end - 4, Mark(end))})
+        give(ledger, {a: (end - 4, LogPosition(end)), b: (end - 4, LogPosition(end))})
     ledger.drop({a: 6, b: 1})
     assert ledger.first_sequence == 6
     found = ledger.locate(1)
@@ -199,8 +202,8 @@ def test_retention() -> None:
 
 def test_one_partition_extended_has_its_old_sequences() -> None:
     ledger = Ledger()
-    ledger.append(extend(("t", 0), Mark(1000)))
-    give(ledger, {("t", 0): (1000, Mark(1001)), ("t", 1): (0, Mark(2))})
+    ledger.append(extend(("t", 0), LogPosition(1000)))
+    give(ledger, {("t", 0): (1000, LogPosition(1001)), ("t", 1): (0, LogPosition(2))})
     assert ledger.sequence_of(("t", 0), np.array([0, 1, 999, 1000, 1001])).tolist() == [1, 2, 1000, 1001, 0]
     assert ledger.sequence_of(("t", 1), np.arange(3)).tolist() == [1002, 1003, 0]
 
@@ -208,15 +211,15 @@ def test_one_partition_extended_has_its_old_sequences() -> None:
 def test_runs_that_go_on_from_one_another_are_a_row() -> None:
     ledger = Ledger()
     for end in range(1, 100):
-        give(ledger, {("t", end // 50): (0, Mark(end))})
+        give(ledger, {("t", end // 50): (0, LogPosition(end))})
     assert len(ledger) == 2
 
 
 def test_a_copy_goes_its_own_way() -> None:
     ledger = Ledger()
-    give(ledger, {("t", 0): (0, Mark(5)), ("t", 1): (0, Mark(5))})
+    give(ledger, {("t", 0): (0, LogPosition(5)), ("t", 1): (0, LogPosition(5))})
     for copied in (copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger))):
-        give(copied, {("t", 0): (5, Mark(9))})
+        give(copied, {("t", 0): (5, LogPosition(9))})
         assert copied.sequence_of(("t", 0), np.arange(10)).tolist() == [1, 2, 3, 4, 5, 11, 12, 13, 14, 0]
     assert ledger.sequence_of(("t", 0), np.arange(10)).tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
 
@@ -225,7 +228,7 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[list[tuple[dict[Source, int], bool]]]:
+def lives(draw: st.DrawFn) -> list[list[tuple[dict[TopicPartition, int], bool]]]:
     """Sequencers one after the other, each until it crashes: how much each round finds new, and whether it is committed."""
     found = []
     for _ in range(draw(st.integers(1, 5))):
@@ -239,7 +242,9 @@ def lives(draw: st.DrawFn) -> list[list[tuple[dict[Source, int], bool]]]:
 
 @settings(max_examples=150, deadline=None)
 @given(lives(), st.integers(0, 4))
-def test_after_any_crash_sequences_are_the_same(lives: list[list[tuple[dict[Source, int], bool]]], back: int) -> None:
+def test_after_any_crash_sequences_are_the_same(
+    lives: list[list[tuple[dict[TopicPartition, int], bool]]], back: int
+) -> None:
     """Each life reads the ledger anew, and the logs from somewhat before its ends. Rounds are made ahead of their commits.
 
     Whoever saw a sequence, in whichever life, saw the one that all later readings of the index topic give.
@@ -256,7 +261,7 @@ def test_after_any_crash_sequences_are_the_same(lives: list[list[tuple[dict[Sour
         for fresh, committed in rounds:
             for source, count in fresh.items():
                 ends[source] += count
-            taken = {source: (position[source], Mark(ends[source])) for source in fresh}
+            taken = {source: (position[source], LogPosition(ends[source])) for source in fresh}
             position |= {source: ends[source] for source in fresh}
             round = allocate(standing, taken)
             if round is None:

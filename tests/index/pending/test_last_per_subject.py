@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.pending import last_per_subject
-from overlay.index.pending.last_per_subject import Lasts, find_since, find_tail
+from overlay.index.pending.last_per_subject import LastPerSubject, find_since, find_tail
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
 from overlay.subject import Pattern
@@ -48,7 +48,7 @@ def make(made: Made, bytes: int = 1) -> tuple[Chunks, dict[int, str]]:
 
 
 def search(
-    found: Lasts, records: dict[int, str], patterns: list[Pattern], first: int, end: int, most: int
+    found: LastPerSubject, records: dict[int, str], patterns: list[Pattern], first: int, end: int, most: int
 ) -> tuple[list[int], list[int]]:
     """Offsets of the last records, and those that were read, in their order."""
     read: list[int] = []
@@ -76,7 +76,7 @@ def test_the_last_of_each_subject(made: Made, first: int, more: int, texts: list
     patterns, end = [Pattern(text) for text in texts], first + more
     inside = ((offset, records[offset]) for offset in sorted(records) if first <= offset < end)
     wanted = {subject: offset for offset, subject in inside if any(pattern.matches(subject) for pattern in patterns)}
-    found, _ = search(Lasts(chunks, patterns, first, end), records, patterns, first, end, most)
+    found, _ = search(LastPerSubject(chunks, patterns, first, end), records, patterns, first, end, most)
     assert found == sorted(wanted.values())
 
 
@@ -84,7 +84,7 @@ def search_exactly(made: Made, *texts: str, first: int = 0, end: int | None = No
     """The chunks that are read, in their order; chunks so large that nothing is read over."""
     chunks, records = make(made, size)
     patterns, end = [Pattern(text) for text in texts], SIZE * len(made) if end is None else end
-    _, read = search(Lasts(chunks, patterns, first, end), records, patterns, first, end, 1)
+    _, read = search(LastPerSubject(chunks, patterns, first, end), records, patterns, first, end, 1)
     return list(dict.fromkeys(offset // SIZE for offset in read))
 
 
@@ -108,7 +108,7 @@ def test_what_a_header_names_in_vain_does_not_hide_an_older_chunk() -> None:
     some: Made = [(["c", "a.x"], ""), (["c"], ""), (["c"], "refused")]
     chunks, records = make(some, 1 << 20)
     patterns = [Pattern("c"), Pattern("a.x")]
-    assert search(Lasts(chunks, patterns, 0, 30), records, patterns, 0, 30, 1 << 40)[0] == [1, 10]
+    assert search(LastPerSubject(chunks, patterns, 0, 30), records, patterns, 0, 30, 1 << 40)[0] == [1, 10]
 
 
 def test_subjects_in_full_are_looked_for_until_they_are_found() -> None:
@@ -121,26 +121,26 @@ def test_subjects_in_full_are_looked_for_until_they_are_found() -> None:
 
 def test_a_log_without_an_index_is_read_from_its_end() -> None:
     empty, size = load(CONFIG, []), 10 * last_per_subject.NEWEST
-    found = Lasts(empty, [Pattern("a.x")], 0, size)
+    found = LastPerSubject(empty, [Pattern("a.x")], 0, size)
     ((span,), (first, end)) = found.next(1), (size - last_per_subject.NEWEST, size)
     assert (span.first_offset, span.next_offset) == (first, end)
     found.take([("a.x", first + 5)])
     assert found.next() == ()
-    every = Lasts(empty, [Pattern("a.*")], 0, size)
+    every = LastPerSubject(empty, [Pattern("a.*")], 0, size)
     every.take([("a.x", size - 1)])
     assert sum(span.next_offset - span.first_offset for _ in range(5) for span in every.next()) == size
 
 
 def test_small_gaps_are_read_over() -> None:
     chunks, _ = make(PLAIN, 100)
-    (span,) = Lasts(chunks, [Pattern(">")], 0, 60).next()
+    (span,) = LastPerSubject(chunks, [Pattern(">")], 0, 60).next()
     assert (span.first_offset, span.next_offset) == (20, 60)
 
 
 def test_chunks_that_do_not_matter_are_left_out() -> None:
     chunks, records = make(PLAIN, 1 << 20)
     may_hold = np.array([True, True, True, True, False, False])
-    found = Lasts(chunks, [Pattern(">")], 0, 60, may_hold)
+    found = LastPerSubject(chunks, [Pattern(">")], 0, 60, may_hold)
     offsets, read = search(found, records, [Pattern(">")], 0, 60, 1)
     assert {offset // SIZE for offset in read} == {3, 2, 1, 0}
     assert offsets == [1, 10, 20, 30]

@@ -18,14 +18,14 @@ from overlay.index.skip import bloom
 from overlay.index.skip.bloom import NONE, Bloom
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import Scope, find_scope
+from overlay.index.skip.config_fingerprint import ConfigFingerprint, find_scope
 from overlay.index.skip.encode import encode, parse_values
 from overlay.index.skip.terms import Term, as_hashes, property_term, value_term
 from overlay.subject import Pattern
 from tests.index import partitions
 from tests.index.headers import any_blooms, any_bounds, subjects
 
-SCOPE = Scope(
+SCOPE = ConfigFingerprint(
     99,
     {"x": 1, "y": 2},
     {"d": 11, "l": 12, "s": 13},

@@ -107,7 +107,7 @@ def check(header: Header, chunk: Chunk, stream: StreamConfig) -> None:
     assert decode(encode(header)[1]) == header
 
 
-def feed(
+def fetcher(
     sealer: Sealer, contents: Contents, addressing: Addressing, log: FetchBuffer, stops: list[int]
 ) -> Iterator[Header]:
     """Read the log in pieces that end at `stops`, each from a fetch that begins with the batch of its position."""
@@ -144,7 +144,7 @@ def compare(stream: StreamConfig, log: FetchBuffer, stops: list[int]) -> None:
     contents = Contents(stream)
     addressing = Addressing(stream.subject.rule, stream.patterns)
     sealer = Sealer(contents, "t", 3, log.first_offset)
-    sealed = list(feed(sealer, contents, addressing, log, [log.first_offset + stop for stop in stops]))
+    sealed = list(fetcher(sealer, contents, addressing, log, [log.first_offset + stop for stop in stops]))
     visible = [record for record in log.committed if record.offset >= log.first_offset]
     batches = [batch for batch in parse(log.data) if batch.base_offset < log.last_stable_offset]
     limits = (stream.index.chunk_records, int(stream.index.chunk_bytes))

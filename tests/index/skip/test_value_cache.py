@@ -1,4 +1,4 @@
-"""The memo against columns and Python's sets: whatever was met before, a chunk gets what its own records say."""
+"""The value cache against columns and Python's sets: whatever was met before, a chunk gets what its own records say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlay.field import Field, FieldKind
 from overlay.index.skip import value_cache
 from overlay.index.skip.term_set import TermSet
 from overlay.index.skip.terms import property_term, seed_of
-from overlay.index.skip.value_cache import HAS_LEFT, HAS_NULL, SHORT, TYPES, Memo, Wanted
+from overlay.index.skip.value_cache import HAS_LEFT, HAS_NULL, SHORT, TYPES, ValueCache, Wanted
 from overlay.index.skip.zones import TYPES as ZONED
 from overlay.index.skip.zones import Bounds, read_bounds, text_key
 from overlay.scan import Records, make_plan
@@ -54,7 +54,11 @@ def lay(found: Sequence[bytes | None]) -> Records:
 
 
 def take(
-    table: Memo, found: Sequence[bytes | None], words: value_cache.Words, terms: TermSet, codes: Codes | None = None
+    table: ValueCache,
+    found: Sequence[bytes | None],
+    words: value_cache.Words,
+    terms: TermSet,
+    codes: Codes | None = None,
 ) -> None:
     records, codes = lay(found), np.zeros(len(found), np.int32) if codes is None else codes
     table.take(records, slice(0, len(found)), codes, np.array([0]), words, terms)
@@ -68,7 +72,8 @@ def read(found: Sequence[bytes | None], type: str, *, is_json: bool) -> list[Any
 
 
 def is_left(value: bytes | None, type: str, *, is_json: bool) -> bool:
-    """Whether the memo may leave a value to columns: strings with a quote or an escape, doubles that are hard to round."""
+    """Whether the value cache may leave a value to columns: strings with a quote or an escape, doubles that are hard
+    to round."""
     if value is None:
         return False
     if type == "double":
@@ -98,7 +103,7 @@ def expect_bounds(present: Sequence[Any], type: str, *, has_null: bool) -> Bound
 def test_chunks_that_grow_side_by_side(
     type: str, is_json: bool, steps: list[tuple[int, list[tuple[bytes | None, bool]]]]
 ) -> None:
-    table = Memo([Wanted(type, is_json, 0, SEED, True, type in ZONED)])
+    table = ValueCache([Wanted(type, is_json, 0, SEED, True, type in ZONED)])
     chunks = [(table.begin(), TermSet(1 << 20)) for _ in range(3)]
     met: list[list[bytes | None]] = [[], [], []]
     for chunk, found in steps:
@@ -125,7 +130,7 @@ def test_chunks_that_grow_side_by_side(
     [("string", True, b'"a\\n"'), ("string", True, b'"a"b"'), ("double", False, b"0.1234567890123456789012345")],
 )
 def test_what_is_left_is_said_once_a_chunk(type: str, is_json: bool, value: bytes) -> None:
-    table = Memo([Wanted(type, is_json, 0, SEED, True, True)])
+    table = ValueCache([Wanted(type, is_json, 0, SEED, True, True)])
     for _ in range(2):
         words, terms = table.begin(), TermSet(1000)
         take(table, [value], words, terms)
@@ -135,7 +140,7 @@ def test_what_is_left_is_said_once_a_chunk(type: str, is_json: bool, value: byte
 def test_more_values_than_there_are_lines() -> None:
     numbers = np.random.default_rng(1).integers(0, 6000, 30_000).tolist()
     found = [b"%d" % number for number in numbers]
-    table, words, terms = Memo([Wanted("long", False, 0, SEED, True, True)]), None, None
+    table, words, terms = ValueCache([Wanted("long", False, 0, SEED, True, True)]), None, None
     for _ in range(2):
         words, terms = table.begin(), TermSet(1 << 20)
         take(table, found, words, terms)
@@ -145,7 +150,7 @@ def test_more_values_than_there_are_lines() -> None:
 
 def test_a_set_that_is_full_stops_no_bounds_and_no_terms_of_later_chunks() -> None:
     found = [b"%d" % number for number in range(9000)]
-    table = Memo([Wanted("long", False, 0, SEED, True, True)])
+    table = ValueCache([Wanted("long", False, 0, SEED, True, True)])
     words, terms = table.begin(), TermSet(100)
     take(table, found, words, terms)
     assert terms.is_full
@@ -156,7 +161,7 @@ def test_a_set_that_is_full_stops_no_bounds_and_no_terms_of_later_chunks() -> No
 
 
 def test_an_empty_value_may_count_as_missing() -> None:
-    table = Memo([Wanted("binary", False, 1, SEED, True, False)])
+    table = ValueCache([Wanted("binary", False, 1, SEED, True, False)])
     words, terms = table.begin(), TermSet(1000)
     take(table, [b"", b"a"], words, terms)
     assert words[0, HAS_NULL]
@@ -165,7 +170,7 @@ def test_an_empty_value_may_count_as_missing() -> None:
 
 def test_several_properties_and_one_that_is_left_as_a_whole() -> None:
     wanted = [Wanted("long", False, 0, SEED, False, True), Wanted("string", False, 0, SEED, True, False)]
-    table = Memo([wanted[0], wanted[1], wanted[1]])
+    table = ValueCache([wanted[0], wanted[1], wanted[1]])
     words, terms = table.begin(), TermSet(1000)
     records = lay([b"3", b"x", None, b"1"])
     table.take(records, slice(1, 4), np.zeros(3, np.int32), np.array([0, -1, 0]), words, terms)

@@ -21,7 +21,7 @@ PROPERTIES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the broker, as tests/conftest.py does for its own."""
+    """Log position the tests that use the broker, as tests/conftest.py does for its own."""
     for item in items:
         if "contract_broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)

@@ -144,15 +144,15 @@ ACKS = (
     ),
     Mutant(
         "parked-consumer-reads-the-wrong-place",
-        """Have a consumer that comes back from a full machine go on where its track's lane was led, without a new plan
-        of what to leave out.""",
+        """Have a consumer that comes back from a full machine go on where its cursor's partition fetch was led,
+        without a new plan of what to leave out.""",
         (
             Change(
                 "overlay.worker.session",
-                "            self.detours.plan(place, track)\n"
-                "            await self._open(place, track)\n\n    async def _open",
-                "            if track not in self.lanes:\n"
-                "                await self._open(place, track)\n\n    async def _open",
+                "            self.detours.plan(place, cursor)\n"
+                "            await self._open(place, cursor)\n\n    async def _open",
+                "            if cursor not in self.partition_fetches:\n"
+                "                await self._open(place, cursor)\n\n    async def _open",
             ),
         ),
         mend="54548cf",
@@ -199,7 +199,7 @@ ACKS = (
         (
             Change(
                 "overlay.dispatch.dispatcher",
-                "            if seat.machine.window.has_given_up(low):\n",
+                "            if slot.machine.window.has_given_up(low):\n",
                 "            if False:\n",
             ),
         ),

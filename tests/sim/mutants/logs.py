@@ -72,7 +72,8 @@ LOGS = (
         (
             Change(
                 "overlay.kafka.fetcher",
-                "        if code or lane.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):\n",
+                "        if code or partition_fetch.position != position or epoch < 0"
+                " or _find_epoch(data) in (NO_EPOCH, epoch):\n",
                 "        if True:\n",
             ),
         ),

@@ -115,17 +115,17 @@ OWNERSHIP = (
     ),
     Mutant(
         "head-held-for-nothing",
-        """Have the track that gives out sequences sit a round out for any track of the index that has data, also for one
+        """Have the cursor that gives out sequences sit a round out for any cursor of the index that has data, also for one
         that does not move in this round. Then it may never go on.""",
         (
             Change(
                 "overlay.worker.cursors.order",
-                "            if stop > track.position:\n"
+                "            if stop > cursor.position:\n"
                 "                if stop == head.position:\n"
                 "                    held.add(source)\n",
                 "            if stop == head.position:\n"
                 "                held.add(source)\n"
-                "            if stop > track.position:\n",
+                "            if stop > cursor.position:\n",
             ),
         ),
         mend="e4a7ad8",

@@ -1,4 +1,4 @@
-"""Faults that were never in the product: in fencing, in what one transaction holds, in marks and in offsets."""
+"""Faults that were never in the product: in fencing, in what one transaction holds, in log positions and in offsets."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ PLANTED = (
         "absent-consumer-follows-the-cursor",
         """Give a consumer that is left out, since its output refuses, no position of its own. The cursor moves on
         without it, and it is never given what it has missed.""",
-        (Change("overlay.worker.assignment", "    delta.consumers.update(_pin_absent(state, roster))\n", ""),),
+        (Change("overlay.worker.assignment", "    delta.consumers.update(_pin_absent(state, assignment))\n", ""),),
         history="test_acks_passed_over.py::test_acks_for_a_consumer_that_is_away_count_when_it_is_back",
     ),
     Mutant(

@@ -52,8 +52,8 @@ REQUESTS = (
         (
             Change(
                 "overlay.worker.assignment",
-                "            await _enlist(client, admin, config, loaded.ends.get(config.id), state, roster, delta)\n",
-                "            await _enlist(client, admin, config, None, state, roster, delta)\n",
+                "            await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)\n",
+                "            await _enlist(client, admin, config, None, state, assignment, delta)\n",
             ),
         ),
         mend="e273fcc",

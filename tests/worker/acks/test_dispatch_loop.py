@@ -1,4 +1,4 @@
-"""What holds a consumer back or tells of it, through the desk on a real broker."""
+"""What holds a consumer back or tells of it, through the dispatcher on a real broker."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from overlay.consumer.events import Bound, Event, Unbound, Updated
 from overlay.consumer.table import ASLEEP
-from overlay.dispatch.served_consumer import Beginning, seat
+from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.kafka.admin import Admin
 from overlay.kafka.groups import Found, Group, Member
 from overlay.kafka.protocol import Code
@@ -36,11 +36,13 @@ class Bench:
 
     def __init__(self, inactive_threshold: int, members: int) -> None:
         config = configure(interest="group", inactive_threshold=inactive_threshold)
-        self.seat = seat(config, Beginning(), START, Settings().make_outlet(), None)
+        self.slot = slot(config, Beginning(), START, Settings().make_output_topic(), None)
         self.admin = Counts(members)
         nothing = cast("Any", None)
-        self.facts = {config.id: self.seat.machine.facts}
-        self.readers = Readers(nothing, cast("Any", self.admin), {config.id: self.seat.outlet}, self.facts, self.order)
+        self.facts = {config.id: self.slot.machine.facts}
+        self.readers = Readers(
+            nothing, cast("Any", self.admin), {config.id: self.slot.output_topic}, self.facts, self.order
+        )
         self.orders: list[Event] = []
         if not inactive_threshold:
             self.order(config.id, Bound())
@@ -50,8 +52,8 @@ class Bench:
         self.handle(event)
 
     def handle(self, event: Event) -> None:
-        self.seat.machine.handle(event, START)
-        self.facts[self.seat.machine.config.id] = self.seat.machine.facts
+        self.slot.machine.handle(event, START)
+        self.facts[self.slot.machine.config.id] = self.slot.machine.facts
 
     async def look(self) -> list[Event]:
         """What comes of two looks."""
@@ -111,13 +113,13 @@ async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
     configs = [make_config(group, deliver_group=group, inactive_threshold="5s") for group in MEMBERS]
     (asleep, *_) = ASLEEP
     facts: Any = {config.id: SimpleNamespace(config=config, state=asleep) for config in configs}
-    outlets: Any = dict.fromkeys(facts, "o")
+    output_topics: Any = dict.fromkeys(facts, "o")
     told: dict[str, Event] = {}
 
     def order(consumer: ConsumerId, event: Event) -> None:
         told[consumer[1]] = event
 
-    readers = Readers(cast("Any", None), admin, outlets, facts, order)
+    readers = Readers(cast("Any", None), admin, output_topics, facts, order)
     await readers._count({config.id: config for config in configs})
     assert told == {"read": Bound(), "hidden": Bound()}
     assert readers.is_bound(("S", "hidden"))

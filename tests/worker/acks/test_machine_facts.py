@@ -15,7 +15,7 @@ from overlay.consumer.events import Bound
 from overlay.consumer.info import ConsumerInfo
 from overlay.dispatch.dispatcher import Offer, Work
 from overlay.jobs import Jobs
-from overlay.worker.acks.machine_facts import Standings
+from overlay.worker.acks.machine_facts import MachineFacts
 from tests.dispatch.scenes import Office, make_pieces
 
 CONSUMER = ("S", "c")
@@ -37,11 +37,11 @@ async def test_no_message_is_missing_while_machines_move() -> None:
     the loop asks."""
     office = Office(STEPS * MESSAGES, ack_policy="explicit", max_ack_pending=-1)
     office.bind()
-    standings = Standings(office.desk.facts)
+    machine_facts = MachineFacts(office.dispatcher.facts)
     asked = 0
 
     def tell() -> ConsumerInfo:
-        info = standings.find_info(CONSUMER, office.now)
+        info = machine_facts.find_info(CONSUMER, office.now)
         assert info is not None
         return info
 
@@ -51,17 +51,17 @@ async def test_no_message_is_missing_while_machines_move() -> None:
             records = office.log[first - 1 : last]
             offers = [Offer(CONSUMER, piece, np.arange(len(piece))) for piece in make_pieces(records)]
             for offer in offers:
-                standings.offer(CONSUMER, offer.rows.size)
-            standings.begin_step()
+                machine_facts.offer(CONSUMER, offer.rows.size)
+            machine_facts.begin_step()
             stepping = asyncio.create_task(jobs.run(office.step, offers))
             while not stepping.done():
                 info = tell()
                 assert info.delivered.consumer + info.num_pending == last
                 assert info.num_ack_pending == info.delivered.consumer
-                assert standings.count_offered(CONSUMER) == info.num_pending
+                assert machine_facts.count_offered(CONSUMER) == info.num_pending
                 asked += 1
                 await asyncio.sleep(0)
-            standings.end_step((await stepping).facts)
+            machine_facts.end_step((await stepping).facts)
             assert (tell().num_pending, tell().num_ack_pending) == (0, last)
     assert asked > STEPS
 
@@ -74,9 +74,9 @@ def test_what_waits_for_steps_is_counted_as_the_machine_will(
     first: list[tuple[int, int | None]], second: list[tuple[int, int | None]]
 ) -> None:
     """Two steps are put together, and the first is under way: the answer is that of the machine after both. `first`, `second`:
-    of each call of the clerk, the messages that it offers and what it tells of those behind them."""
+    of each call of the dispatch loop, the messages that it offers and what it tells of those behind them."""
     office = Office(40, interest="group")  # it has no readers yet: nothing is delivered
-    standings = Standings(office.desk.facts)
+    machine_facts = MachineFacts(office.dispatcher.facts)
     given_out = 0
 
     def hand_in(calls: list[tuple[int, int | None]]) -> list[Offer]:
@@ -86,15 +86,15 @@ def test_what_waits_for_steps_is_counted_as_the_machine_will(
             if count:
                 (piece,) = make_pieces(office.log[given_out : given_out + count])
                 offers.append(Offer(CONSUMER, piece, np.arange(count)))
-                standings.offer(CONSUMER, count)
+                machine_facts.offer(CONSUMER, count)
                 given_out += count
             if beyond is not None:
                 office.beyond[CONSUMER] = beyond
-                standings.tell({CONSUMER: beyond})
+                machine_facts.tell({CONSUMER: beyond})
         return offers
 
     def finish(work: Work) -> None:
-        standings.end_step(work.facts)
+        machine_facts.end_step(work.facts)
 
     def step(calls: list[tuple[int, int | None]]) -> tuple[list[Offer], dict[tuple[str, str], int]]:
         offers, beyond = hand_in(calls), dict(office.beyond)
@@ -102,29 +102,29 @@ def test_what_waits_for_steps_is_counted_as_the_machine_will(
         return offers, beyond
 
     one = step(first)
-    standings.begin_step()
+    machine_facts.begin_step()
     two = step(second)
-    told = standings.count_pending(CONSUMER)
+    told = machine_facts.count_pending(CONSUMER)
     office.beyond = one[1]
     finish(office.step(one[0]))
-    assert standings.count_pending(CONSUMER) == told
-    standings.begin_step()
+    assert machine_facts.count_pending(CONSUMER) == told
+    machine_facts.begin_step()
     office.beyond = two[1]
     finish(office.step(two[0]))
-    assert standings.count_pending(CONSUMER) == office.seat.machine.num_pending == told
-    assert standings.count_offered(CONSUMER) == office.seat.machine.offers.count
+    assert machine_facts.count_pending(CONSUMER) == office.slot.machine.num_pending == told
+    assert machine_facts.count_offered(CONSUMER) == office.slot.machine.offers.count
 
 
 def test_consumers_without_a_machine() -> None:
-    assert Standings({}).find_info(CONSUMER, 0) is None
+    assert MachineFacts({}).find_info(CONSUMER, 0) is None
 
 
 def test_an_event_is_seen_after_its_step() -> None:
     office = Office(1, interest="group")
-    standings = Standings(office.desk.facts)
-    before = standings.facts[CONSUMER]
-    standings.begin_step()
+    machine_facts = MachineFacts(office.dispatcher.facts)
+    before = machine_facts.facts[CONSUMER]
+    machine_facts.begin_step()
     work = office.step(said=[Bound()])
-    assert standings.facts[CONSUMER] is before
-    standings.end_step(work.facts)
-    assert standings.facts[CONSUMER].state != before.state
+    assert machine_facts.facts[CONSUMER] is before
+    machine_facts.end_step(work.facts)
+    assert machine_facts.facts[CONSUMER].state != before.state

@@ -10,21 +10,21 @@ import pytest
 from overlay.config import StreamConfig
 from overlay.jobs import Jobs
 from overlay.kafka.admin import connect
-from overlay.kafka.fetcher import Feed
-from overlay.worker.acks import refetch as recall_module
-from overlay.worker.acks.refetch import Recall, Recalled, locate_in
+from overlay.kafka.fetcher import Fetcher
+from overlay.worker.acks import refetch as refetch_module
+from overlay.worker.acks.refetch import Recalled, Refetch, locate_in
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import produce
 
 
-def recall(bootstrap: str, topic: str, wanted: list[int]) -> Recalled:
+def refetch(bootstrap: str, topic: str, wanted: list[int]) -> Recalled:
     """What is found of a stream over one partition."""
     config = StreamConfig.model_validate({"name": "S", "topics": (topic,), "subject": {"template": "t.{header:to}"}})
     kafka = {"bootstrap.servers": bootstrap}
 
     async def read() -> Recalled:
         async with connect(kafka) as (admin, client), Jobs("decoding") as jobs:
-            reading = Recall(client, admin, {"S": config}, {"S": locate_in((topic, 0))})
+            reading = Refetch(client, admin, {"S": config}, {"S": locate_in((topic, 0))})
             return await reading.read({"S": np.array(wanted, np.int64)}, jobs)
 
     return asyncio.run(read())
@@ -40,30 +40,30 @@ def list_found(found: Recalled) -> dict[int, bytes]:
     return values
 
 
-def test_what_is_scattered_is_found_by_one_feed(
+def test_what_is_scattered_is_found_by_one_fetcher(
     bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feeds: list[Feed] = []
+    fetchers: list[Fetcher] = []
 
-    class Counted(Feed):
+    class Counted(Fetcher):
         def __init__(self, *args: object, **more: object) -> None:
             super().__init__(*args, **more)  # type: ignore[arg-type]
-            feeds.append(self)
+            fetchers.append(self)
 
-    monkeypatch.setattr(recall_module, "Feed", Counted)
+    monkeypatch.setattr(refetch_module, "Feed", Counted)
     monkeypatch.setattr("overlay.kafka.range_reader.Feed", Counted)
-    monkeypatch.setattr(recall_module, "NEAR", 10)
+    monkeypatch.setattr(refetch_module, "NEAR", 10)
     topic = new_topic(retention_ms=-1)
     produce(bootstrap, topic, ["a"] * 20_000)
     wanted = [*range(7, 20_000, 100), 19_999, 20_000, 20_001, 30_000]
-    found = recall(bootstrap, topic, wanted)
+    found = refetch(bootstrap, topic, wanted)
     bodies = list_found(found)
     assert sorted(bodies) == wanted[:-2]
     assert all(str(sequence - 1).encode() in body for sequence, body in bodies.items())
     assert found.gone["S"].tolist() == [20_001, 30_000]
-    assert len(feeds) == 1
+    assert len(fetchers) == 1
 
 
 def test_nothing_wanted_nothing_read(bootstrap: str, new_topic: NewTopicFixture) -> None:
-    found = recall(bootstrap, new_topic(), [])
+    found = refetch(bootstrap, new_topic(), [])
     assert (found.pieces, found.gone) == ([], {})

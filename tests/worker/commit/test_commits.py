@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.errors import SourceUnavailable
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import Delta
-from overlay.worker.commit.commits import QUEUE_ROUNDS, Round
-from overlay.worker.round.pipeline import Outcome
+from overlay.worker.commit.commits import QUEUE_ROUNDS, CommitUnit
+from overlay.worker.round.pipeline import RoundResult
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -44,7 +44,7 @@ def test_a_round_in_parts_is_delivered_once(
     monkeypatch.setattr("overlay.worker.commit.commits.PARTITIONS", 2)
     finish, widths = Transactions.finish, list[int]()
 
-    async def watch(self: Transactions, state: bytes, batches: Iterable[Outgoing] = (), more: Any = ()) -> Any:
+    async def watch(self: Transactions, state: bytes, batches: Iterable[OutputBatch] = (), more: Any = ()) -> Any:
         sent = list(batches)
         widths.append(len({(outgoing.topic, outgoing.partition) for outgoing in sent}))
         if len(widths) == failing:
@@ -75,7 +75,7 @@ def test_a_transaction_that_takes_its_time_holds_up_nobody_without_one(
     """Only positions are in the transaction of an at-least-once consumer; its records come while that one is open."""
     finish, is_open, may_end = Transactions.finish, threading.Event(), threading.Event()
 
-    async def hold(self: Transactions, state: bytes, batches: Sequence[Outgoing] = (), more: Any = ()) -> Any:
+    async def hold(self: Transactions, state: bytes, batches: Sequence[OutputBatch] = (), more: Any = ()) -> Any:
         if b"cursors" in state and is_first_delivered.is_set():
             is_open.set()
             await asyncio.to_thread(may_end.wait, 600)
@@ -150,4 +150,4 @@ def test_a_machine_that_has_nothing_to_say_does_not_keep_the_log_of_states(
 def test_a_round_counts_its_answers() -> None:
     """Else the limit of what waits to be committed would not hold for what pull requests are given."""
     answers = [Entry("replies", Record(None, bytes(1_000))) for _ in range(3)]
-    assert Round(Outcome(), Delta(), answers=answers).size >= 3_000
+    assert CommitUnit(RoundResult(), Delta(), answers=answers).size >= 3_000

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.kafka.log_position import Mark
+from overlay.kafka.log_position import LogPosition
 from overlay.output.assemble import Body
-from overlay.output.batch_builder import Outgoing
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.scan.codec import Codec
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
@@ -24,9 +24,9 @@ def name(number: int) -> ConsumerId:
 
 
 def make_before(count: int, catching_up: set[int]) -> ShardState:
-    state = ShardState(cursors={("S", source): Mark(10) for source in SOURCES})
+    state = ShardState(cursors={("S", source): LogPosition(10) for source in SOURCES})
     for number in range(count):
-        own = {SOURCES[0]: Mark(4)} if number in catching_up else {}
+        own = {SOURCES[0]: LogPosition(4)} if number in catching_up else {}
         state.consumers[name(number)] = ConsumerState(1, own)
     return state
 
@@ -41,9 +41,11 @@ def test_every_prefix_is_a_state_one_can_go_on_from(
 ) -> None:
     """Consumer i writes to the partitions outputs[i]; the round moves those at the cursor from 10 to 20, others from 4 to 9."""
     before = make_before(len(outputs), catching_up)
-    batches = [(name(i), Outgoing("out", p, BATCH)) for i, partitions in enumerate(outputs) for p in partitions]
-    after = {name(i): ConsumerState(2, {SOURCES[0]: Mark(9)} if i in catching_up else {}) for i in range(len(outputs))}
-    delta = Delta(cursors={("S", SOURCES[0]): Mark(20)}, consumers=after)
+    batches = [(name(i), OutputBatch("out", p, BATCH)) for i, partitions in enumerate(outputs) for p in partitions]
+    after = {
+        name(i): ConsumerState(2, {SOURCES[0]: LogPosition(9)} if i in catching_up else {}) for i in range(len(outputs))
+    }
+    delta = Delta(cursors={("S", SOURCES[0]): LogPosition(20)}, consumers=after)
     parts = list(split(batches, delta, before.cursors, limit))
     assert [out for part, _ in parts for out in part] == [out for _, out in batches]
     state, given_to = make_before(len(outputs), catching_up), set[int]()
@@ -60,26 +62,26 @@ def test_every_prefix_is_a_state_one_can_go_on_from(
             at = 9 if i in catching_up else 20
             if i not in given_to:
                 at = 4 if i in catching_up else 10
-            assert state.mark_of(name(i), SOURCES[0]) == Mark(at)
-            assert state.mark_of(name(i), SOURCES[1]) == Mark(10)
+            assert state.log_position_of(name(i), SOURCES[0]) == LogPosition(at)
+            assert state.log_position_of(name(i), SOURCES[1]) == LogPosition(10)
             assert state.consumers[name(i)].sequence == (2 if i in given_to else 1)
-    assert state.cursors["S", SOURCES[0]] == Mark(20)
+    assert state.cursors["S", SOURCES[0]] == LogPosition(20)
     assert state.consumers == after
 
 
 @pytest.mark.parametrize(("limit", "parts"), [(1, 3), (2, 2), (3, 1)])
 def test_as_few_parts_as_the_limit_allows(limit: int, parts: int) -> None:
-    batches = [(name(i), Outgoing("out", i, BATCH)) for i in range(3)]
+    batches = [(name(i), OutputBatch("out", i, BATCH)) for i in range(3)]
     delta = Delta(consumers={name(i): ConsumerState(2) for i in range(3)})
     assert len(list(split(batches, delta, {}, limit))) == parts
 
 
 def test_shared_partitions_count_once() -> None:
-    batches = [(name(i), Outgoing("out", 0, BATCH)) for i in range(50)]
+    batches = [(name(i), OutputBatch("out", 0, BATCH)) for i in range(50)]
     delta = Delta(consumers={name(i): ConsumerState(2) for i in range(50)})
     assert len(list(split(batches, delta, {}, 1))) == 1
 
 
 def test_nothing_to_send_is_one_part() -> None:
-    delta = Delta(cursors={("S", SOURCES[0]): Mark(20)})
+    delta = Delta(cursors={("S", SOURCES[0]): LogPosition(20)})
     assert list(split([], delta, {}, 1)) == [([], delta)]

@@ -1,4 +1,4 @@
-"""Consumers of several partitions, simulated: every record once, by its sequence, however data comes and convoys meet."""
+"""Consumers of several partitions, simulated: every record once, by its sequence, however data comes and cursor groups meet."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.allocate import allocate, restart
-from overlay.index.ledger.entries import Round, Run
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
-from overlay.kafka.fetcher import Fetched, mark_after
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan import Decoder, make_plan
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from overlay.state.shard_state import ConsumerState
-from overlay.worker.cursors.cursor import Track
+from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.order import STEPS, plan_steps
 from overlay.worker.cursors.positions import Positions
 from overlay.worker.round.sequencing import cut
 from tests.oracle.batches import Record
 from tests.support.batches import build
 
-SOURCES: list[Source] = [("t", 0), ("t", 1), ("u", 0)]
+SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class World:
 
     ledger: Ledger = field(default_factory=Ledger)
     positions: Positions = field(default_factory=lambda: Positions(ordered=frozenset({"S"})))
-    ends: dict[Source, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    ends: dict[TopicPartition, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     committed: int = 1
     given: dict[str, list[int]] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
@@ -50,49 +50,49 @@ class World:
             if run.first_sequence in sequences:
                 self.lost |= set(range(run.first_sequence, at))
             else:
-                assert self.ledger.append(Round((run,))) is Refusal.NONE
-        marks = {source: before.mark_of(source) for source in SOURCES}
-        assert self.ledger.append(restart(before.standing, marks)) is Refusal.NONE
+                assert self.ledger.append(LedgerEntry((run,))) is Refusal.NONE
+        log_positions = {source: before.log_position_of(source) for source in SOURCES}
+        assert self.ledger.append(restart(before.standing, log_positions)) is Refusal.NONE
 
-    def grow(self, more: Mapping[Source, int], *, sequenced: bool = False) -> None:
+    def grow(self, more: Mapping[TopicPartition, int], *, sequenced: bool = False) -> None:
         for source, count in more.items():
             self.ends[source] += count
         if sequenced:
-            self.allocate({source: (0, Mark(end)) for source, end in self.ends.items()})
+            self.allocate({source: (0, LogPosition(end)) for source, end in self.ends.items()})
 
-    def allocate(self, taken: Mapping[Source, tuple[int, Mark]]) -> None:
+    def allocate(self, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> None:
         if (made := allocate(self.ledger.standing, taken)) is not None:
             assert self.ledger.append(made) is Refusal.NONE
 
-    def enlist(self, name: str, positions: Mapping[Source, int], *, careful: bool) -> None:
+    def enlist(self, name: str, positions: Mapping[TopicPartition, int], *, careful: bool) -> None:
         self.given[name] = []
-        marks = {source: Mark(position) for source, position in positions.items()}
-        self.positions.enlist(("S", name), ConsumerState(), marks, careful=careful)
+        log_positions = {source: LogPosition(position) for source, position in positions.items()}
+        self.positions.enlist(("S", name), ConsumerState(), log_positions, careful=careful)
 
-    def tracks(self) -> dict[Source, list[Track]]:
-        return {source: self.positions.tracks["S", source] for source in SOURCES}
+    def cursors(self) -> dict[TopicPartition, list[Cursor]]:
+        return {source: self.positions.cursors["S", source] for source in SOURCES}
 
     def run(self, at_hand: Mapping[int, int]) -> int:
-        """One round; `at_hand`: how many offsets have come for the tracks, by their number. The number of steps."""
-        tracks = self.tracks()
-        every = [(source, track) for source in SOURCES for track in tracks[source]]
+        """One round; `at_hand`: how many offsets have come for the cursors, by their number. The number of steps."""
+        cursors = self.cursors()
+        every = [(source, cursor) for source in SOURCES for cursor in cursors[source]]
         fetched_to = {
-            track: min(self.ends[source], track.position + more)
-            for i, (source, track) in enumerate(every)
-            if (more := at_hand.get(i, 0)) and track.position < self.ends[source]
+            cursor: min(self.ends[source], cursor.position + more)
+            for i, (source, cursor) in enumerate(every)
+            if (more := at_hand.get(i, 0)) and cursor.position < self.ends[source]
         }
-        plan = plan_steps(tracks, fetched_to, self.ledger, self.committed)
-        taken = {s.source: (s.start, Mark(s.stop)) for s in plan.steps if s.track.sequenced}
-        assert len(taken) == sum(step.track.sequenced for step in plan.steps)
+        plan = plan_steps(cursors, fetched_to, self.ledger, self.committed)
+        taken = {s.source: (s.start, LogPosition(s.stop)) for s in plan.steps if s.cursor.sequenced}
+        assert len(taken) == sum(step.cursor.sequenced for step in plan.steps)
         self.allocate(taken)
         for step in plan.steps:
-            assert step.track.position == step.start < step.stop <= fetched_to[step.track]
-            for _, name in step.track.members:
+            assert step.cursor.position == step.start < step.stop <= fetched_to[step.cursor]
+            for _, name in step.cursor.members:
                 for offset in range(step.start, step.stop):
                     (sequence,) = self.ledger.sequence_of(step.source, np.array([offset])).tolist()
-                    assert (sequence or self.lost) and (not step.track.careful or sequence < self.committed)
+                    assert (sequence or self.lost) and (not step.cursor.careful or sequence < self.committed)
                     self.given[name].append(sequence)
-            step.track.mark = Mark(step.stop)
+            step.cursor.log_position = LogPosition(step.stop)
         self.positions.align("S")
         for source in SOURCES:
             self.positions.settle(("S", source))
@@ -115,13 +115,13 @@ counts = st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 6), max_size=3
 )
 @settings(max_examples=300, deadline=None)
 def test_everybody_is_given_everything_in_order(
-    before: list[dict[Source, int]],
+    before: list[dict[TopicPartition, int]],
     starts: list[tuple[int, bool]],
-    loose: dict[Source, int] | None,
-    indexed: dict[Source, int],
+    loose: dict[TopicPartition, int] | None,
+    indexed: dict[TopicPartition, int],
     kept: bool,
     lost: set[int],
-    rounds: list[tuple[dict[Source, int], dict[int, int], bool]],
+    rounds: list[tuple[dict[TopicPartition, int], dict[int, int], bool]],
 ) -> None:
     """`kept`: sequences are given out here; else they come from elsewhere. `loose`: positions that are no one sequence's.
     `lost`: sequences whose runs the ledger has lost."""
@@ -132,8 +132,8 @@ def test_everybody_is_given_everything_in_order(
         world.lose(lost)
     world.committed = world.ledger.next_sequence
     if kept:
-        world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
-    begins: dict[str, dict[Source, int]] = {}
+        world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
+    begins: dict[str, dict[TopicPartition, int]] = {}
     for number, (sequence, careful) in enumerate(starts):
         places = world.ledger.positions_at(sequence)
         begins[f"c{number}"] = {source: places.get(source, 0) for source in SOURCES}
@@ -143,7 +143,7 @@ def test_everybody_is_given_everything_in_order(
         world.enlist("loose", begins["loose"], careful=False)
     if kept:
         for source in SOURCES:
-            world.positions.enlist_index(("S", source), Mark(min(indexed[source], world.ends[source])))
+            world.positions.enlist_index(("S", source), LogPosition(min(indexed[source], world.ends[source])))
     for more, at_hand, commits in rounds:
         world.grow(more, sequenced=not kept)
         world.run(at_hand)
@@ -162,7 +162,7 @@ def test_everybody_is_given_everything_in_order(
         assert world.given[name].count(0) == wanted.count(0)
     # whoever may has joined the others
     careful = any(is_careful for _, is_careful in starts) and kept
-    assert all(len(some) <= 1 + careful for some in world.tracks().values())
+    assert all(len(some) <= 1 + careful for some in world.cursors().values())
 
 
 def test_records_without_sequences_are_read_though_none_come_after_them() -> None:
@@ -171,14 +171,14 @@ def test_records_without_sequences_are_read_though_none_come_after_them() -> Non
     world.grow(dict.fromkeys(SOURCES, 3), sequenced=True)
     world.lose({1, 4, 7})
     world.committed = world.ledger.next_sequence
-    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
     assert world.run(dict.fromkeys(range(6), 100)) == len(SOURCES)
     assert world.given["c"] == [0] * 9
-    assert all(len(some) == 1 for some in world.tracks().values())
+    assert all(len(some) == 1 for some in world.cursors().values())
 
 
-def test_one_convoy_does_not_take_all_the_time() -> None:
+def test_one_cursor_group_does_not_take_all_the_time() -> None:
     world = World()
     for _ in range(2 * STEPS):
         world.grow(dict.fromkeys(SOURCES, 1), sequenced=True)
@@ -191,32 +191,32 @@ def test_who_lacks_data_is_named() -> None:
     world = World()
     world.grow(dict.fromkeys(SOURCES, 2), sequenced=True)
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
-    tracks = world.tracks()
-    (second,), (third,) = tracks[SOURCES[1]], tracks[SOURCES[2]]
-    plan = plan_steps(tracks, {second: 2, third: 2}, world.ledger, world.ledger.next_sequence)
-    assert not plan.steps and plan.wanted == set(tracks[SOURCES[0]])
+    cursors = world.cursors()
+    (second,), (third,) = cursors[SOURCES[1]], cursors[SOURCES[2]]
+    plan = plan_steps(cursors, {second: 2, third: 2}, world.ledger, world.ledger.next_sequence)
+    assert not plan.steps and plan.wanted == set(cursors[SOURCES[0]])
 
 
-def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_convoy() -> None:
-    """The others in the convoy go on with the other partitions."""
+def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_cursor_group() -> None:
+    """The others in the cursor group go on with the other partitions."""
     world = World()
     first, *rest = SOURCES
     for source in SOURCES:
         world.grow({source: 2}, sequenced=True)
     for name in ("acked", "plain"):
         world.enlist(name, dict.fromkeys(SOURCES, 0), careful=False)
-    ((stopped,),) = (world.tracks()[first],)
-    stopped.mark, stopped.halted = Mark(1), True
-    parted = world.positions.part("S", stopped.convoy, {("S", "acked")})
-    assert [(source, track.members) for (_, source), track in parted] == [(s, {("S", "plain")}) for s in SOURCES]
-    world.positions.align("S")  # which leaves convoys apart that have just been parted
+    ((stopped,),) = (world.cursors()[first],)
+    stopped.log_position, stopped.halted = LogPosition(1), True
+    parted = world.positions.part("S", stopped.cursor_group, {("S", "acked")})
+    assert [(source, cursor.members) for (_, source), cursor in parted] == [(s, {("S", "plain")}) for s in SOURCES]
+    world.positions.align("S")  # which leaves cursor groups apart that have just been parted
     for _ in range(2):
-        at_hand = {track: 2 for source in rest for track in world.tracks()[source]}
-        for step in plan_steps(world.tracks(), at_hand, world.ledger, world.ledger.next_sequence).steps:
-            step.track.mark = Mark(step.stop)
-    found = {min(track.members): track.position for track in world.tracks()[rest[0]]}
+        at_hand = {cursor: 2 for source in rest for cursor in world.cursors()[source]}
+        for step in plan_steps(world.cursors(), at_hand, world.ledger, world.ledger.next_sequence).steps:
+            step.cursor.log_position = LogPosition(step.stop)
+    found = {min(cursor.members): cursor.position for cursor in world.cursors()[rest[0]]}
     assert found == {("S", "acked"): 0, ("S", "plain"): 2}
-    assert not world.positions.part("S", stopped.convoy, set()), "nobody waits who takes no acks"
+    assert not world.positions.part("S", stopped.cursor_group, set()), "nobody waits who takes no acks"
 
 
 def test_who_catches_up_joins_though_records_keep_coming() -> None:
@@ -224,31 +224,31 @@ def test_who_catches_up_joins_though_records_keep_coming() -> None:
     world = World()
     world.grow(dict.fromkeys(SOURCES, 5), sequenced=True)
     world.committed = world.ledger.next_sequence
-    world.positions.enlist_ledger("S", {source: Mark(end) for source, end in world.ends.items()})
+    world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
     for _ in range(3):
         world.grow(dict.fromkeys(SOURCES, 1))
         world.run(dict.fromkeys(range(6), 100))
-    assert all(len(some) == 1 for some in world.tracks().values())
+    assert all(len(some) == 1 for some in world.cursors().values())
 
 
 @pytest.mark.parametrize("good", [0, 5])
 def test_a_batch_that_cannot_be_read_is_come_to(good: int) -> None:
-    """The head comes to it with what lies before it, or else with nothing; so does a convoy that catches up."""
+    """The head comes to it with what lies before it, or else with nothing; so does a cursor group that catches up."""
     raw = [build([Record(i, 5, b"k", b"v")], base_offset=i) for i in range(good)]
     old = bytearray(build([Record(good, 5, b"k", b"v")], base_offset=good))
     old[16] = 1  # a format of long ago
     data = np.frombuffer(b"".join([*raw, bytes(old)]), np.uint8)
     found = split(data)
-    end = mark_after(found.batches, 0)
+    end = log_position_after(found.batches, 0)
     fetched = Fetched(0, data, found.batches, NO_ABORTS, 9, 0, end, found.base_offset)
     assert (fetched.next_offset, fetched.reach) == (good, good + 1)
     ledger = Ledger()
-    assert ledger.append(Round((Run("t", 0, 0, 9, 1),))) is Refusal.NONE
-    for tracks in (
-        [Track(Mark(0), sequenced=True, convoy=1)],
-        [Track(Mark(9), sequenced=True, convoy=1), Track(Mark(0), {("S", "c")}, convoy=2)],
+    assert ledger.append(LedgerEntry((LedgerRun("t", 0, 0, 9, 1),))) is Refusal.NONE
+    for cursors in (
+        [Cursor(LogPosition(0), sequenced=True, cursor_group=1)],
+        [Cursor(LogPosition(9), sequenced=True, cursor_group=1), Cursor(LogPosition(0), {("S", "c")}, cursor_group=2)],
     ):
-        (step,) = plan_steps({("t", 0): tracks}, {tracks[-1]: fetched.reach}, ledger, 10).steps
+        (step,) = plan_steps({("t", 0): cursors}, {cursors[-1]: fetched.reach}, ledger, 10).steps
         pieces = Decoder(make_plan()).decode(cut(fetched, step.start, step.stop), step.start, stop=step.stop)
         assert [type(piece).__name__ for piece in pieces] == ["Records"] * bool(good) + ["Malformed"]

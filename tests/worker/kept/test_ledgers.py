@@ -10,10 +10,10 @@ import numpy as np
 from overlay.index.ledger.allocate import allocate
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
-from overlay.kafka.log_position import Mark, Source
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.partitions import Sources
-from overlay.worker.assignment import Roster
-from overlay.worker.cursors.cursor import Track
+from overlay.worker.assignment import Assignment
+from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.positions import Positions
 from overlay.worker.kept.ledgers import follow_starts
 from tests.index.test_start_positions import delete_below
@@ -26,19 +26,22 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     bootstrap: str, new_topic: NewTopicFixture, admin: Admin
 ) -> None:
     """One partition is read to its end, in the other somebody stands at 12."""
-    sources: list[Source] = [(topic, 0) for topic in sorted((new_topic(), new_topic()))]
+    sources: list[TopicPartition] = [(topic, 0) for topic in sorted((new_topic(), new_topic()))]
     ledger = Ledger()
     for topic, _ in sources:
         produce(bootstrap, topic, ["a"] * 30)
     for end in (10, 20, 30):
-        made = allocate(ledger.standing, {source: (0, Mark(end)) for source in sources})
+        made = allocate(ledger.standing, {source: (0, LogPosition(end)) for source in sources})
         assert made is not None and not ledger.append(made)
     for topic, _ in sources:
         await asyncio.to_thread(delete_below, bootstrap, topic, 25)
-    roster = Roster(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
+    assignment = Assignment(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
     positions = Positions(ordered=frozenset(["S"]))
-    positions.tracks |= {("S", sources[0]): [Track(Mark(30))], ("S", sources[1]): [Track(Mark(12)), Track(Mark(30))]}
-    following = asyncio.create_task(follow_starts(admin, roster, positions, lambda lows: None, 0.05))
+    positions.cursors |= {
+        ("S", sources[0]): [Cursor(LogPosition(30))],
+        ("S", sources[1]): [Cursor(LogPosition(12)), Cursor(LogPosition(30))],
+    }
+    following = asyncio.create_task(follow_starts(admin, assignment, positions, lambda lows: None, 0.05))
     await asyncio.to_thread(wait_until, lambda: ledger.first_sequence > 1, DEADLINE_S, "some are forgotten")
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from overlay.kafka.admin import Admin, TopicFacts
-from overlay.worker.assignment import Roster
+from overlay.worker.assignment import Assignment
 from overlay.worker.kept.retention import (
     FOR_EVER,
     MOST_AHEAD_MS,
@@ -121,7 +121,7 @@ class Refusing:
 async def test_a_refusal_is_logged_once_for_each_cause() -> None:
     """Also when one session follows the other."""
     kafka, told = Refusing(), dict[str, str]()
-    roster = SimpleNamespace(
+    assignment = SimpleNamespace(
         index_topics={"S": "i"}, streams={"S": SimpleNamespace(topic_names=["t"])}, ledgers={"S": None}
     )
 
@@ -130,7 +130,9 @@ async def test_a_refusal_is_logged_once_for_each_cause() -> None:
             for _ in range(2):
                 kafka.asked = 0
                 kafka.was_asked_twice.clear()
-                following = asyncio.create_task(follow_retention(cast(Admin, kafka), cast(Roster, roster), told, 0.0))
+                following = asyncio.create_task(
+                    follow_retention(cast(Admin, kafka), cast(Assignment, assignment), told, 0.0)
+                )
                 await kafka.was_asked_twice.wait()
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)

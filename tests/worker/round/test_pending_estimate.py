@@ -15,15 +15,15 @@ from overlay.config.consumer import PartitionBy
 from overlay.config.stream import StreamConfig
 from overlay.filter import compile_sql
 from overlay.index.topic import Index
-from overlay.kafka.fetcher import Fetched, mark_after
+from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.output.assemble import make_envelope
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.subject import Pattern
-from overlay.worker.round.pending_estimate import Outlook
-from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
+from overlay.worker.round.pending_estimate import PendingEstimate
+from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
 from overlay.worker.skip_routes import plan_detour
 from tests.index.partitions import Record, forget, say, seal, stream
 from tests.oracle import batches as raw
@@ -43,12 +43,12 @@ MARKER = "marker"
 
 def make_reader(name: str, *patterns: str, sql: str = "", has_machine: bool = False) -> Reader:
     envelope = make_envelope("S", name, full=False, source_time=False)
-    outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, envelope)
+    output_topic = OutputTopic("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, envelope)
     accepts = compile_sql(sql, CONFIG.properties) if sql else None
     return Reader(
         ("S", name),
         tuple(map(Pattern.parse, patterns)),
-        None if has_machine else outlet,
+        None if has_machine else output_topic,
         accepts,
         has_machine=has_machine,
     )
@@ -93,7 +93,7 @@ class Log:
             data += build(records, base_offset=at, transactional=True, producer_id=1)
         buf = np.frombuffer(data, np.uint8)
         found, at = split(buf).batches, self.size(first) if position is None else position
-        return Fetched(at, buf, found, np.empty((0, 2), np.int64), self.size(stable), 0, mark_after(found, at))
+        return Fetched(at, buf, found, np.empty((0, 2), np.int64), self.size(stable), 0, log_position_after(found, at))
 
     def make_index(self, config: StreamConfig, ends: Sequence[int], lost: frozenset[int] = frozenset()) -> Index:
         """Chunks that end behind these batches; those in `lost` do not count their subjects."""
@@ -105,7 +105,7 @@ class Log:
         return index
 
 
-def read_pending(outcome: Outcome, reader: Reader) -> dict[int, int]:
+def read_pending(outcome: RoundResult, reader: Reader) -> dict[int, int]:
     """num_pending by source offset."""
     found = {}
     for consumer, outgoing in outcome.batches:
@@ -145,7 +145,7 @@ def test_tokens_say_what_lies_ahead_or_nothing(log: Log, data: st.DataObject) ->
     index = log.make_index(CONFIG, ends, lost)
     readers = data.draw(st.lists(st.sampled_from(READERS), min_size=1, max_size=3, unique_by=id))
     begin = data.draw(st.integers(0, log.size(stable) - 1))
-    pipeline = Pipeline({"S": CONFIG}, {}, outlook=Outlook({"S": CONFIG}, {"S": index}))
+    pipeline = Pipeline({"S": CONFIG}, {}, pending_estimate=PendingEstimate({"S": CONFIG}, {"S": index}))
     position, told = begin, dict.fromkeys((reader.id for reader in readers), 0)
     while position < log.size(total):
         detour = plan_detour(readers, CONFIG, index.of(SOURCE), position, NOW)
@@ -175,7 +175,7 @@ def test_tokens_say_what_lies_ahead_or_nothing(log: Log, data: st.DataObject) ->
                 known = is_last_slice(log, offset, stable) and reached == end
                 known |= reader.filter is None and is_whole(log, ends, lost, begin, stable)
                 assert pending == truth if known else pending in (0, truth), (reader.id, offset)
-        position = outcome.progress[0].mark.position
+        position = outcome.progress[0].log_position.position
         stable = data.draw(st.integers(stable, total))
 
 
@@ -209,14 +209,14 @@ TEN = Log([[("a.x", n), ("b", n)] for n in range(5)])
 )
 def test_behind_the_end(ends: list[int], stable: int, compacted: tuple[str, ...], wanted: list[int]) -> None:
     """The first three batches of five: tokens of the first record for everybody, and of the last two for the picky."""
-    outlook = Outlook({"S": CONFIG}, {"S": TEN.make_index(CONFIG, ends)}, compacted)
-    pipeline, readers = Pipeline({"S": CONFIG}, {}, outlook=outlook), (READERS[1], READERS[2])
+    pending_estimate = PendingEstimate({"S": CONFIG}, {"S": TEN.make_index(CONFIG, ends)}, compacted)
+    pipeline, readers = Pipeline({"S": CONFIG}, {}, pending_estimate=pending_estimate), (READERS[1], READERS[2])
     outcome = pipeline.run([Task("S", SOURCE, TEN.fetch(0, 3, stable), 0, NO_STOP, readers)], NOW)
     everybody, picky = (read_pending(outcome, reader) for reader in readers)
     assert [everybody[0], picky[1], picky[3]] == wanted
-    assert outlook.find(READERS[2].id, SOURCE) is None  # the round is not over yet
-    outlook.publish()
-    sight = outlook.find(READERS[2].id, SOURCE)
+    assert pending_estimate.find(READERS[2].id, SOURCE) is None  # the round is not over yet
+    pending_estimate.publish()
+    sight = pending_estimate.find(READERS[2].id, SOURCE)
     if not ends:
         assert sight is None
     else:
@@ -226,16 +226,16 @@ def test_behind_the_end(ends: list[int], stable: int, compacted: tuple[str, ...]
 def test_last_messages_count_what_is_left_of_them() -> None:
     only, reader = np.array([2, 5, 6]), READERS[1]
     for ends, stable, wanted in ([], 4, [2, 1, 0]), ([], 5, [0, 0, 0]), ([4, 5], 5, [4, 3, 2]):
-        outlook = Outlook({"S": CONFIG}, {"S": TEN.make_index(CONFIG, ends)})
+        pending_estimate = PendingEstimate({"S": CONFIG}, {"S": TEN.make_index(CONFIG, ends)})
         task = Task("S", SOURCE, TEN.fetch(0, 4, stable), 0, 8, (reader,), only)
-        outcome = Pipeline({"S": CONFIG}, {}, outlook=outlook).run([task], NOW)
+        outcome = Pipeline({"S": CONFIG}, {}, pending_estimate=pending_estimate).run([task], NOW)
         assert list(read_pending(outcome, reader).values()) == wanted
 
 
 def test_other_partitions_count() -> None:
     """At the end of them there is nothing; headers tell of the rest, and where nothing does the sum is not known."""
     reader, fetched = READERS[2], TEN.fetch(2, 3, 5)
-    task = Task("S", SOURCE, fetched, 4, NO_STOP, (reader,), convoy=1)
+    task = Task("S", SOURCE, fetched, 4, NO_STOP, (reader,), cursor_group=1)
     index = TEN.make_index(CONFIG, [])
     index.chunks[OTHER] = TEN.make_index(CONFIG, [3, 5]).of(SOURCE)
     for other, position, end, wanted in (
@@ -246,8 +246,8 @@ def test_other_partitions_count() -> None:
         (OTHER, 6, 12, [0, 0, 0]),
         (OTHER, 10, 10, [2, 1, 0]),
     ):
-        outlook = Outlook({"S": CONFIG}, {"S": index})
-        outcome = Pipeline({"S": CONFIG}, {}, outlook=outlook).run(
+        pending_estimate = PendingEstimate({"S": CONFIG}, {"S": index})
+        outcome = Pipeline({"S": CONFIG}, {}, pending_estimate=pending_estimate).run(
             [replace(task, others={other: (position, end)})], NOW
         )
         assert list(read_pending(outcome, reader).values()) == wanted, (other, position, end)
@@ -256,9 +256,9 @@ def test_other_partitions_count() -> None:
 def test_partitions_of_a_round_see_how_far_the_others_came() -> None:
     """What another task of the round has read is not ahead any more."""
     reader, half = READERS[1], TEN.fetch(0, 5, 5)
-    first = Task("S", OTHER, half, 0, NO_STOP, (reader,), convoy=3, others={SOURCE: (0, 10)})
-    second = Task("S", SOURCE, half, 0, NO_STOP, (reader,), convoy=3, others={OTHER: (0, 10)})
-    pipeline = Pipeline({"S": CONFIG}, {}, outlook=Outlook({"S": CONFIG}, {}))
+    first = Task("S", OTHER, half, 0, NO_STOP, (reader,), cursor_group=3, others={SOURCE: (0, 10)})
+    second = Task("S", SOURCE, half, 0, NO_STOP, (reader,), cursor_group=3, others={OTHER: (0, 10)})
+    pipeline = Pipeline({"S": CONFIG}, {}, pending_estimate=PendingEstimate({"S": CONFIG}, {}))
     outcome = pipeline.run([first, second], NOW)
     tokens = [
         parse_token(dict(r.headers)[TOKEN] or b"")
@@ -303,10 +303,10 @@ def test_a_filter_that_leaves_out_chunks(position: int, wanted: list[int]) -> No
     log = Log([[("b", 9), ("b", 9)], [("b", 0)] * 4, [("b", 9), ("b", 9)], [("b", 9)]])
     reader = make_reader("sql", "b", sql="n > 8")
     index = log.make_index(CONFIG, [1, 2, 3, 4])
-    pipeline = Pipeline({"S": CONFIG}, {}, outlook=Outlook({"S": CONFIG}, {"S": index}))
+    pipeline = Pipeline({"S": CONFIG}, {}, pending_estimate=PendingEstimate({"S": CONFIG}, {"S": index}))
     for fetched, at, found in (
         (log.fetch(0, 1, 4), 0, [8, 7]),
-        # somebody else's track was joined there
+        # somebody else's cursor was joined there
         (log.fetch(1, 2, 4, position) if position == 4 else log.fetch(2, 1, 4), position, wanted),
     ):
         outcome = pipeline.run([Task("S", SOURCE, fetched, at, NO_STOP, (reader,))], NOW)
@@ -318,9 +318,9 @@ def test_what_another_partition_leaves_out_is_not_ahead() -> None:
     reader = replace(READERS[1], filter=compile_sql("n >= 0", CONFIG.properties))
     index = TEN.make_index(CONFIG, [])
     index.chunks[OTHER] = TEN.make_index(CONFIG, [4, 5]).of(SOURCE)
-    outlook = Outlook({"S": CONFIG}, {"S": index})
-    pipeline = Pipeline({"S": CONFIG}, {}, outlook=outlook)
-    task = Task("S", SOURCE, TEN.fetch(4, 5, 5), 8, NO_STOP, (reader,), convoy=1)
+    pending_estimate = PendingEstimate({"S": CONFIG}, {"S": index})
+    pipeline = Pipeline({"S": CONFIG}, {}, pending_estimate=pending_estimate)
+    task = Task("S", SOURCE, TEN.fetch(4, 5, 5), 8, NO_STOP, (reader,), cursor_group=1)
     for position, wanted in ((0, [11, 10]), (8, [3, 2])):
         outcome = pipeline.run([replace(task, others={OTHER: (position, 10)})], NOW)
         assert list(read_pending(outcome, reader).values()) == wanted

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from overlay.config.consumer import PartitionBy
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.filter import compile_sql
-from overlay.kafka.fetcher import Fetched, mark_after
-from overlay.kafka.log_position import Mark
+from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.log_position import LogPosition
 from overlay.output.assemble import make_envelope
-from overlay.output.batch_builder import Outlet
+from overlay.output.batch_builder import OutputTopic
 from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.subject import Pattern
-from overlay.worker.round.pipeline import Outcome, Pipeline, Reader, Task
+from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
 from tests.oracle.batches import Record, parse
 from tests.oracle.push import TOKEN, parse_token
 from tests.support.batches import build
@@ -41,23 +41,23 @@ def make_stream(on_corrupt: OnCorrupt = OnCorrupt.STOP) -> StreamConfig:
 
 def make_reader(name: str = "c", pattern: str = ">", sql: str = "") -> Reader:
     envelope = make_envelope("S", name, full=False, source_time=False)
-    outlet = Outlet("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, envelope)
+    output_topic = OutputTopic("out", 1, PartitionBy.KEY, 1_048_588, Codec.NONE, True, envelope)
     accepts = compile_sql(sql, make_stream().properties) if sql else None
-    return Reader(("S", name), (Pattern.parse(pattern),), outlet, accepts)
+    return Reader(("S", name), (Pattern.parse(pattern),), output_topic, accepts)
 
 
 def make_fetched(data: bytes, position: int, aborted: Sequence[tuple[int, int]] = ()) -> Fetched:
     buf = np.frombuffer(data, np.uint8)
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
     batches = split(buf).batches
-    return Fetched(position, buf, batches, pairs, NO_STOP, 0, mark_after(batches, position))
+    return Fetched(position, buf, batches, pairs, NO_STOP, 0, log_position_after(batches, position))
 
 
 def make_task(fetched: Fetched, *readers: Reader, stop: int = NO_STOP) -> Task:
     return Task("S", SOURCE, fetched, fetched.position, stop, readers or (make_reader(),))
 
 
-def read_offsets(outcome: Outcome, consumer: str = "c") -> list[int]:
+def read_offsets(outcome: RoundResult, consumer: str = "c") -> list[int]:
     """Source offsets that a consumer was given, in order, the consumer sequences checked."""
     records: list[Record] = []
     for (_, name), outgoing in outcome.batches:
@@ -73,7 +73,7 @@ def read_offsets(outcome: Outcome, consumer: str = "c") -> list[int]:
 @given(buffer=fetch_buffers(), data=st.data())
 @settings(max_examples=120, deadline=None)
 def test_committed_records_once_whatever_the_log_holds(buffer: FetchBuffer, data: st.DataObject) -> None:
-    """Also when the reading is cut anywhere and goes on from the mark."""
+    """Also when the reading is cut anywhere and goes on from the log position."""
     # the response of a read-committed fetch ends at the last stable offset
     batches = [b for b in parse(buffer.data) if b.last_offset < buffer.last_stable_offset]
     size = sum(b.batch_length + 12 for b in batches)
@@ -84,7 +84,7 @@ def test_committed_records_once_whatever_the_log_holds(buffer: FetchBuffer, data
         outcome = pipeline.run([make_task(make_fetched(buffer.data[:size], position, buffer.aborted), stop=stop)], NOW)
         found += read_offsets(outcome)
         assert outcome.corruptions == []
-        position = max(position, outcome.progress[0].mark.position)
+        position = max(position, outcome.progress[0].log_position.position)
     assert found == [record.offset for record in buffer.committed]
     assert position == max([buffer.first_offset, *(b.last_offset + 1 for b in batches)])
 
@@ -107,7 +107,7 @@ def test_a_corrupt_batch_stops(damaged: int) -> None:
     outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(damaged)), 0))], NOW)
     assert read_offsets(outcome) == list(range(5 * damaged))
     (progress,) = outcome.progress
-    assert progress.stopped and progress.mark == Mark(5 * damaged)
+    assert progress.stopped and progress.log_position == LogPosition(5 * damaged)
     (corruption,) = outcome.corruptions
     assert (corruption.source, corruption.malformed.base_offset, corruption.skipped) == (SOURCE, 5 * damaged, False)
 
@@ -118,40 +118,40 @@ def test_a_corrupt_batch_is_skipped(damaged: int) -> None:
     outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(damaged)), 0))], NOW)
     assert read_offsets(outcome) == [i for i in range(20) if i // 5 != damaged]
     (progress,) = outcome.progress
-    assert not progress.stopped and progress.mark.position == 20
+    assert not progress.stopped and progress.log_position.position == 20
     assert [corruption.skipped for corruption in outcome.corruptions] == [True]
 
 
 @pytest.mark.parametrize("convoy", [1, 2])
-def test_what_comes_behind_a_corrupt_batch_in_sequence_is_put_off_for_machines(convoy: int) -> None:
-    """In the same convoy alone, and all parts of a fetch: the first says where its track stays."""
+def test_what_comes_behind_a_corrupt_batch_in_sequence_is_put_off_for_machines(cursor_group: int) -> None:
+    """In the same cursor group alone, and all parts of a fetch: the first says where its cursor stays."""
     pipeline = Pipeline({"S": make_stream()}, {})
     reader = replace(make_reader(), has_machine=True)
-    stopped = replace(make_task(make_fetched(make_batches(0)[0], 0), reader), convoy=1)
+    stopped = replace(make_task(make_fetched(make_batches(0)[0], 0), reader), cursor_group=1)
     other = make_fetched(b"".join(make_batches(3)[:2]), 0)
     parts = [
-        replace(make_task(other, reader), source=("source", 1), convoy=convoy, position=at, stop=at + 5)
+        replace(make_task(other, reader), source=("source", 1), cursor_group=cursor_group, position=at, stop=at + 5)
         for at in (0, 5)
     ]
     outcome = pipeline.run([stopped, *parts], NOW)
-    is_same = convoy == 1
+    is_same = cursor_group == 1
     assert [progress.is_put_off for progress in outcome.progress] == [False, is_same, is_same]
-    assert [progress.mark.position for progress in outcome.progress] == ([0, 0, 0] if is_same else [0, 5, 10])
+    assert [progress.log_position.position for progress in outcome.progress] == ([0, 0, 0] if is_same else [0, 5, 10])
     assert len(outcome.offers) == (0 if is_same else 2)
 
 
 def test_damage_beyond_the_stop_is_not_met() -> None:
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(b"".join(make_batches(2)), 0), stop=10)], NOW)
-    assert outcome.corruptions == [] and outcome.progress[0].mark.position == 10
+    assert outcome.corruptions == [] and outcome.progress[0].log_position.position == 10
 
 
-def test_the_mark_is_the_batch_s_when_all_of_it_was_read() -> None:
+def test_the_log_position_is_the_batch_s_when_all_of_it_was_read() -> None:
     data = make_batches(0)[1]
     pipeline = Pipeline({"S": make_stream()}, {})
-    whole = pipeline.run([make_task(make_fetched(data, 5))], NOW).progress[0].mark
-    assert whole == Mark(10, 0, int.from_bytes(data[17:21], "big"))
-    assert pipeline.run([make_task(make_fetched(data, 5), stop=8)], NOW).progress[0].mark == Mark(8)
+    whole = pipeline.run([make_task(make_fetched(data, 5))], NOW).progress[0].log_position
+    assert whole == LogPosition(10, 0, int.from_bytes(data[17:21], "big"))
+    assert pipeline.run([make_task(make_fetched(data, 5), stop=8)], NOW).progress[0].log_position == LogPosition(8)
 
 
 def test_two_tasks_of_one_consumer_number_on() -> None:
@@ -188,7 +188,7 @@ def test_a_filter_that_takes_nothing_moves_the_position_all_the_same() -> None:
     pipeline = Pipeline({"S": make_stream()}, {("S", "c"): 7})
     outcome = pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100"))], NOW)
     assert outcome.batches == [] and outcome.sequences == {}
-    assert outcome.progress[0].mark.position == 20
+    assert outcome.progress[0].log_position.position == 20
     assert pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100 OR p.to = 'x'"))], NOW).delivered == {}
 
 
@@ -220,10 +220,10 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     noise = np.random.default_rng(1).bytes(4_000)
     records = [Record(i, NOW - i, None, noise if i in (0, 4, 9) else b"x") for i in range(10)]
     plain = make_reader("c")
-    assert plain.outlet is not None
-    small = replace(plain.outlet, max_message_bytes=3_000)
-    letters = replace(plain.outlet, topic="graves", max_message_bytes=letters_limit)
-    readers = [replace(plain, outlet=small, letters=letters), make_reader("d")]
+    assert plain.output_topic is not None
+    small = replace(plain.output_topic, max_message_bytes=3_000)
+    letters = replace(plain.output_topic, topic="graves", max_message_bytes=letters_limit)
+    readers = [replace(plain, output_topic=small, letters=letters), make_reader("d")]
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
     assert outcome.buried == {plain.id: 3}
