@@ -16,7 +16,7 @@ __all__ = ["__version__", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    # imported when it is asked for: the command imports this package before it knows what it will do
+    # imported on demand: the command imports this package before it knows what it will do
     if name == "open":
         from .client import open_client
 

@@ -1,4 +1,4 @@
-"""`python -m overlay` is the `overlay` command."""
+"""`python -m overlay` runs the `overlay` command."""
 
 from .cli import main
 

@@ -13,7 +13,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class Ragged:
-    """Grows at the end. `data` and `starts` have room beyond what is in use; `rows` are."""
+    """A ragged array that grows at the end. `rows` are in use; `data` and `starts` may have room
+    for more.
+    """
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.rows = 0
@@ -22,15 +24,16 @@ class Ragged:
 
     @property
     def used(self) -> int:
-        """Items of all rows."""
+        """Return the number of items in all rows."""
         return int(self.starts[self.rows])
 
     @property
     def nbytes(self) -> int:
+        """Return the bytes in memory, unused room included."""
         return self.data.nbytes + self.starts.nbytes
 
     def extend(self, sizes: Ints) -> npt.NDArray[Any]:
-        """Append rows of these sizes; returns their items end to end, for the caller to fill."""
+        """Append rows of these sizes. Return their items end to end, for the caller to fill."""
         end, rows = self.used, self.rows + sizes.size
         if rows >= self.starts.size:
             self.starts = _grow(self.starts, self.rows + 1, rows + 1)
@@ -42,10 +45,11 @@ class Ragged:
         return self.data[end : self.used]
 
     def truncate(self, rows: int) -> None:
+        """Keep only the first `rows` rows."""
         self.rows = rows
 
     def take(self, kept: Ints) -> None:
-        """Keep these rows, in this order."""
+        """Keep only these rows, in this order."""
         sizes = np.diff(self.starts[: self.rows + 1])[kept]
         starts = np.zeros(kept.size + 1, np.int64)
         np.cumsum(sizes, out=starts[1:])
@@ -54,12 +58,12 @@ class Ragged:
         self.data, self.starts, self.rows = data, starts, kept.size
 
     def widen(self, largest: int) -> None:
-        """Make items able to hold `largest`."""
+        """Change the item type, if needed, so that it can hold `largest`."""
         if largest > np.iinfo(self.data.dtype).max:
             self.data = self.data.astype(np.min_scalar_type(largest))
 
     def shrink(self) -> None:
-        """Give back room when most of it has come free."""
+        """Free unused memory if less than half is in use."""
         if 2 * self.used < self.data.size:
             self.data = self.data[: self.used].copy()
 

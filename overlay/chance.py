@@ -1,4 +1,6 @@
-"""The one place where the service draws at random, so that a simulation can seed every choice (tests/sim)."""
+"""The only module that draws at random for the service, so that a simulation can seed every choice
+(tests/sim).
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,5 @@ def shuffle(items: Sequence[T]) -> list[T]:
 
 
 def draw_id() -> str:
-    """Return an id that no other call returns: 32 hexadecimal digits."""
+    """Return a unique id: 32 hexadecimal digits."""
     return uuid.uuid4().hex

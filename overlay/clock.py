@@ -1,4 +1,6 @@
-"""The one place that reads clocks: the wall clock for times that others see, the monotonic clock for spans."""
+"""The only module that reads clocks: the wall clock for times that others see, the monotonic clock
+for time spans.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ import time
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, as Kafka's timestamps count."""
+    """Return milliseconds since 1970, the unit of Kafka's timestamps."""
     return time.time_ns() // 1_000_000
 
 
 def now_ns() -> int:
-    """Nanoseconds since 1970, as JetStream's times count."""
+    """Return nanoseconds since 1970, the unit of JetStream's times."""
     return time.time_ns()
 
 
 def monotonic() -> float:
-    """Seconds since some moment, which differs between processes. Changes of the wall clock do not move it."""
+    """Return seconds since a moment that differs between processes. Changes of the wall clock do
+    not affect it.
+    """
     return time.monotonic()

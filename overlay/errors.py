@@ -1,6 +1,7 @@
-"""One tree of errors, split by who has to act.
+"""The tree of errors, divided by who has to act.
 
-Every message says what happened, where (file:line:column, or topic-partition@offset) and what to do about it.
+Every message says what happened, where (file:line:column, or topic-partition@offset) and what to do
+about it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from functools import partial
 
 
 class OverlayError(Exception):
-    """Root of everything the overlay raises on purpose."""
+    """Base class of all errors that the overlay raises on purpose."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where in a file: line and column count from 1; 0 means the file as a whole."""
+    """A place in a file. Line and column count from 1; line 0 means the whole file."""
 
     file: str
     line: int = 0
@@ -27,7 +28,7 @@ class Place:
 
 
 class ConfigError(OverlayError):
-    """A config file says something it may not. The author of the file acts."""
+    """A config file has a value that is not allowed. The author of the file has to act."""
 
     def __init__(self, place: Place, message: str, *, field: str = "", code: int | None = None) -> None:
         self.place, self.message, self.field, self.code = place, message, field, code
@@ -36,15 +37,18 @@ class ConfigError(OverlayError):
 
 
 class SubjectError(OverlayError, ValueError):
-    """A subject, pattern or subject template breaks the rules of facts/jetstream h. The author acts."""
+    """A subject, pattern or subject template breaks the rules of docs/jetstream.md#names. Its
+    author has to act.
+    """
 
 
 class FilterSyntaxError(OverlayError, ValueError):
-    """A filter that says nothing the overlay understands. Its author acts; nothing runs with it.
+    """A filter that the overlay does not understand. Its author has to act; nothing runs with it.
 
-    SQL has `line` and `column` (from 1; of the expression, not of a file around it) and an `excerpt`: the line in
-    question with carets under the place. A property filter has a `path` instead: the keys down to the entry. `message`
-    is one sentence, `hint` says what to write or is empty. The error's text holds them all, on several lines.
+    SQL has `line` and `column` (from 1; of the expression, not of a file around it) and an
+    `excerpt`: the line in question with carets under the place. A property filter has a `path`
+    instead: the keys down to the entry. `message` is one sentence, `hint` says what to write or is
+    empty. The text of the error has all of them, on several lines.
     """
 
     def __init__(
@@ -64,13 +68,16 @@ class FilterSyntaxError(OverlayError, ValueError):
         super().__init__("\n".join(part for part in lines if part))
 
     def __reduce__(self) -> tuple[Callable[[], FilterSyntaxError], tuple[()]]:
-        # errors travel between processes (Spark, multiprocessing), and Python would make them again from the text alone
+        # Errors are sent between processes (Spark, multiprocessing), and by default Python would
+        # rebuild them from the text alone.
         known = {name: getattr(self, name) for name in ("line", "column", "hint", "excerpt", "path")}
         return partial(FilterSyntaxError, self.message, **known), ()
 
 
 class CorruptBatch(OverlayError):
-    """Bytes of the log that cannot be read. The partition stops there unless the stream says `on_corrupt: skip`."""
+    """A batch of the log cannot be read. The partition stops there unless the stream sets
+    `on_corrupt: skip`.
+    """
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
@@ -80,13 +87,16 @@ class CorruptBatch(OverlayError):
 
 
 class SourceUnavailable(OverlayError):
-    """Kafka cannot be reached or cannot answer now. Nobody acts: the caller tries again with backoff."""
+    """Kafka cannot be reached or cannot answer now. No person has to act: the caller tries again
+    with backoff.
+    """
 
 
 class SourceChanged(OverlayError):
-    """The log is not the one the state was written for: recreated, truncated or grown. The operator acts.
+    """The log is not the one that the state was written for: created anew, truncated or grown. The
+    operator has to act.
 
-    `stream`: which stream has to stop, where that is known.
+    `stream`: the stream that has to stop; "" if unknown.
     """
 
     def __init__(self, message: str, stream: str = "") -> None:
@@ -95,18 +105,21 @@ class SourceChanged(OverlayError):
 
 
 class CredentialsRefused(OverlayError):
-    """Kafka refused to authenticate or authorise us. The operator acts; trying again does not help."""
+    """Kafka refused to authenticate or authorise this user. The operator has to act; trying again
+    does not help.
+    """
 
 
 class Fenced(OverlayError):
-    """Another worker owns this shard now. The worker lets go and writes nothing more."""
+    """Another worker owns this shard now. The worker releases the shard and writes nothing more."""
 
 
 class DeliveryFailed(OverlayError):
-    """An output topic refused a batch. The transaction is aborted; the consumer concerned is marked stalled.
+    """An output topic refused a batch. The transaction is aborted, and the consumer concerned is
+    marked as stalled.
 
-    `final`: whether trying again cannot help. `consumer`: stream and name, when it is the fault of one only. `topics`: all
-    topics that refused at the same time, `topic` among them.
+    `final`: whether trying again cannot help. `consumer`: stream and name, if only one consumer is
+    the cause. `topics`: all topics that refused at the same time, `topic` included.
     """
 
     def __init__(
@@ -126,4 +139,6 @@ class DeliveryFailed(OverlayError):
 
 
 class BrokerError(OverlayError):
-    """The embedded broker could not be fetched, started or reached. The message says which and what to do."""
+    """The embedded broker could not be downloaded, started or reached. The message says which, and
+    what to do.
+    """

@@ -1,4 +1,4 @@
-"""The example configs: beside the package in a source tree, inside it when installed from a wheel."""
+"""Example configs: beside the package in a source tree, inside it if installed from a wheel."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from .errors import OverlayError
 
 _PACKAGE = Path(__file__).resolve().parent
 PLACES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
-"""Where examples are looked for, in this order."""
+"""Folders in which examples are searched, in this order."""
 
 
 class ExampleMissing(OverlayError):
-    """The examples are not where they should be. Whoever installed the package acts."""
+    """The examples are not where they should be. The user has to install the package again."""
 
 
 def find_example(name: str) -> Path:
-    """The folder of an example, such as `flights`. Raises ExampleMissing."""
+    """Return the folder of an example, such as `flights`. Raises ExampleMissing if there is none."""
     for place in PLACES:
         if (place / name / "overlay.yaml").is_file():
             return place / name

@@ -1,7 +1,8 @@
-"""Fields of a Kafka record that subjects and properties are made from, and the templates that name them.
+"""Fields of a Kafka record from which subjects and properties are made, and templates that name
+them.
 
-A template is literal text with fields in braces, as interfaces.md writes them:
-`flights.{header:origin}.{value:leg.dest}`. `{{` and `}}` stand for the braces themselves.
+A template is literal text with fields in braces (docs/subjects.md#templates):
+`flights.{header:origin}.{value:leg.dest}`. `{{` and `}}` are literal braces.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from .errors import SubjectError
 
 
 class FieldKind(enum.Enum):
-    HEADER = "header"  # the last header of that name, as Kafka's Headers.lastHeader takes it
+    """The part of a record that a field is read from."""
+
+    HEADER = "header"  # the last header of that name, like Kafka's Headers.lastHeader
     VALUE = "value"  # a field of the JSON value, by dotted path
     KEY = "key"
     TOPIC = "topic"
     PARTITION = "partition"
-    TIMESTAMP = "timestamp"  # milliseconds, as the record carries it
+    TIMESTAMP = "timestamp"  # ms since 1970, the timestamp of the record
 
 
 _NAMED = (FieldKind.HEADER, FieldKind.VALUE)
@@ -27,14 +30,16 @@ _NAMED = (FieldKind.HEADER, FieldKind.VALUE)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. `name` is the header's name or the JSON path; empty for the other kinds."""
+    """One field of a record. `name` is the header's name or the JSON path; empty for the other
+    kinds.
+    """
 
     kind: FieldKind
     name: str = ""
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The keys of a VALUE field from the document's root: `a.b` is ("a", "b")."""
+        """Return the keys of a VALUE field from the document's root: `a.b` is ("a", "b")."""
         return tuple(self.name.split("."))
 
     def __str__(self) -> str:
@@ -47,7 +52,10 @@ _PIECE = re.compile(r"(?P<open>\{\{)|(?P<close>\}\})|\{(?P<field>[^{}]*)\}|(?P<t
 
 
 def parse_template(text: str) -> Template:
-    """Split a template into literals and fields, neighbouring literals joined. Raises SubjectError naming the column."""
+    """Split a template into literals and fields, and join neighbouring literals.
+
+    Raises SubjectError that names the column, or the field that is wrong.
+    """
     parts: list[str | Field] = []
     at = 0
     while at < len(text):
@@ -68,7 +76,9 @@ def parse_template(text: str) -> Template:
 
 
 def parse_field(text: str) -> Field:
-    """`header:origin` or `key`, with or without the braces around it."""
+    """Return the field that a text such as `header:origin` or `key` names, with or without braces.
+    Raises SubjectError.
+    """
     inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
     word, colon, name = inner.partition(":")
     try:

@@ -1,8 +1,9 @@
-"""A thread that runs the jobs of one session, and for which the event loop never stands still.
+"""A thread that runs the jobs of one session without ever blocking the event loop.
 
-`with ThreadPoolExecutor(...)` in a coroutine joins the thread on the event loop when the block ends. If an error ends the block
-while a job runs, then nothing else runs in the process until that job has returned: no fetch, no commit, no heartbeat and no
-HTTP request of any other shard. `Jobs` waits for the thread by awaiting it.
+`with ThreadPoolExecutor(...)` in a coroutine joins the thread on the event loop when the block
+ends. If an error ends the block while a job runs, the whole process waits for that job: no fetch,
+no commit, no heartbeat and no HTTP request of any other shard. `Jobs` waits for the thread by
+awaiting it.
 """
 
 from __future__ import annotations
@@ -20,29 +21,35 @@ Result = TypeVar("Result")
 
 
 def open_thread(name: str) -> Executor:
-    """Return an executor that runs jobs in one thread. A simulation of the service puts one without threads here."""
+    """Return an executor that runs jobs in one thread. A simulation of the service replaces this
+    function by one without threads.
+    """
     return ThreadPoolExecutor(1, name)
 
 
 class Jobs:
-    """One thread, for the length of an `async with` block. Jobs run one at a time, in the order in which they were handed in.
+    """One thread for the length of an `async with` block. Jobs run one at a time, in the order of
+    submission.
 
-    async with Jobs("pipeline") as jobs:
-        outcome = await jobs.run(pipeline.run, tasks, now)
+        async with Jobs("pipeline") as jobs:
+            outcome = await jobs.run(pipeline.run, tasks, now)
 
-    The end of the block cancels the jobs that have not begun, and waits for the one that runs. It obeys a cancellation only
-    after that. So when the block has ended, no job uses what the block owns.
+    The end of the block cancels the jobs that have not begun, and waits for the one that runs. A
+    cancellation takes effect only after that. So when the block has ended, no job uses what the
+    block owns.
     """
 
     def __init__(self, name: str) -> None:
-        """`name`: of the thread."""
+        """Make a thread with this name."""
         self._executor = open_thread(name)
         self._jobs: set[Future[Any]] = set()
 
     async def run(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        """Return what `function(*args, **kwargs)` returns in the thread. Raises what it raises.
+        """Run `function(*args, **kwargs)` in the thread and return its result. Raises what it
+        raises.
 
-        If the caller is cancelled, it stops waiting at once. A job that has begun runs to its end all the same.
+        If the caller is cancelled, it stops waiting at once. A job that has begun still runs to its
+        end.
         """
         job = self._executor.submit(partial(function, *args, **kwargs))
         self._jobs.add(job)
@@ -61,24 +68,26 @@ class Jobs:
         while any(not job.done() for job in running):
             try:
                 await asyncio.wait(running)
-            except asyncio.CancelledError as asked:  # obeyed below: the job comes first
+            except asyncio.CancelledError as asked:  # raised again below, after the job has ended
                 cancelled = asked
         for job in running:
             if not job.cancelled():
-                job.exception()  # looked at: the caller of `run` has given up on it
+                job.exception()  # retrieved, since the caller of `run` was cancelled
         if cancelled is not None:
             raise cancelled
 
 
 def run_apart(function: Callable[[], Result], name: str) -> Future[Result]:
-    """Run a function in a daemon thread made for it, and return its future. For what is rare and may take long."""
+    """Run a function in a new daemon thread and return its future. For rare calls that may take
+    long.
+    """
     future: Future[Result] = Future()
-    future.set_running_or_notify_cancel()  # from now on nobody can cancel it
+    future.set_running_or_notify_cancel()  # from now on the future cannot be cancelled
 
     def run() -> None:
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - raised again by those who wait
+        except BaseException as error:  # noqa: BLE001 - raised again by the future
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -1,16 +1,17 @@
-"""Functions that numba compiles, and the cache that keeps what it made of them.
+"""Functions that numba compiles, and the cache of the machine code.
 
-Compiling all of them takes a minute, so the results are kept on disk and shared by every process of an installation. Numba's
-own cache is not made for that. It numbers the files with machine code and has an index say which signature is in which.
-Two processes that compile one function for two signatures at the same time choose the same number; the last index and the
-last code to be written may then belong to different ones, and from that day on arguments are read as what they are not.
-And it asks only whether the file of the function has changed: one that was compiled with another module's function or
-constant inside goes on running the old one.
+Compiling all of them takes a minute, so the results are kept on disk and shared by all processes of
+an installation. Numba's own cache is not safe for that. It numbers the files with machine code, and
+an index says which signature is in which file. Two processes that compile one function for two
+signatures at the same time choose the same number. The index and the code that are written last may
+then belong to different signatures, and from then on arguments are interpreted wrongly. Also, numba
+only checks whether the file of the function has changed. A function that was compiled with another
+module's function or constant inlined would keep running the old one.
 
-Here a file of machine code is named by its content, and what the index says can be missing but never wrong. And a function
-is compiled again when the sources of anything that it calls have changed, or a constant that it names, or whether bounds are
-checked (NUMBA_BOUNDSCHECK). Names with an underscore are numba's, whose minor version is pinned; tests/test_kernels.py holds
-what is assumed of them.
+Here a file of machine code is named by its content, and the index can lack an entry but never be
+wrong. A function is compiled again if the sources of any function that it calls have changed, or a
+constant that it names, or whether bounds are checked (NUMBA_BOUNDSCHECK). Names with an underscore
+are numba's, whose minor version is pinned; tests/test_kernels.py checks what is assumed about them.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ def kernel(function: Callable[..., Any], /) -> Any: ...
 @overload
 def kernel(*, inline: str = ..., forceinline: bool = ...) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(function: Any = None, /, **options: Any) -> Any:
-    """Compile a function at its first call, for the types it is called with; it runs without the GIL.
+    """Compile a function at its first call, for the types it is called with. It runs without the
+    GIL.
 
-    It checks no bounds, unless the environment says NUMBA_BOUNDSCHECK=1, which `make test-long` uses.
+    It checks no bounds, unless the environment has NUMBA_BOUNDSCHECK=1, as in `make test-long`.
 
-    `inline="always"` puts it into its callers before types are known, `forceinline=True` after: see numba.njit.
+    `inline="always"` inlines it into its callers before types are known, `forceinline=True` after:
+    see numba.njit.
     """
     if function is None:
         return lambda function: _compile(function, options)
@@ -53,7 +56,7 @@ def _compile(function: FunctionType, options: dict[str, Any]) -> Any:
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
-    """What was compiled of one function."""
+    """The compiled code of one function."""
 
     def __init__(self, function: FunctionType) -> None:
         super().__init__(function)
@@ -62,12 +65,16 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     @cached_property
     def _cache_file(self) -> Files:
-        """The files, made at the first call: when a function is decorated, the kernels further down its module that it calls
-        are not there yet, and a stamp made then would leave them out."""
+        """The files of the function, made at its first call.
+
+        When a function is decorated, the kernels further down its module that it calls do not exist
+        yet. A stamp made then would leave them out.
+        """
         return Files(
             self._cache_path,
             self._impl.filename_base,
-            # numba's own stamp knows nothing of NUMBA_BOUNDSCHECK: code with bounds checks and code without would mix
+            # numba's own stamp ignores NUMBA_BOUNDSCHECK: code with and without bounds checks would
+            # be mixed
             (self._numbas._source_stamp, find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
         )
 
@@ -76,7 +83,9 @@ class Files(IndexDataCacheFile):  # type: ignore[misc]
     """The index of one function, and its files of machine code, each named by its content."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep what was compiled for a signature. Of two processes that do so at once, one may do it for nothing."""
+        """Keep the code that was compiled for a signature. Two processes may do so at once; the
+        index may then lack one of them.
+        """
         code = self._dump(data)
         stem = self._index_name.removesuffix(".nbi")
         name = f"{stem}.{hashlib.sha256(code).hexdigest()[:20]}.nbc"
@@ -85,20 +94,23 @@ class Files(IndexDataCacheFile):  # type: ignore[misc]
         known = self._load_index()
         known[key] = name
         self._save_index(known)
-        if len(known) == 1:  # the first since the sources have changed: nobody will ask for the others
+        # the first entry since the sources have changed: the older files are no longer used
+        if len(known) == 1:
             self._sweep(stem, name)
 
     def _sweep(self, stem: str, kept: str) -> None:
         for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
             if path.name != kept:
-                with contextlib.suppress(OSError):  # gone already, or somebody else's: it only takes room
+                # deleted already, or owned by another user: then it only takes room
+                with contextlib.suppress(OSError):
                     path.unlink()
 
 
 def find_stamp(function: FunctionType) -> str:
-    """Return a digest of what is compiled into a function besides its own file: sources of other kernels, values of constants.
+    """Return a digest of everything compiled into a function besides its own file: sources of other
+    kernels, values of constants.
 
-    Call it when the modules are loaded: a name that is not there yet is left out.
+    Call it after the modules are loaded: a name that does not exist yet is left out.
     """
     parts: set[str] = set()
     left, met = [function], {function}
@@ -117,7 +129,9 @@ def find_stamp(function: FunctionType) -> str:
 
 
 def _find_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Global names that a function uses, and those of modules that it may be reaching into."""
+    """Yield the global names that a function uses, and attributes that it may use of global
+    modules, with their values.
+    """
     names = function.__code__.co_names
     for name in names:
         value = function.__globals__.get(name)

@@ -1,7 +1,8 @@
-"""Structured logs: for people on a terminal, JSON lines otherwise.
+"""Structured logs: readable on a terminal, JSON lines otherwise.
 
-A program of one's own that reads with `overlay.open` may have a set-up of structlog or none. Where it has one, our logs go
-that way. Where it has none they go to stderr: structlog's own default is stdout, which is where a script prints its data.
+A program that reads with `overlay.open` may have configured structlog or not. If it has, our logs
+follow that configuration. If not, they go to stderr: structlog's default is stdout, where a script
+prints its data.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import structlog
 
 
 class ModuleLogger:
-    """Decides at each call, since modules have their loggers before a program sets anything up."""
+    """A module's logger, which looks at structlog's configuration at each call: modules make
+    loggers before a program configures it.
+    """
 
     __slots__ = ("_configured",)
 
@@ -28,12 +31,14 @@ class ModuleLogger:
 
 
 def get_logger(name: str) -> Any:
-    """A module's logger, with structlog's methods."""
+    """Return a module's logger, with structlog's methods."""
     return ModuleLogger(name)
 
 
 def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:
-    """Send every log of the process to stderr. `human`: None decides by whether stderr is a terminal."""
+    """Send all logs of the process to stderr. `human`: readable or JSON lines; None means readable
+    if stderr is a terminal.
+    """
     stderr = _find_stderr()
     pretty = stderr.isatty() if human is None else human
     shared, renderer = _list_processors(pretty), _make_renderer(pretty)
@@ -46,7 +51,7 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None
     handler = logging.StreamHandler(stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # aiokafka logs every retry at warning and above; what matters of it reaches our own log as an error of ours
+    # aiokafka logs every retry as a warning or error; the overlay logs those that matter itself
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
@@ -56,7 +61,7 @@ def _make_default() -> Any:
 
 
 def _find_stderr() -> TextIO:
-    # None in a process that was started without it (`2>&-`)
+    # None in a process that was started without stderr (`2>&-`)
     return sys.stderr if sys.stderr is not None else _open_nothing()
 
 

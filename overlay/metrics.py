@@ -1,4 +1,6 @@
-"""Every metric of the overlay, in one list (names and labels: interfaces.md, Metrics). Base units, prefix `overlay_`."""
+"""All metrics of the overlay (names and labels: docs/operations.md#metrics). Base units, prefix
+`overlay_`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.5, 1
 
 
 class Metrics:
-    """The metrics of one service; each process has one."""
+    """The metrics of one service. Each process has one."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,8 +1,9 @@
-"""Durations, sizes and times as files write them, and the integers that the code works with.
+"""Durations, sizes and times as files write them, and the integers that the code uses.
 
-A duration is a Go duration (`1m30s`, `100ms`, `1.5h`) or an integer of nanoseconds, as JetStream's JSON has it; it is
-kept as nanoseconds. A size is a number of bytes or a text with a binary unit (`64KiB`). A time is RFC 3339 with a zone
-and up to nine decimals, kept as nanoseconds since 1970 UTC: datetime has no room for nanoseconds.
+A duration is a Go duration (`1m30s`, `100ms`, `1.5h`) or an integer of nanoseconds, as in
+JetStream's JSON; it is kept as nanoseconds. A size is a number of bytes or a text with a binary
+unit (`64KiB`). A time is RFC 3339 with a zone and up to nine decimals, kept as nanoseconds since
+1970 UTC: datetime cannot hold nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ NANOSECONDS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, 
 BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 INT64_MAX = (1 << 63) - 1
 MAX_TEXT = 256
-"""Characters of a duration, size or time. Others write these texts too, and a number of a million digits takes seconds."""
+"""Most characters of a duration, size or time. These texts may come from clients, and a number of a
+million digits takes seconds.
+"""
 
 _STEP = r"(?:\d+(?:\.\d+)?(?:h|ms|m|s|us|µs|ns))"
 _DURATION = re.compile(rf"-?{_STEP}+", re.ASCII)
@@ -31,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(value: object) -> int:
-    """Nanoseconds of `1m30s`, `100ms` or an integer that already counts them. Raises ValueError."""
+    """Return the nanoseconds of `1m30s`, `100ms` or an integer of them. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _within_int64(value, "a duration")
     if not isinstance(value, str):
@@ -50,7 +53,7 @@ def parse_duration(value: object) -> int:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """The shortest exact text that `parse_duration` reads back: 90_000_000_000 is `1m30s`."""
+    """Return the shortest exact text for `parse_duration`: 90_000_000_000 is `1m30s`."""
     if nanoseconds == 0:
         return "0s"
     rest, parts = abs(nanoseconds), []
@@ -62,7 +65,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Bytes of `1MiB`, `64KiB`, `512` or an integer. Raises ValueError."""
+    """Return the bytes of `1MiB`, `64KiB`, `512` or an integer. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _within_int64(value, "a size")
     if not isinstance(value, str):
@@ -80,19 +83,19 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest exact text that `parse_size` reads back: 1_048_576 is `1MiB`."""
+    """Return the shortest exact text that `parse_size` reads back: 1_048_576 is `1MiB`."""
     unit = next((unit for unit, length in BYTES.items() if size and size % length == 0), "B")
     return f"{size // BYTES[unit]}{unit}"
 
 
 def parse_time(text: str) -> int:
-    """Nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
+    """Return the nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
     _refuse_long(text, "a time")
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00")
     try:
-        # in UTC, as it is written: the zone may lead out of the years that there are
+        # In UTC: with its zone, a time near year 1 or 9999 may have no datetime.
         moment = datetime.fromisoformat(found["seconds"].upper() + found["zone"].upper()).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"there is no such time: {error}") from None
@@ -101,7 +104,9 @@ def parse_time(text: str) -> int:
 
 
 def format_time(nanoseconds: int) -> str:
-    """RFC 3339 in UTC with as many decimals as it takes, as Go prints times."""
+    """Return an RFC 3339 text in UTC with as many decimals as needed, like Go. `nanoseconds`: since
+    1970 UTC.
+    """
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     return text + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
@@ -119,7 +124,9 @@ def _within_int64(value: int, what: str) -> int:
 
 
 WIRE = {"wire": True}
-"""Context for validating JetStream's JSON: durations are integers there and times are texts, nothing else."""
+"""Context for validating JetStream's JSON: there, durations must be integers and times must be
+texts.
+"""
 
 
 def _read_duration(value: object, info: ValidationInfo) -> int:
@@ -129,7 +136,7 @@ def _read_duration(value: object, info: ValidationInfo) -> int:
 
 
 def _read_time(value: object) -> int:
-    # an integer is what a parsed config holds; in a file or in JSON it would not say which unit it counts
+    # A parsed config has integers; in a file or in JSON an integer would not say its unit.
     if not isinstance(value, str):
         raise ValueError("a time is RFC 3339 with its zone, like 2026-01-31T12:00:00Z")
     return parse_time(value)

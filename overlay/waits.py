@@ -1,13 +1,15 @@
-"""Waits that neither lose a cancellation nor leave anything behind.
+"""Waits that neither lose a cancellation nor leave running work behind.
 
-Before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes in the same round of the loop as what it waits
-for. Whoever cancelled then waits for a task that goes on. `asyncio.timeout` does not.
+Before Python 3.12 `asyncio.wait_for` swallows a cancellation that arrives in the same iteration of
+the event loop as the awaited result. The canceller then waits for a task that keeps running.
+`asyncio.timeout` has no such fault.
 
-`asyncio.gather` raises the first error and lets the others run on, into what their caller has closed since.
+`asyncio.gather` raises the first error and lets the other coroutines run on, using things that
+their caller has closed meanwhile.
 
-`asyncio.to_thread` gives up its wait when it is cancelled, and the thread goes on. Where that thread decodes into buffers
-that are used again, the next to use them finds somebody else in them: torn records, and in compiled code, which
-checks no bounds, the end of the process.
+`asyncio.to_thread` stops waiting when it is cancelled, while its thread runs on. If that thread
+decodes into buffers that are used again, two threads use them at once. The result is torn records,
+or, since compiled code checks no bounds, the end of the process.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ Result = TypeVar("Result")
 async def finish_in_thread(
     function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
 ) -> Result:
-    """`function(*args, **kwargs)` in another thread. A cancellation is obeyed when the function has returned: use it for
-    what takes milliseconds, not for waiting.
+    """Return `function(*args, **kwargs)`, run in another thread. Raises what it raises.
 
-    Raises what the function raises.
+    A cancellation takes effect only when the function has returned. Use it for work of
+    milliseconds, not for waiting.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -38,17 +40,17 @@ async def finish_in_thread(
         while not work.done():
             try:
                 await asyncio.wait([work])
-            except asyncio.CancelledError:  # asked again: still the thread comes first
+            except asyncio.CancelledError:  # cancelled again: still wait for the thread
                 continue
         if not work.cancelled():
-            work.exception()  # looked at, so that nobody reports it as never retrieved
+            work.exception()  # retrieved, so that asyncio does not report it
         raise
 
 
 async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run coroutines side by side and return what they return, in their order.
+    """Run coroutines at the same time and return their results in the same order.
 
-    The first error cancels the others and is raised when all of them have ended.
+    The first error cancels the others. It is raised when all of them have ended.
     """
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
@@ -60,7 +62,9 @@ async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 
 def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:
-    """Look again and again, in this thread, for so long at most: whether it came true."""
+    """Check a condition every `pause_s` seconds, blocking this thread. Return whether it became
+    true within `seconds`.
+    """
     deadline = monotonic() + seconds
     while not condition():
         if monotonic() > deadline:
@@ -70,7 +74,7 @@ def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: floa
 
 
 async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, None: for however long; whether it came."""
+    """Wait for an event, at most `seconds` (None: without limit). Return whether it was set."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -79,7 +83,7 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Await `work` and return True, or give up on it when `stop` is set."""
+    """Await `work` and return True. If `stop` is set first, cancel the work and return False."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -6,11 +6,13 @@
 
     read_stream_consumer(spark, "config", "late-jfk").writeStream.foreachBatch(handle)...
 
-Acks are at-least-once, as all that foreachBatch does: a driver that ends between sink and ack writes the batch again when it
-comes back, and acks it then. The order matters, sink first; then nothing is acked that is not safe. A sink that replaces what
-the same batch wrote before (or drops what it has, by stream, consumer and sequence) holds each message once.
+Acks are at-least-once, like everything in foreachBatch. A driver that ends between sink and ack
+writes the batch again after a restart, and acks it then. The order matters: write to the sink
+first, so that nothing is acked before it is safe. To have each message once, a sink has to replace
+what the same batch wrote before, or drop rows that it has already, by stream, consumer and
+sequence.
 
-A row without an ack token, and a batch without rows, write nothing.
+A row without an ack token, or a batch without rows, writes nothing.
 """
 
 from __future__ import annotations
@@ -35,17 +37,28 @@ _NS_PER_US = 1_000
 
 
 def ack(deliveries: DataFrame, config: Config) -> None:
-    """These messages are done with. `deliveries`: columns `stream` and `ack_token`, of any consumers of the folder."""
+    """Ack these messages.
+
+    `deliveries`: the columns `stream` and `ack_token`, of any consumers of the folder.
+    """
     _write(deliveries, Verb.ACK.value, config)
 
 
 def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -> None:
-    """Deliver these messages again, at once or after `delay`. Read with `redeliveries=True` to see them. Raises ValueError."""
+    """Request redelivery of these messages, at once or after `delay`.
+
+    Raises ValueError for an invalid delay.
+
+    Redeliveries are only visible if they are read with `redeliveries=True`.
+    """
     _write(deliveries, Verb.NAK.value + (_write_delay(delay) if delay is not None else b""), config)
 
 
 def term(deliveries: DataFrame, config: Config, reason: str = "") -> None:
-    """Give these messages up: they are not delivered again. `reason` stands in the advisory and in the dead letter."""
+    """Request that these messages are never delivered again.
+
+    `reason`: for the advisory and the dead letter.
+    """
     _write(deliveries, Verb.TERM.value + (f" {reason}".encode() if reason else b""), config)
 
 

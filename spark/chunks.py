@@ -1,13 +1,14 @@
-"""Cutting a partition into chunks before it is sealed, so that many tasks can seal it.
+"""Cuts a partition into chunks before it is indexed, so that many tasks can seal chunks at the same time.
 
-Where a chunk ends depends on all that came before it (overlay/index/skip/seal.py): it is full with the first record batch with
-which it holds so many records or bytes. That is known from the headers of the batches alone. So tasks first read parts of
-the partition wherever they happen to begin, and note for each batch how many committed records it has; the rule is then
-played through at the driver, in numbers. After that each task is given whole chunks, and what it seals is what one sealer
-would have made from the first offset to the last.
+Where a chunk ends depends on everything before it (overlay/index/skip/seal.py): it is full with the
+first record batch with which it has enough records or bytes. The headers of the batches alone tell
+that. So tasks first read parts of the partition from any offset, and note the number of committed
+records in each batch. The driver then applies the rule to these numbers. After that each task gets
+whole chunks, and seals what one sealer would have made from the first offset to the last.
 
-One thing cannot be foreseen: values of a batch that turn out not to decompress. A sealer begins a new chunk behind it, and so
-does a task, up to the next task's first offset. The index is as good, its chunks are cut elsewhere.
+One case cannot be foreseen: a batch whose values turn out not to decompress. A sealer begins a new
+chunk after it, and so does a task, up to the next task's first offset. The index is equally good;
+its chunks are only cut at other offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The record batches that end in a range: last offsets, committed records and bytes, one entry each.
+    """The record batches that end in a range: last offsets, committed records and bytes (int64, one
+    entry per batch).
 
     A batch that cannot be read has no records and `broken` set.
     """
@@ -57,7 +59,10 @@ class Batches:
 
 
 def count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
-    """What the headers of a range's batches say. Raises SourceChanged, SourceUnavailable."""
+    """Return the record batches of a range, read from their headers.
+
+    Raises SourceChanged, SourceUnavailable.
+    """
     return asyncio.run(_count_batches(kafka, part))
 
 
@@ -68,7 +73,7 @@ async def _count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
 
 
 def note_batches(fetched: Fetched, part: Range) -> Batches:
-    """The batches of a fetch that end within a range."""
+    """Return the batches of a fetch that end within a range."""
     batches = fetched.batches
     sound = crc.matches(fetched.data, batches)
     sight = judge(fetched.data, batches, sound, fetched.aborted)
@@ -81,7 +86,7 @@ def note_batches(fetched: Fetched, part: Range) -> Batches:
 
 
 def join_batches(parts: Sequence[Batches]) -> Batches:
-    """Those of neighbouring ranges, in order."""
+    """Return the batches of neighbouring ranges as one, in order."""
     nothing = np.empty(0, np.int64)
     none = Batches(nothing, nothing, nothing, np.empty(0, np.bool_))
     each = [none, *parts]
@@ -94,7 +99,10 @@ def join_batches(parts: Sequence[Batches]) -> Batches:
 
 
 def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
-    """Where chunks end: the offset behind the last batch of each that is full, or that a broken batch follows."""
+    """Return the end offsets of the chunks.
+
+    A chunk ends after the batch that fills it, or after a broken batch.
+    """
     ends: list[int] = []
     first = 0
     records, sizes = np.cumsum(batches.records), np.cumsum(batches.bytes)
@@ -117,7 +125,7 @@ def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
 def deal_chunks(
     source: TopicPartition, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int
 ) -> list[Range]:
-    """Whole chunks for tasks of about `size` bytes each, up to `stop`, in order."""
+    """Return ranges of whole chunks up to `stop`, in order, for tasks of about `size` bytes each."""
     weights = np.cumsum(batches.bytes)
     parts: list[Range] = []
     at, weighed = start, 0
@@ -133,7 +141,9 @@ def deal_chunks(
 
 
 def seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
-    """The index records, key and value, of the chunks of a range that begins where a chunk does.
+    """Return the index records, key and value, of the chunks of a range.
+
+    The range has to begin where a chunk begins.
 
     Raises SourceChanged, SourceUnavailable.
     """
@@ -146,7 +156,7 @@ async def _seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> 
     sealed: list[tuple[bytes, bytes]] = []
     async with _connect(kafka, part.source) as client:
         async for fetched in read_span(client, *part.source, part.start, part.stop):
-            # no header of a job is due for its age: every chunk is finished
+            # a job seals no chunk because of its age: every chunk is complete
             sealed += await asyncio.to_thread(
                 lambda fetched=fetched: list(_seal_fetch(sealer, contents, addressing, part, fetched))  # type: ignore[misc]
             )

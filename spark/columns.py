@@ -1,17 +1,18 @@
-"""A filter as a Column of Spark, with the same three answers: true, false, and null for unknown.
+"""Filters as Columns of Spark, with the same three answers: true, false, and null for unknown.
 
     deliveries.where(to_column(compile_sql("dep_delay > 60 AND carrier IN ('AA', 'UA')", stream.properties)))
 
-Spark's SQL differs from the filters' in much that an expression cannot show. Here `a < b` of unlike types is false and not
-an error, IN is never unknown for a null in its list, whole numbers have no limit, an integer and a double compare exactly,
-NaN is null, LIKE knows no text that is not UTF-8 (overlay/filter/rows.py has the rules). What Spark can say just so becomes
-Spark's own expression, which its optimiser sees through and which runs in the JVM. The rest, arithmetic beyond what fits
-its types above all, becomes an Arrow function that asks the overlay's own evaluator for that one condition; the columns that it
-reads go to a Python worker and back.
+Spark's SQL differs from filters in ways that an expression does not show. In a filter, `a < b` of
+unlike types is false and not an error. IN is never unknown because of a null in its list. Integers
+have no limit, and an integer and a double compare exactly. NaN is null. LIKE does not match text
+that is not UTF-8 (overlay/filter/rows.py has the rules). A condition that Spark can express exactly
+becomes an expression of Spark, which its optimiser understands and which runs in the JVM. Any other
+condition, above all arithmetic beyond the range of its types, becomes an Arrow function that calls
+the overlay's own evaluator. The columns that it reads are sent to a Python worker.
 
-What is known of a node's value before there are rows is its kind (values.py): numbers are LONG or DOUBLE, strings and bytes are
-TEXT, compared by bytes as Spark compares both, times are LONG, in milliseconds. A filter must have been compiled with the
-stream's properties, for the types.
+Before there are rows, only the kind of a node's value is known (values.py). Numbers are LONG or
+DOUBLE. Strings and bytes are TEXT, compared by bytes as Spark compares both. Times are LONG, in ms
+since 1970. The filter must have been compiled with the stream's properties, for their types.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ from .values import (
 )
 
 FindField = Callable[[Field], Column]
-"""Where a field's values are: of Spark's type for the field's, null where there is none. Whether a property is there is asked
-of the field as binary."""
+"""Returns the column of a field: of Spark's type for the field's, null where the record has no value.
+
+Whether a property exists is tested by asking for the field as binary.
+"""
 
 _DOUBLES: dict[Arithmetic, Callable[[Column, Column], Column]] = {
     Arithmetic.ADD: lambda a, b: a + b,
@@ -85,15 +88,19 @@ _DOUBLES: dict[Arithmetic, Callable[[Column, Column], Column]] = {
 
 
 def find_in_sections(field: Field) -> Column:
-    """A field of the struct columns `header`, `properties` and `application_properties` (docs/spark-source.md)."""
+    """Return a field of the struct columns `header`, `properties` and `application_properties`
+    (docs/spark-source.md#columns).
+    """
     return F.col(field.section.value).getField(field.name)
 
 
 def find_in_envelope(stream: StreamConfig) -> FindField:
-    """Fields of the stream's records out of the envelope's own columns: `headers`, `key`, `subject` and so on.
+    """Return a function that finds fields in the envelope's own columns: `headers`, `key`,
+    `subject` and so on.
 
-    For frames that have no sections, those of Spark's Kafka source with the same names among them. Raises ValueError for
-    a field of the value, which nothing here reads as the overlay does.
+    For frames without sections, also those of Spark's Kafka source with the same column names. The
+    function raises ValueError for a field of the value, because nothing here parses values as the
+    overlay does.
     """
 
     def find(field: Field) -> Column:
@@ -103,7 +110,7 @@ def find_in_envelope(stream: StreamConfig) -> FindField:
         if source.given is not None:
             found.append(_find_given(source.given, kind))
             there.append(F.lit(True))
-        # the first that the record has, readable or not
+        # the first source that the record has, readable or not
         column = found[-1]
         for value, is_there in zip(reversed(found[:-1]), reversed(there[:-1]), strict=True):
             column = F.when(is_there, value).otherwise(column)
@@ -121,7 +128,7 @@ def _read(bytes: Column, kind: PropertyType) -> Column:
 def _find_bytes(field: RecordField) -> Column:
     if field.kind is FieldKind.HEADER:
         named = F.filter(F.col("headers"), lambda header: header["name"] == field.name)
-        return F.get(named, F.size(named) - 1)["value"]  # of several the last one counts
+        return F.get(named, F.size(named) - 1)["value"]  # the last of several headers counts
     if field.kind is FieldKind.KEY:
         return F.col("key")
     raise ValueError(f'{field} is a part of the value. Read it with format("overlay"), which has it as a column')
@@ -135,9 +142,10 @@ def _find_given(given: Given, kind: PropertyType) -> Column:
 
 
 def to_column(filter: Filter, find: FindField = find_in_sections, *, now: int | None = None) -> Column:
-    """The filter's answers, a boolean; null is unknown. `now`: UTC() in ms, the time of this call where left out.
+    """Return the filter's answers as a boolean column; null is unknown.
 
-    Raises ValueError for a filter that was compiled without the stream's properties.
+    `now`: the value of UTC(), ms since 1970, by default the time of this call. Raises ValueError
+    for a filter that was compiled without the stream's properties.
     """
     if not all(isinstance(column, Field) for column in filter.columns):
         raise ValueError(f"filter {filter.text!r} was compiled without the stream's properties, so its types are open")
@@ -145,12 +153,12 @@ def to_column(filter: Filter, find: FindField = find_in_sections, *, now: int | 
 
 
 def write(node: Node, find: FindField = find_in_sections, now: int = 0) -> Column:
-    """The answers of a bound tree; as `to_column`."""
+    """Return the answers of a bound tree, as `to_column` does."""
     return _Writer(find, now).answer(node)
 
 
 def ask_overlay(node: Node, find: FindField, now: int) -> Column:
-    """The answers of a bound tree by the overlay's evaluator, in Python workers."""
+    """Return the answers of a bound tree by the overlay's evaluator, which runs in Python workers."""
     fields = tuple(dict.fromkeys(each for each in walk(node) if isinstance(each, Field)))
     if not fields:
         answer = to_truth(rows.evaluate(node, {}, now))
@@ -160,19 +168,24 @@ def ask_overlay(node: Node, find: FindField, now: int) -> Column:
         columns = {key_of(field): array for field, array in zip(fields, arrays, strict=True)}
         return Evaluation(columns, len(arrays[0]), now).answer(compile(node))
 
-    make: Callable[..., Callable[..., Column]] = arrow_udf  # its own types say nothing of functions of so many columns
+    make: Callable[..., Callable[..., Column]] = arrow_udf  # its type hints do not cover functions of so many columns
     ask = make(evaluate, "boolean")
     return ask(*map(find, fields))
 
 
 class _Writer:
-    """Writes the nodes of one tree. `answer` is for conditions, `value` for whatever stands within a predicate."""
+    """A translator of the nodes of one tree.
+
+    `answer` is for conditions, `value` for what is within a predicate.
+    """
 
     def __init__(self, find: FindField, now: int) -> None:
         self._find, self._now = find, now
 
     def answer(self, node: Node) -> Column:
-        """The answer of a node as AND, OR and NOT take it: what is no boolean is unknown."""
+        """Return the answer of a node as AND, OR and NOT use it: a value that is not a boolean is
+        unknown.
+        """
         match node:
             case And(operands=operands):
                 return reduce(and_, map(self.answer, operands))
@@ -188,7 +201,7 @@ class _Writer:
 
     @singledispatchmethod
     def value(self, node: Node) -> Value:
-        """What a node is worth. Raises NotNative."""
+        """Return the value of a node. Raises NotNative."""
         raise TypeError(f"no rule for {type(node).__name__}")
 
     @value.register(And)
@@ -215,7 +228,7 @@ class _Writer:
                 column = keep_finite(column)
         if node.section is Section.HEADER and node.name == "priority":
             if node.type != "long":
-                raise NotNative  # a whole number in a column of another type
+                raise NotNative  # an integer in a column of another type
             column = F.coalesce(column, F.lit(DEFAULT_PRIORITY).cast("long"))
         return Value(KINDS[node.type], column, is_string=node.type == "string")
 
@@ -229,7 +242,7 @@ class _Writer:
         if isinstance(value.constant, int | float):
             return make_constant(-value.constant)
         if value.kind is Kind.LONG:
-            raise NotNative  # the least long has no opposite in 64 bits
+            raise NotNative  # the least long has no negation in 64 bits
         return Value(Kind.DOUBLE, -value.column)
 
     @value.register
@@ -241,7 +254,7 @@ class _Writer:
         if node.operator is Arithmetic.MOD and not both_whole:
             return make_null()
         if both_whole and node.operator is not Arithmetic.DIV:
-            raise NotNative  # has no limit there, and 64 bits here
+            raise NotNative  # integers are unlimited in filters, and have 64 bits here
         return Value(Kind.DOUBLE, keep_finite(_DOUBLES[node.operator](to_double(left), to_double(right))))
 
     @value.register
@@ -253,7 +266,7 @@ class _Writer:
         operand = self.value(node.operand)
         if operand.kind is Kind.NULL:
             return make_null()
-        # an item that is NULL equals nothing, and makes nothing unknown
+        # an item that is NULL equals nothing, and makes no answer unknown
         found = F.coalesce(find_equal(operand, [self.value(item) for item in node.items]), F.lit(False))
         return Value(Kind.BOOLEAN, where_known((operand,), ~found if node.negated else found))
 
@@ -282,5 +295,5 @@ class _Writer:
     @value.register
     def _(self, node: Present) -> Value:
         assert isinstance(node.operand, Field)
-        # as bytes everything can be read that is there
+        # every value that exists can be read as bytes
         return Value(Kind.BOOLEAN, self._find(replace(node.operand, type="binary")).isNotNull())

@@ -1,8 +1,9 @@
 """Comparisons, IN and LIKE of a filter as expressions of Spark.
 
-Whole numbers and doubles compare exactly, where Spark would round the whole number first. A constant is fitted to the column's
-own type (`x < 60.5` over longs is `x <= 60`); of two columns only equal doubles leave a doubt, and these are whole.
-Values of unlike kinds are never equal, always unequal and in no order.
+Integers and doubles compare exactly, where Spark would round the integer first. A constant is
+adapted to the column's own type: `x < 60.5` over longs is `x <= 60`. Of two columns, only values
+that are equal as doubles leave a doubt, and those are whole numbers. Values of unlike kinds are
+never equal, always unequal and in no order.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _HOLDS: dict[Compare, tuple[int, ...]] = {
     Compare.GT: (1,),
     Compare.GE: (0, 1),
 }
-"""The orders, of left to right, of which an operator is true."""
+"""The orders (-1, 0, 1) of left to right for which an operator is true."""
 _EQUALITY = (Compare.EQ, Compare.NE)
 _LONG_END = 2.0**63
 
 
 def where_known(values: Sequence[Value], column: Column) -> Column:
-    """`column` where none of the values is null, else null."""
+    """Return `column` where none of the values is null, null elsewhere."""
     known = [value.column.isNotNull() for value in values if value.constant is None]
     return F.when(reduce(and_, known), column) if known else column
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """`left operator right`. Raises NotNative."""
+    """Return `left operator right`. Raises NotNative."""
     if Kind.NULL in (left.kind, right.kind):
         return make_null()
     if left.kind in NUMBERS and right.kind in NUMBERS:
@@ -61,7 +62,7 @@ def compare(operator: Compare, left: Value, right: Value) -> Value:
 
 
 def find_equal(operand: Value, items: Sequence[Value]) -> Column:
-    """Whether the operand equals one of the items; null counts as no. Raises NotNative."""
+    """Return whether the operand equals one of the items; null counts as unequal. Raises NotNative."""
     plain = [item.constant for item in items]
     if operand.is_string and all(isinstance(each, bytes) for each in plain):
         texts = [_decode(each) for each in plain if isinstance(each, bytes)]
@@ -73,7 +74,9 @@ def find_equal(operand: Value, items: Sequence[Value]) -> Column:
 
 
 def _level(left: Value, right: Value) -> tuple[Column, Column]:
-    """Strings as strings where both are, so that Spark can do more with the comparison; else bytes."""
+    """Return both as strings if they are strings, so that Spark can optimise the comparison;
+    otherwise as bytes.
+    """
     if left.kind is not Kind.TEXT:
         return left.column, right.column
     a, b = _read_text(left), _read_text(right)
@@ -125,7 +128,9 @@ Fitted = tuple[Compare, int | float] | bool
 
 
 def _fit_long(operator: Compare, constant: int | float) -> Fitted:
-    """The same question to a column of longs, with a long."""
+    """Return an equivalent operator and a long for a column of longs, or the answer if it is the
+    same for all longs.
+    """
     low = math.floor(constant)
     if low != constant:
         if operator in _EQUALITY:
@@ -137,7 +142,9 @@ def _fit_long(operator: Compare, constant: int | float) -> Fitted:
 
 
 def _fit_double(operator: Compare, constant: int | float) -> Fitted:
-    """The same question to a column of finite doubles, with a double."""
+    """Return an equivalent operator and a double for a column of finite doubles, or the answer if
+    it is always the same.
+    """
     try:
         near = float(constant)
     except OverflowError:
@@ -155,7 +162,10 @@ def _fit_double(operator: Compare, constant: int | float) -> Fitted:
 
 
 def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
-    """Rounding keeps the order, so only where both are equal as doubles can it hide a difference."""
+    """Compare a column of longs with one of doubles, exactly.
+
+    Rounding keeps the order, so it can hide a difference only where both are equal as doubles.
+    """
     rounded, other = long.column.cast("double"), double.column
     whole = other.try_cast("long")
     order = (
@@ -169,7 +179,7 @@ def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
 
 
 def match_text(pattern: LikePattern, text: Column) -> Column:
-    """Whether the whole text matches. `text`: strings that are UTF-8, or null."""
+    """Return whether the whole text matches. `text`: strings of valid UTF-8, or null."""
     head, inner, tail = (F.lit(part.decode()) for part in (pattern.head, pattern.inner, pattern.tail))
     match pattern.shape:
         case Shape.EXACT:

@@ -1,7 +1,8 @@
-"""Kafka settings for Java's clients, which Spark uses: the third dialect beside those of overlay/kafka/connection.py.
+"""Kafka settings for Java's clients, which Spark uses; overlay/kafka/connection.py has those of the
+other clients.
 
-Certificates are read here and travel in the settings: executors have no such files. Java has no switch for trusting
-any certificate, so a config that asks for that is refused rather than read half.
+Certificates are read here and passed in the settings, because executors do not have these files.
+Java has no switch for trusting any certificate, so a config that asks for it is refused.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ _LOGIN = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
-# by itself the producer sends a record as soon as it can: small requests, which cost more than the records in them
+# by default the producer sends a record as soon as it can: small requests, which cost more than
+# their records
 _FULL_BATCHES = {"linger.ms": "50", "batch.size": str(1 << 18), "compression.type": "lz4"}
 
 
 def for_java(kafka: Properties) -> dict[str, str]:
-    """Settings by Java's names. Raises OverlayError for what Java cannot do, or a file that cannot be read."""
+    """Return the settings by Java's names.
+
+    Raises OverlayError for what Java cannot do, or a file that cannot be read.
+    """
     if kafka.get("enable.ssl.certificate.verification", "true").lower() == "false":
         raise OverlayError(
             "enable.ssl.certificate.verification: false has no counterpart in Java, and Spark could not connect."
@@ -42,14 +47,15 @@ def for_java(kafka: Properties) -> dict[str, str]:
 
 
 def for_spark(kafka: Properties) -> dict[str, str]:
-    """The same as options of Spark's Kafka source and sink."""
+    """Return the settings as options of Spark's Kafka source and sink."""
     return {f"kafka.{name}": value for name, value in for_java(kafka).items()}
 
 
 def for_sink(kafka: Properties) -> dict[str, str]:
-    """Options of Spark's Kafka sink for tasks that write much: batches are filled, and pressed as the service's are.
+    """Return options of Spark's Kafka sink for tasks that write much: full batches, compressed as
+    the service compresses them.
 
-    A task ends with a flush, so nothing waits longer for the lingering.
+    A task ends with a flush, so linger.ms never delays its end.
     """
     return for_spark(kafka) | {f"kafka.{name}": value for name, value in _FULL_BATCHES.items()}
 

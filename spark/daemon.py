@@ -1,12 +1,14 @@
 """Spark's daemon of Python workers, with the overlay loaded before the first worker is forked.
 
-Spark runs Python's part of a task in processes that a daemon forks. A worker that starts with an empty interpreter takes four
-seconds of a core to load the package and another one to load the kernels, and a worker whose task has failed is replaced.
-Forked from this daemon they have all of it at once, and share the memory. (Planning has daemons of its own, which take no
-setting: there a worker loads the package when it is first asked.)
+Spark runs the Python part of a task in processes that a daemon forks. A worker that starts with an
+empty interpreter needs four seconds of a core to load the package, and another one to load the
+kernels. A worker whose task has failed is replaced. Workers forked from this daemon have everything
+at once and share the memory. (Planning has daemons of its own, without a setting; a worker there
+loads the package when it is first used.)
 
-`overlay_session` names this module (`spark.python.daemon.module`) where the executors are on the driver's machine. Elsewhere
-the setting is the user's: all Python that Spark starts there has to have the package then.
+`overlay_session` sets this module (`spark.python.daemon.module`) if the executors run on the
+driver's machine. Elsewhere the user may set it, if the package is installed for all Python that
+Spark starts.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ _RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
 
 
 def load_kernels() -> int:
-    """Call on one record what a task calls on many, of the two kinds of batches that are common; the rows that passed."""
+    """Run on one record what a task runs on many, for the two common kinds of batches.
+
+    Return how many rows passed.
+    """
     ask = read_options(_QUESTION)
     form = SparkForm(make_schema(ask.request.stream, None), ask.request.stream, "W")
     rows = 0

@@ -1,14 +1,16 @@
 """`spark.read.format("overlay")`: streams and topics scanned by the overlay inside Spark's executors.
 
-The driver plans: it reads the options, asks Kafka for bounds and the chunk index for what can be left out, and cuts the rest
-into tasks of even weight (plan.py, partitions.py). Each task fetches, decodes and tests its part of the log and hands
-Spark Arrow batches of what passed (scan.py). `readStream` is in stream.py.
+The driver plans. It reads the options, gets bounds from Kafka, skips what the chunk index allows,
+and cuts the rest into tasks of equal weight (plan.py, partitions.py). Each task fetches, decodes
+and tests its part of the log, and passes Arrow batches of what passed to Spark (scan.py).
+`readStream` is in stream.py.
 
-Predicates that Spark's optimiser pushes down are taken in as if the user had given them (pushdown.py), with the option
-`pushdown`. It is off where nothing is said, because Spark 4.2 keeps the tasks of a Python data source with the frame that was
-loaded, not with the query: a frame that is asked again without a predicate, or twice in one query, is answered with the
-tasks of another predicate, and rows are missing (tests/spark/test_pushdown.py shows it). Who loads a frame for each query may
-switch it on. `subjects` and `sql` say the same and hold for every query of the frame.
+With the option `pushdown`, predicates that Spark's optimiser pushes down are used as if the user
+had given them (pushdown.py). It is off by default. Spark 4.2 keeps the tasks of a Python data
+source with the frame that was loaded, not with the query. If a frame is queried again without a
+predicate, or twice in one query, Spark uses the tasks of another predicate. Then rows are missing
+(tests/spark/test_pushdown.py shows it). A program that loads a frame for each query may switch it
+on. `subjects` and `sql` do the same, and are valid for every query of the frame.
 """
 
 from __future__ import annotations
@@ -32,23 +34,31 @@ NAME = "overlay"
 
 
 class OverlaySource(DataSource):
-    """The data source. Every error of the overlay's comes out of planning with its message."""
+    """The data source. Every error of the overlay is raised at planning, with its message."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        """The columns that the options ask for."""
+        """Return the columns that the options ask for."""
         ask = self._ask()
         return make_schema(ask.request.stream, ask.columns)
 
     def reader(self, schema: StructType) -> OverlayReader:
+        """Return the reader of a batch query.
+
+        Raises BadQuestion for a schema that the stream does not have.
+        """
         ask = self._ask()
         check_schema(ask.request.stream, schema)
         return (PushingReader if ask.pushdown else OverlayReader)(ask, schema)
 
     def streamReader(self, schema: StructType) -> OverlayStreamReader:
+        """Return the reader of a streaming query.
+
+        Raises BadQuestion for a schema that the stream does not have.
+        """
         ask = self._ask()
         check_schema(ask.request.stream, schema)
         return OverlayStreamReader(ask, schema)
@@ -58,28 +68,34 @@ class OverlaySource(DataSource):
 
 
 class OverlayReader(DataSourceReader):
-    """Reads what is committed at the time of planning."""
+    """A reader of what is committed at the time of planning."""
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
         self._ask, self._schema = ask, schema
         self._window: Window | None = EVERYTHING
-        """None where nothing can pass."""
+        """None if nothing can pass."""
 
     def partitions(self) -> list[InputPartition]:
+        """Return the tasks of the reading; none if no record can pass."""
         if self._window is None:
             return []
         return list[InputPartition](Planner(self._ask).plan(self._window))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one of its own where there is nothing to read
+        # if there is nothing to read, Spark passes a partition of its own
+        """Yield the batches of a task. Runs in an executor."""
         if isinstance(partition, Part):
             yield from read(self._ask, self._schema, partition)
 
 
 class PushingReader(OverlayReader):
-    """Takes predicates. Spark refuses a source that does while spark.sql.python.filterPushdown.enabled is false."""
+    """A reader that takes predicates.
+
+    Spark refuses such a source while spark.sql.python.filterPushdown.enabled is false.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the predicates that the overlay can evaluate, and return those that Spark has to test."""
         pushed = push(filters, self._ask.request)
         self._ask = replace(self._ask, request=pushed.request)
         self._window = None if pushed.is_empty else pushed.window

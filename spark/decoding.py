@@ -1,12 +1,13 @@
-"""What a stream's file declares of its messages, as a struct of typed columns.
+"""The properties that a stream's file declares, as a struct of typed columns.
 
-Headers and keys are texts and follow the grammars of overlay/scan/columns.py; a text that does not spell its type is null.
-Fields of JSON values are read by Spark, all of them in one pass over the document, by Spark's rules: a long is a number
-written without a point, and a string takes what is no string as the text that stands there. Only times are read as in
-headers, by milliseconds or RFC 3339 with an offset: to Spark a number is seconds, and a text may go without an offset. Filters
-have been answered before, by the overlay's own rules; this is for those who work with what passed.
+Headers and keys are texts and follow the grammars of overlay/scan/columns.py. A text that is not
+valid for its type is null. Fields of JSON values are parsed by Spark, all of them in one pass over
+the document, by Spark's rules. There a long is a number without a decimal point, and a string takes
+a value of another type as its text. Only times are parsed as in headers: ms since 1970, or RFC 3339
+with an offset. For Spark a number would be seconds, and a text needs no offset. Filters have been
+evaluated before, by the overlay's own rules; this is for users of the records that passed.
 
-The source's topic and partition are not in a delivery, and properties made of them are null.
+The source's topic and partition are not part of a delivery, so properties made of them are null.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ TYPES: Mapping[PropertyType, T.DataType] = {
     PropertyType.BINARY: T.BinaryType(),
 }
 _TEXTS = (PropertyType.BINARY, PropertyType.TIMESTAMP)
-"""What JSON has as a text or number, and what Spark would read by rules of its own: bytes as Base64."""
+"""Types that JSON has as a text or number, and that Spark would parse by rules of its own: bytes as
+Base64.
+"""
 PROPERTIES = Section.APPLICATION.value
-"""The column, named as filters name the section."""
+"""The name of the column, as filters name the section."""
 _WHOLE = r"\A[+-]?[0-9]{1,38}\z"
 _NUMBER = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 _TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})\z"
@@ -44,7 +47,9 @@ Tree = dict[str, "Tree | T.DataType"]
 
 
 def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
-    """The deliveries with PROPERTIES, a struct with a field for each declared property; as they are where there is none."""
+    """Return the deliveries with PROPERTIES, a struct with a field for each declared property;
+    unchanged if there are none.
+    """
     declared = {name: entry for name, entry in stream.properties.items() if not is_sectioned(name)}
     if not declared:
         return deliveries
@@ -65,7 +70,9 @@ def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
 
 
 def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:
-    """Schemas that hold all paths: one, and another for each path that is at odds with those before it."""
+    """Return schemas that cover all paths: one, and a further one for each path that conflicts with
+    the earlier ones.
+    """
     trees: list[Tree] = []
     for path, kind in paths:
         if not any(_put(tree, path, TYPES[kind]) for tree in trees):
@@ -128,7 +135,10 @@ def _read(field: Field, kind: PropertyType) -> Column:
 
 
 def cast_text(bytes: Column, kind: PropertyType) -> Column:
-    """A header's or key's bytes as a type; null for what does not spell it. Never raises, whatever Spark's casts do."""
+    """Return a header's or key's bytes as a type, null for invalid text.
+
+    Never raises, whatever Spark's casts do.
+    """
     text = bytes.cast("string")
     if kind is PropertyType.BINARY:
         return bytes
@@ -148,7 +158,9 @@ def cast_text(bytes: Column, kind: PropertyType) -> Column:
 
 
 def _cast_long(text: Column, number: Column) -> Column:
-    """Digits to the last one; a number with a point or an exponent as far as doubles are exact."""
+    """Return an integer to its last digit; a number with a point or exponent only as far as doubles
+    are exact.
+    """
     whole = F.when(text.rlike(_WHOLE), text.cast("decimal(38,0)"))
     exact = (F.floor(number) == number) & (F.abs(number) < _EXACT)
     return F.when(whole.between(-INT64_MAX - 1, INT64_MAX), whole.cast("long")).when(

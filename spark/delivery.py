@@ -1,11 +1,15 @@
-"""What a pipeline writes: the rows of Spark's Kafka sink that make the records the service would write.
+"""The records that a pipeline writes: rows for Spark's Kafka sink, equal to the records that the
+service would write.
 
-A delivery keeps key, value and headers of the source and gains `Nats-Subject` and the ack token (interfaces.md, Delivery), with
-`headers: full` the parts of the token as well. Headers of the source that have one of these names go. num_pending is 0, for not
-known. Where the output has several partitions the record goes where the service would put it (overlay/output/partition.py).
+A delivery keeps key, value and headers of the source and gets `Nats-Subject` and the ack token
+(docs/client.md#what-a-message-says), with `headers: full` also the parts of the token. Headers of
+the source with one of these names are left out. num_pending is 0, for unknown. If the output has
+several partitions, the record goes to the one that the service would choose
+(overlay/output/partition.py).
 
-All records of an output partition go through one task, so each expression is one that Spark compiles: lambdas over a list are
-interpreted, at several times the price. The one that takes headers out runs for records that have such a header.
+All records of an output partition go through one task, so only expressions that Spark compiles are
+used. Lambdas over a list are interpreted, which costs several times as much. The one that leaves
+out headers runs only for records with such a header.
 """
 
 from __future__ import annotations
@@ -26,17 +30,18 @@ from overlay.output.partition import murmur2
 from overlay.scan.columns import NO_TIMESTAMP
 
 _NS_PER_MS = 1_000_000
-_LATEST_MS = 9_223_372_036_854  # as the service has it: what int64 holds in ns
+_LATEST_MS = 9_223_372_036_854  # as the service has it: what fits into int64 in ns
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 NEEDED = ("subject", "sequence", "timestamp", "key", "value", "headers", "partition")
-"""The columns of a source's records that a delivery is made from."""
+"""The columns of a source's records that a delivery is made of."""
 
 
 def make_records(rows: DataFrame, consumer: ConsumerConfig, partitions: int) -> DataFrame:
-    """Rows for the sink: key, value, headers, topic, partition; and `consumer_sequence`, which the sink takes no notice of.
+    """Return rows for the sink: key, value, headers, topic, partition, and `consumer_sequence`,
+    which the sink ignores.
 
-    `rows`: NEEDED and `consumer_sequence`. `partitions`: of the output topic.
+    `rows`: with NEEDED and `consumer_sequence`. `partitions`: of the output topic.
     """
     return rows.select(
         *("key", "value"),
@@ -48,7 +53,7 @@ def make_records(rows: DataFrame, consumer: ConsumerConfig, partitions: int) -> 
 
 
 def make_headers(consumer: ConsumerConfig) -> Column:
-    """The headers of a delivery, from the columns of its source."""
+    """Return the headers of a delivery, from the columns of its source."""
     stream, name = consumer.id
     sequence = F.coalesce(F.col("sequence"), F.lit(0)).cast("string")
     own = F.col("consumer_sequence").cast("string")
@@ -58,25 +63,25 @@ def make_headers(consumer: ConsumerConfig) -> Column:
     if consumer.output.headers is HeaderStyle.FULL:
         ours |= dict(zip(FULL, (F.lit(stream), F.lit(name), F.lit("1"), sequence, own, time, F.lit("0")), strict=True))
     added = [F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in ours.items()]
-    # a cast takes the fields of a header by their places, not by their names
+    # a cast takes the fields of a header by position, not by name
     return F.concat(_leave_out(list(ours)).cast(_HEADERS), F.array(*added).cast(_HEADERS))
 
 
 def _leave_out(names: list[str]) -> Column:
-    """The source's headers without those of some names."""
+    """Return the source's headers without those of some names."""
     headers, present = F.col("headers"), F.col("headers")["name"]
     is_there = reduce(or_, [F.array_contains(present, name) for name in names])
     return F.when(is_there, F.filter(headers, lambda header: ~header["name"].isin(names))).otherwise(headers)
 
 
 def _tell_nanoseconds() -> Column:
-    """The source's time as tokens have it; -1 ms for a record without one."""
+    """Return the source's time in ns, as tokens have it; -1 ms for a record without a time."""
     milliseconds = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP))
     return F.greatest(F.lit(-_LATEST_MS), F.least(F.lit(_LATEST_MS), milliseconds)) * _NS_PER_MS
 
 
 def choose_partition(by: PartitionBy, partitions: int) -> Column:
-    """The output partition of a record."""
+    """Return the output partition of a record."""
     if partitions == 1:
         return F.lit(0)
     if by is PartitionBy.SOURCE:
@@ -88,6 +93,6 @@ def choose_partition(by: PartitionBy, partitions: int) -> Column:
 
 
 def _digest(texts: pd.Series) -> pd.Series:
-    """murmur2 of some bytes with its sign bit cleared."""
+    """Return the murmur2 of each text with its sign bit cleared."""
     found = [murmur2(np.frombuffer(text, np.uint8), 0, len(text)) & 0x7FFFFFFF for text in texts]
     return pd.Series(found, dtype="int32")

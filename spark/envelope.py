@@ -1,12 +1,13 @@
-"""The envelope of a delivery (interfaces.md, "Batches that filters take") as columns of Spark, from an output record.
+"""The columns of a delivery (docs/client.md#what-a-message-says) in Spark, from an output record.
 
-Nearly all of it stands in the ack token,
-`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`, or with two more parts behind `ACK` and
-any number at the end. The rules are those of overlay/consumer/acks.py, but for times before 1970, which records may have. It
-is taken apart by expressions that Spark compiles, not in Python.
+Nearly all of them come from the ack token. It is `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream
+seq>.<consumer seq>.<time>.<pending>`, or has two more parts after `ACK` and any number at the end.
+The rules are those of overlay/consumer/acks.py, including times before 1970. The token is parsed by
+expressions that Spark compiles, not in Python.
 
-Spark's casts raise for what does not fit, so a token is matched as a whole before any part of it is cast; a record whose token
-is none has null in all columns that the token gives. Nothing here is newer than Spark 3.5.
+Spark's casts raise for invalid text, so a token is matched as a whole before any part of it is
+cast. A record with an invalid token has null in all columns that come from the token. Nothing here
+is newer than Spark 3.5.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ COLUMNS = (
     "offset",
 )
 
-# the time is negative before 1970 and for records that have none
+# the time is negative before 1970 and for records without one
 _PART, _NUMBERS = r"[^.]+", r"(\.[0-9]{1,19}){3}\.-?[0-9]{1,19}\.[0-9]{1,19}"
-# \A and \z: `$` would also match in front of a line fetcher at the end
+# \A and \z: `$` would also match before a line feed at the end
 _SHORT = rf"\A\$JS\.ACK\.{_PART}\.{_PART}{_NUMBERS}\z"
 _LONG = rf"(?s)\A\$JS\.ACK\.[^.]*\.[^.]*\.{_PART}\.{_PART}{_NUMBERS}(\..*)?\z"
 _NS_PER_MS = 1_000_000
@@ -46,7 +47,9 @@ _HEADERS = "array<struct<name:string,value:binary>>"
 
 
 def read_envelope(raw: DataFrame) -> DataFrame:
-    """The columns COLUMNS of records of Spark's Kafka source, read with `includeHeaders`."""
+    """Return the columns COLUMNS of records of Spark's Kafka source, which has to be read with
+    `includeHeaders`.
+    """
     token = raw.select("*", read_header(F.col("headers"), TOKEN).alias("ack_token"))
     parted = token.select("*", split_token(F.col("ack_token")).alias("parts"))
     return parted.select(
@@ -59,20 +62,24 @@ def read_envelope(raw: DataFrame) -> DataFrame:
 
 
 def read_header(headers: Column, name: str) -> Column:
-    """The text of the first header of a name, null without one. `headers` as Spark's Kafka source has them."""
+    """Return the text of the first header of a name, null without one.
+
+    `headers`: as Spark's Kafka source has them.
+    """
     return F.get(F.filter(headers, lambda header: header["key"] == name), 0)["value"].cast("string")
 
 
 def name_headers(headers: Column) -> Column:
-    """Headers with the field names of the envelope; none are an empty list."""
-    # a cast takes fields by their places, and is compiled; a lambda would be interpreted
+    """Return headers with the field names of the envelope; an empty list if there are none."""
+    # a cast takes fields by position, and is compiled; a lambda would be interpreted
     return F.coalesce(headers.cast(_HEADERS), F.array().cast(_HEADERS))
 
 
 def split_token(token: Column) -> Column:
-    """What an ack token says, as a struct of the envelope's columns from `stream` to `timestamp`; null for other texts.
+    """Return the contents of an ack token as a struct with the columns from `stream` to
+    `timestamp`; null for invalid text.
 
-    A sequence of 0, which streams write that give none, is null.
+    A sequence of 0, from streams without sequences, is null.
     """
     parts = F.split(token, r"\.")
     at = F.when(token.rlike(_SHORT), F.lit(2)).when(token.rlike(_LONG), F.lit(4))

@@ -1,4 +1,6 @@
-"""A pipeline's figures under the service's names (overlay/metrics.py), from what Spark says after each batch."""
+"""The metrics of a pipeline under the service's names (overlay/metrics.py), from Spark's report
+after each batch.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,20 @@ MS = 1000
 
 
 class Figures(StreamingQueryListener):
-    """Counts one query's batches. `note` is told what a batch delivered, which Spark does not know."""
+    """A listener that counts one query's batches.
+
+    `note` adds what a batch delivered, which Spark does not know.
+    """
 
     def __init__(self, consumer: ConsumerConfig) -> None:
         self.metrics = Metrics()
         self._consumer = consumer.id
         self.query = ""
-        """The run that is counted; others of the session are not."""
+        """The run id of the query to count; other queries of the session are ignored."""
 
     @contextmanager
     def serve(self, port: int) -> Iterator[None]:
-        """Answer on /metrics in the block. Raises OverlayError when the port is taken."""
+        """Serve /metrics within the block. Raises OverlayError if the port is in use."""
         try:
             server, thread = start_http_server(port, registry=self.metrics.registry)
         except OSError as error:
@@ -44,12 +49,14 @@ class Figures(StreamingQueryListener):
             thread.join()
 
     def note(self, records: int) -> None:
+        """Count delivered records."""
         self.metrics.records_delivered.labels(*self._consumer).inc(records)
 
     def onQueryStarted(self, event: Any) -> None:
-        """The run is named by whoever starts it."""
+        """Do nothing: the code that starts the query sets `query`."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Count a finished batch of the query."""
         progress = event.progress
         if str(progress.runId) != self.query:
             return
@@ -63,14 +70,17 @@ class Figures(StreamingQueryListener):
         self.metrics.consumer_lag_records.labels(*self._consumer).set(max(0, latest - ends))
 
     def onQueryIdle(self, event: Any) -> None:
-        """There is nothing to count."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """What was counted stands."""
+        """Do nothing: the counts stay."""
 
 
 def count_offsets(text: str | None) -> int:
-    """Return the sum of the offsets of all partitions; 0 for what is none. Texts beside them are the ids of topics."""
+    """Return the sum of the offsets of all partitions; 0 for any other text.
+
+    Texts beside the offsets are ids of topics.
+    """
     try:
         found = [offset for partitions in json.loads(text or "{}").values() for offset in partitions.values()]
         return sum(offset for offset in found if isinstance(offset, int))

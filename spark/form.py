@@ -1,11 +1,13 @@
-"""The rows of `format("overlay")`: which columns there are, of which types, and how batches of them are made.
+"""The rows of `format("overlay")`: the columns, their types, and how batches of them are built.
 
-They are the envelope's columns (overlay/client/read/columns.py) and the sections that filters name: `header`, `properties` and
-`application_properties`, structs of typed fields. Spark takes Arrow's batches only in its own spelling of a type: times are
-microseconds in UTC, everything may be null, the entries of a list are called `element`.
+The columns are those of the envelope (overlay/client/read/columns.py) and the sections that filters
+name: `header`, `properties` and `application_properties`, structs of typed fields. Spark takes
+Arrow batches only with its own variant of each type: times are microseconds in UTC, everything may
+be null, and the entries of a list are called `element`.
 
-Spark tells a Python data source nothing of the columns that a query uses (pyspark 4.2), so whoever wants fewer says so: by the
-option `columns` or by a schema. Only what is in the schema is built, field by field.
+Spark does not tell a Python data source which columns a query uses (pyspark 4.2). To get fewer
+columns, a program sets the option `columns` or a schema. Only what is in the schema is built, field
+by field.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ assert list(ENVELOPE) == SCHEMA.names
 
 
 def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
-    """The typed fields of a stream's records by section and name: what its file declares, and what every message has."""
+    """Return the typed fields of a stream's records by section and name: declared ones, and those
+    of every message.
+    """
     declared = {place_property(name): entry.type.value for name, entry in stream.properties.items()}
     built_in = {(section, name): type for section, of in FIELDS.items() for name, type in of.items()}
     types = {key: type for key, type in declared.items() if key[0] is Section.APPLICATION} | {
@@ -81,8 +85,10 @@ def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
 
 
 def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructType:
-    """The schema of a reading. `columns`: names such as `value`, `application_properties` or
-    `application_properties.delay`; without them the envelope and what the stream's file declares. Raises BadQuestion.
+    """Return the schema of a reading. Raises BadQuestion.
+
+    `columns`: names such as `value`, `application_properties` or `application_properties.delay`; by
+    default the envelope and what the stream's file declares.
     """
     fields = list_fields(stream)
     application = Section.APPLICATION.value
@@ -105,7 +111,7 @@ def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructTy
 
 
 def check_schema(stream: StreamConfig, schema: StructType) -> None:
-    """Raises BadQuestion for a column, or a type, that a reading of the stream does not have."""
+    """Raise BadQuestion for a column, or a type, that a reading of the stream does not have."""
     fields = list_fields(stream)
     for column in schema.fields:
         if column.name in ENVELOPE:
@@ -136,7 +142,7 @@ def _check_type(name: str, given: DataType, own: DataType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A struct of typed fields and where each is read from."""
+    """A struct of typed fields, and where each of them is read from."""
 
     type: pa.DataType
     columns: tuple[tuple[Column, Source], ...]
@@ -150,7 +156,10 @@ class _Section:
 
 
 class SparkForm:
-    """Builds batches of a Spark schema that check_schema has passed. `name`: the stream's, None without a file for it."""
+    """A builder of batches with a Spark schema that check_schema has accepted.
+
+    `name`: the stream's, None for a topic that no file describes.
+    """
 
     def __init__(self, schema: StructType, stream: StreamConfig, name: str | None) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -171,7 +180,7 @@ class SparkForm:
         self.fields: tuple[Field, ...] = tuple(sorted(set(wanted), key=str))
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """The rows of a slice; nothing in it depends on the slice any more."""
+        """Return the rows of a slice as a batch. It keeps no reference to the slice's buffers."""
         found = build_batch(piece, rows, self._envelope or ("offset",), stream=self._name, sequenced=sequenced)
         reading = Reading(piece, rows)
         arrays = [
@@ -184,7 +193,7 @@ class SparkForm:
 
 
 def _spell(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """The same values in Spark's type."""
+    """Return the same values in Spark's type."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.type == type:

@@ -1,15 +1,17 @@
 """Index an existing topic with many tasks: `python -m spark.index --config DIR --stream NAME`.
 
-The chunks are those that a service makes (chunks.py), and they are written by the right of a service: in transactions of
-the shard that keeps the stream's index, whose id fences whoever had it before. So the job does not begin while the
-group of workers has members, and a service that starts meanwhile fences it. What is committed stays; the next job goes on
-behind it, and so does a service.
+The chunks are those that a service makes (chunks.py). They are written with a service's right: in
+transactions of the shard that keeps the stream's index, whose transactional id fences the former
+owner. So the job does not begin while the group of workers has members, and a service that starts
+meanwhile fences the job. What is committed stays. The next job, or a service, continues after it.
 
-Tasks are run in waves, and the headers of a wave are written in the order of their partitions before those of the next one. A
-hole in an index would stay for ever, since both a job and a service go on behind the last header. The next wave is at work
-meanwhile, so that no core waits for the last task of a wave, nor for Kafka.
+Tasks run in waves. The headers of a wave are written in the order of their partitions, before those
+of the next wave. A hole in an index would stay for ever, because both a job and a service continue
+after the last header. The next wave runs meanwhile, so that no core waits for the last task of a
+wave or for Kafka.
 
-Only chunk headers are written. The sequences of a stream of several partitions are the ledger's, which the service writes.
+Only chunk headers are written. The sequences of a stream of several partitions come from the
+ledger, which the service writes.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_
 
 TASK_BYTES = 32 << 20
 TASK_OFFSETS = 250_000
-"""Of a task that only reads headers of batches: how many bytes they are is not known before."""
+"""Offsets of a task that reads only batch headers, whose bytes are not known before."""
 WAVE = 4
-"""Tasks of a wave for each core."""
+"""Tasks of a wave per core."""
 AHEAD = 1
-"""Waves at work behind the one whose headers are written next."""
+"""Waves that run behind the one whose headers are written next."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -62,7 +64,9 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What a job did: chunks written, and the offsets of the log that are now in the index, of all that it has."""
+    """The result of a job: chunks written, and offsets of the log that are in the index now, of
+    `total`.
+    """
 
     chunks: int
     done: int
@@ -71,7 +75,9 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """Where a job stands: positions to go on at, the log's ends, and by what right headers are written."""
+    """The starting point of a job: the first offset to index by partition, the log's bounds, and
+    the transactions of the shard.
+    """
 
     topic: str
     starts: dict[TopicPartition, int]
@@ -83,10 +89,11 @@ class _Ground:
 
 
 def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> Indexed:
-    """Index a stream up to the present end of its log.
+    """Index a stream up to the current end of its log.
 
-    Raises ConfigError, OverlayError while a service runs or when the index topic is refused, TopicNotFound, Fenced,
-    SourceUnavailable and SourceChanged. What was committed before stays, and the next call goes on behind it.
+    Raises ConfigError, OverlayError while a service runs or if the index topic is refused,
+    TopicNotFound, Fenced, SourceUnavailable and SourceChanged. What was committed before stays, and
+    the next call continues after it.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     if stream not in loaded.streams:
@@ -115,7 +122,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
 def _plan(
     spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[TopicPartition, tuple[int, int]]
 ) -> list[Range]:
-    """Whole chunks for tasks, partition after partition."""
+    """Return ranges of whole chunks for tasks, partition after partition."""
     cuts = [
         Range(source, at, min(at + TASK_OFFSETS, end))
         for source, (start, end) in wanted.items()
@@ -135,9 +142,11 @@ def _plan(
 async def _run_waves(
     spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]
 ) -> AsyncGenerator[list[ResultT], None]:
-    """What becomes of the items, wave by wave, in order; a wave that fails comes after those before it.
+    """Yield the results of the items, wave by wave, in order.
 
-    Closed early, it leaves at most AHEAD waves to end by themselves.
+    A wave that fails raises after those before it were yielded.
+
+    If it is closed early, at most AHEAD waves still run to their end.
     """
     size = WAVE * spark.sparkContext.defaultParallelism
     under_way: deque[asyncio.Task[list[ResultT]]] = deque()
@@ -155,7 +164,7 @@ async def _run_waves(
 
 
 def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
-    """What becomes of each item, in order, in a task of its own."""
+    """Return the result for each item, in order, each from a task of its own."""
     if not items:
         return []
     found: list[ResultT] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
@@ -164,7 +173,7 @@ def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[
 
 @asynccontextmanager
 async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
-    """Own the shard of the stream's index, read what is there, and find out where to go on."""
+    """Take over the shard of the stream's index, read the index, and find where to continue."""
     service, stream = loaded.service, loaded.streams[name]
     await reach(service.kafka, DEADLINE_S)
     prefix = service.topics.prefix
@@ -214,7 +223,9 @@ async def _find_starts(
     bounds: dict[TopicPartition, tuple[int, int]],
     compacted: Iterable[str],
 ) -> dict[TopicPartition, int]:
-    """Behind the chunks that hold; as a service resumes (overlay/worker/kept/indexes.py)."""
+    """Return the first offset to index by partition, as a service resumes
+    (overlay/worker/kept/indexes.py).
+    """
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)

@@ -1,12 +1,13 @@
-"""Telling the service that somebody reads: offsets committed for the consumer's reader group (interfaces.md, Interest).
+"""Commits for a consumer's reader group, by which the service knows that there is a reader.
 
-Structured Streaming keeps its positions in the checkpoint and commits nothing to Kafka. After each batch it says how far it
-came, though, and that is committed here. Nothing is ever read from these offsets: a commit that fails is told in the log, and
-the next one makes up for it.
+The rule is in docs/consumers.md#when-ack_wait-begins. Structured Streaming keeps its positions in
+the checkpoint and commits nothing to Kafka. But it reports after each batch how far it has come,
+and that is committed here. These offsets are never read back. If a commit fails, that is logged,
+and the next one replaces it.
 
-Spark tells of all queries of a session, and which topics they read. Several consumers may share an output topic, so a frame of
-a consumer's deliveries carries an observed metric of a name of its own. A query whose progress has that metric reads this
-consumer.
+Spark reports all queries of a session and the topics they read. Several consumers may share an
+output topic. So a frame of a consumer's deliveries has an observed metric with a unique name. A
+query whose progress has that metric reads this consumer.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ _lock = threading.Lock()
 
 
 def follow_progress(spark: SparkSession, frame: DataFrame, kafka: Properties, topic: str, group: str) -> DataFrame:
-    """Commit, for the group, how far the queries come that read `frame` from a topic. Return the frame to read."""
+    """Commit, for the group, the progress of all queries that read `frame` from a topic.
+
+    Return the frame to read.
+    """
     with _lock:
         known = _followed.setdefault(spark, {})
         is_new = (topic, group) not in known
         if is_new:
             known[topic, group] = Interest(kafka, topic, group)
         interest = known[topic, group]
-        # Spark refuses a query in which two frames have a metric of one name
+        # Spark refuses a query in which two frames have a metric of the same name
         name = f"overlay.{group}.{uuid.uuid4().hex}"
         interest.names.add(name)
     if is_new:
@@ -57,33 +61,37 @@ def follow_progress(spark: SparkSession, frame: DataFrame, kafka: Properties, to
 
 
 class Interest(StreamingQueryListener):
-    """Commits the end of each finished batch of the queries that read the group's deliveries."""
+    """A listener that commits the end of each finished batch of the queries that read the group's
+    deliveries.
+    """
 
     def __init__(self, kafka: Properties, topic: str, group: str) -> None:
         self.names: set[str] = set()
-        """Observed metrics by which these queries are known."""
+        """Names of the observed metrics by which these queries are known."""
         self._topic, self._group = topic, group
         self._client = Consumer(
             {**for_confluent(kafka), "group.id": group, "enable.auto.commit": False, "log_level": 0}
         )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing has been read yet."""
+        """Do nothing: nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Commit the end of a finished batch."""
         progress = event.progress
         if self.names.isdisjoint(progress.observedMetrics):
             return
-        # which of a query's sources is this consumer's cannot be told: none of them has read less than the slowest
+        # it is unknown which source of a query is this consumer's, but none of them has read less
+        # than the slowest
         offsets = find_lowest([read_offsets(source.endOffset, self._topic) for source in progress.sources])
         if offsets:
             self._commit(offsets)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """What was committed stands."""
+        """Do nothing: what was committed stays valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The offsets stay: a pipeline that is started again goes on from there."""
+        """Do nothing: the offsets stay, and a restarted pipeline continues from there."""
 
     def _commit(self, offsets: Mapping[int, int]) -> None:
         positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
@@ -94,7 +102,9 @@ class Interest(StreamingQueryListener):
 
 
 def find_lowest(ends: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    """Return by partition the lowest offset of those that sources have; of partitions that one of them lacks none.
+    """Return the lowest offset of each partition over all sources.
+
+    Partitions that one of them lacks are left out.
 
     A source without any offsets is one of another topic.
     """
@@ -104,7 +114,9 @@ def find_lowest(ends: Sequence[Mapping[int, int]]) -> dict[int, int]:
 
 
 def read_offsets(text: str | None, topic: str) -> dict[int, int]:
-    """The offsets of a topic by partition, from what a source of Spark says of its end; empty for another kind of source."""
+    """Return the offsets of a topic by partition, from Spark's description of a source's end; empty
+    for another kind of source.
+    """
     try:
         found = json.loads(text or "null")
         return {int(partition): int(offset) for partition, offset in found[topic].items()}

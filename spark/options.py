@@ -1,8 +1,9 @@
-"""What `format("overlay")` is asked for: its options, read and held against the config before anything is fetched.
+"""The options of `format("overlay")`, parsed and checked against the config before anything is fetched.
 
-Options are texts, as everywhere in Spark, and their names know no case. They say which records (a stream of a config folder, a
-stream described on the spot, or a bare topic), what of them (subjects, an expression, or a consumer's filter), from where to
-where, and which columns.
+Options are texts, as everywhere in Spark, and their names are case-insensitive. They name the
+records to read: a stream of a config folder, a stream defined in the options, or a bare topic.
+Subjects, an expression or a consumer's filter select among them. Further options set the bounds and
+the columns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Offsets = Mapping[TopicPartition, int]
 LATEST, EARLIEST = -1, -2
 _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 KAFKA = "kafka."
-"""Before the name of a librdkafka property."""
+"""The prefix of options that are librdkafka properties."""
 
 
 TASK_BYTES = 32 << 20
@@ -66,7 +67,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A reading in the terms of the client. Travels to the executors."""
+    """A parsed and checked set of options. It is sent to the executors."""
 
     kafka: Mapping[str, str] = field(repr=False)
     prefix: str
@@ -80,6 +81,7 @@ class Ask:
 
     @property
     def stream_name(self) -> str | None:
+        """The stream's name, None for a topic that no file describes."""
         return self.request.stream.name if self.request.is_named else None
 
 
@@ -92,14 +94,17 @@ _NAMES = (
 
 
 def read_options(options: Mapping[str, str]) -> Ask:
-    """What is asked for. Raises BadQuestion, ConfigError, UnknownStream, SubjectError, FilterSyntaxError."""
+    """Parse and check the options.
+
+    Raises BadQuestion, ConfigError, UnknownStream, SubjectError, FilterSyntaxError.
+    """
     given = _Given(options)
     loaded = load(Path(given.text["config"])) if "config" in given.text else None
     client = open_client(loaded, bootstrap=given.text.get("bootstrap", ""), kafka=given.kafka)
     stream, is_named = _find_stream(given, client, loaded)
     question = _make_question(given, stream, loaded)
     columns = given.list("columns")
-    schema = make_schema(stream, columns)  # refuses what is no column before anything else happens
+    schema = make_schema(stream, columns)  # refuses unknown columns before anything else happens
     question["columns"] = [name for name in SCHEMA.names if name in schema.fieldNames()] or ["offset"]
     request = make_request(stream, is_named=is_named, now=now_ms(), **question)
     starting, ending = (_read_bound(given, which, stream) for which in ("starting", "ending"))
@@ -118,7 +123,7 @@ def read_options(options: Mapping[str, str]) -> Ask:
 
 
 class _Given:
-    """Options by the names that are known here, whatever case they came in; `kafka`: those of librdkafka."""
+    """Options by their proper names, whatever case was used. `kafka`: the librdkafka properties."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in _NAMES}
@@ -135,7 +140,7 @@ class _Given:
                 )
 
     def list(self, name: str) -> tuple[str, ...] | None:
-        """The parts between commas."""
+        """Return the parts between commas, None if the option is not set."""
         if name not in self.text:
             return None
         parts = tuple(part.strip() for part in self.text[name].split(",") if part.strip())
@@ -144,6 +149,7 @@ class _Given:
         return parts
 
     def count(self, name: str, least: int = 1) -> int | None:
+        """Return an integer option, None if it is not set. Raises BadQuestion."""
         if name not in self.text:
             return None
         try:
@@ -155,18 +161,21 @@ class _Given:
         return count
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return an option that is true or false. Raises BadQuestion."""
         text = self.text.get(name, str(default)).lower()
         if text not in ("true", "false"):
             raise BadQuestion(f"{name} is {text!r}. Write true or false")
         return text == "true"
 
     def json(self, name: str) -> object:
+        """Return the JSON value of an option. Raises BadQuestion."""
         try:
             return json.loads(self.text[name])
         except ValueError as error:
             raise BadQuestion(f"{name} is no JSON: {error}") from None
 
     def mapping(self, name: str) -> Mapping[str, object]:
+        """Return the JSON object of an option. Raises BadQuestion."""
         found = self.json(name)
         if not isinstance(found, dict):
             raise BadQuestion(f"{name} is no JSON object. Write {{...}}")
@@ -174,7 +183,7 @@ class _Given:
 
 
 def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[StreamConfig, bool]:
-    """The stream to read, and whether it has a name of its own."""
+    """Return the stream to read, and whether it has a name of its own."""
     ways = [name for name in ("stream", "definition", "topic") if name in given.text]
     if not ways and "consumer" in given.text:
         return client.find_stream(find_consumer(given.text["consumer"], "", loaded).stream), True
@@ -197,7 +206,7 @@ def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[
 
 
 def read_definition(text: str) -> StreamConfig:
-    """A stream from the text of a file for it, YAML or JSON. Raises ConfigError."""
+    """Return a stream from the text of a stream file, YAML or JSON. Raises ConfigError."""
     document = parse_document("definition", text)
     stream, problems = validate(StreamConfig, document)
     if stream is None:
@@ -208,7 +217,10 @@ def read_definition(text: str) -> StreamConfig:
 
 
 def find_consumer(name: str, stream: str, loaded: Loaded | None) -> ConsumerConfig:
-    """A consumer of the folder; of `stream` where that is named. Raises UnknownConsumer, or what is wrong with its file."""
+    """Return a consumer of the folder, of `stream` if that is not empty.
+
+    Raises UnknownConsumer, BadQuestion without a folder, or the error in the consumer's file.
+    """
     if loaded is None:
         raise BadQuestion(f"consumer {name!r} of which folder? Give config")
     found = [each for (of, own), each in loaded.consumers.items() if own == name and stream in ("", of)]
@@ -271,7 +283,11 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> Bound:
 
 
 def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[TopicPartition, int]:
-    """Offsets as Spark's Kafka source writes them: {"topic": {"0": 23, "1": -2}}; -2 is earliest, -1 latest."""
+    """Parse offsets as Spark's Kafka source writes them: {"topic": {"0": 23, "1": -2}}; -2 is
+    earliest, -1 latest.
+
+    `name`: of the option, for messages. Raises BadQuestion.
+    """
     offsets: dict[TopicPartition, int] = {}
     for topic, of in found.items():
         if topic not in stream.topic_names:

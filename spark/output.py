@@ -17,16 +17,16 @@ Config = str | Path | Loaded
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that no file describes, or not one that has an output topic. Whoever named it acts."""
+    """A consumer that no file describes, or one without an output topic. The caller acts."""
 
 
 class NotForStreams(OverlayError):
-    """A consumer whose deliveries would not go on while Spark reads them. Whoever wrote its file acts."""
+    """A consumer whose deliveries would stop while Spark reads them. The author of its file acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A consumer with what is needed to reach its output topic and its acks."""
+    """A consumer, with what is needed to reach its output topic and its acks."""
 
     kafka: Mapping[str, str] = field(repr=False)
     """Kafka settings by librdkafka's names."""
@@ -45,7 +45,7 @@ class Output:
 
     @property
     def group(self) -> str:
-        """The reader group that the service looks at (interest)."""
+        """The reader group whose committed offsets the service reads (interest)."""
         return self.consumer.deliver_group or self.name
 
     @property
@@ -54,7 +54,7 @@ class Output:
         return self.consumer.ack_policy is not AckPolicy.NONE or self.consumer.delivery is Delivery.AT_LEAST_ONCE
 
     def check_streaming(self) -> None:
-        """Raises NotForStreams."""
+        """Raise NotForStreams if Spark cannot read the consumer's deliveries as a stream."""
         if self.consumer.flow_control:
             raise NotForStreams(
                 f"{self.consumer.stream}/{self.name} has `flow_control: true`: its deliveries wait for answers that Spark does"
@@ -62,15 +62,17 @@ class Output:
             )
 
     def check_topics(self, *names: str) -> None:
-        """Ask Kafka for topics, the output topic when none is named.
+        """Look up topics, by default the output topic.
 
-        Raises TopicNotFound, SourceUnavailable or CredentialsRefused, worded for whoever has to act.
+        Raises TopicNotFound, SourceUnavailable or CredentialsRefused, each saying what to do.
         """
         check_topics(look_around(self.kafka), names or (self.topic,))
 
 
 def find_output(config: Config, name: str, stream: str = "") -> Output:
-    """Look a push consumer up. `stream`: needed when several streams have a consumer of that name.
+    """Return the output of a push consumer.
+
+    `stream`: needed if several streams have a consumer of that name.
 
     Raises UnknownConsumer, and ConfigError for an overlay.yaml that cannot be read.
     """

@@ -1,14 +1,17 @@
-"""A consumer run as a Spark job: `python -m spark.pipeline --config DIR --consumer NAME --checkpoint DIR --once`.
+"""A consumer run as a Spark job: `python -m spark.pipeline --config DIR --consumer NAME
+--checkpoint DIR --once`.
 
     source topics ──► format("overlay") ──► number ──► Spark's Kafka sink ──► output topic
                       subjects, filters     1, 2, 3
 
-The same file and the same records as the service's, for consumers that one machine is not enough for. Spark's Kafka sink is
-at-least-once, so a consumer file has to say so; a batch that is written again has the same records with the same
-sequences, by which readers can drop them (read_stream_consumer does). What the file asks for and Spark cannot do is refused.
+The job takes the same consumer file and writes the same records as the service, for consumers that
+need more than one machine. Spark's Kafka sink is at-least-once, so the consumer file has to say so.
+A batch that is written again has the same records with the same sequences, by which readers can
+drop them (read_stream_consumer does). Anything in the file that Spark cannot do is refused.
 
-Scanning runs in as many tasks as there are cores. The records of one source partition keep their order in the output, so an
-output partition is written by one task, from what the scan has left in memory or on disk.
+Scanning runs in as many tasks as there are cores. The records of a source partition keep their
+order in the output. So each output partition is written by one task, from scan results in memory or
+on disk.
 """
 
 from __future__ import annotations
@@ -46,11 +49,15 @@ _STARTS = (DeliverPolicy.ALL, DeliverPolicy.NEW, DeliverPolicy.BY_START_SEQUENCE
 
 
 class NotForSpark(OverlayError):
-    """A consumer file asks for something that a Spark job cannot do. Its author acts."""
+    """A consumer file asks for something that a Spark job cannot do. The author of the file acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
+    """A test whether a consumer file asks for something that a job cannot do, and what to write
+    instead.
+    """
+
     field: str
     asks: Callable[[ConsumerConfig], bool]
     instead: str
@@ -83,7 +90,7 @@ _TABLE = (
 
 
 def check_consumer(consumer: ConsumerConfig) -> None:
-    """Raises NotForSpark with a line for each thing that a job cannot do."""
+    """Raise NotForSpark, with a line for each thing that a job cannot do."""
     stream, name = consumer.id
     refused = [f"{row.field}: {row.instead}" for row in _TABLE if row.asks(consumer)]
     if refused:
@@ -92,7 +99,7 @@ def check_consumer(consumer: ConsumerConfig) -> None:
 
 @dataclass(slots=True)
 class Pipeline:
-    """One consumer's job, started by `start_pipeline`."""
+    """The job of one consumer, started by `start_pipeline`."""
 
     output: Output
     partitions: int
@@ -116,7 +123,7 @@ class Pipeline:
 
     def _write(self, numbered: DataFrame) -> None:
         if self.partitions == 1:
-            # tasks are taken one after the other
+            # the tasks are processed one after the other
             numbered = numbered.coalesce(1)
         records = make_records(numbered, self.output.consumer, self.partitions)
         if self.partitions > 1:
@@ -137,11 +144,13 @@ def start_pipeline(
     options: dict[str, str] | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[StreamingQuery]:
-    """The running query of a consumer's job, stopped at the block's end.
+    """Run a consumer's job as a query, which is stopped at the end of the block.
 
-    `once`: what is there now, and then the query ends. `checkpoint`: a folder that Spark can reach from everywhere.
-    `options`: more of format("overlay"), such as maxRecordsPerTrigger. Raises UnknownConsumer, NotForSpark, NotOwner,
-    TopicNotFound and what `format("overlay")` raises at planning; what happens later comes out of the query.
+    `once`: process what exists now, and end the query. `checkpoint`: a folder that all of Spark can
+    reach. `metrics_port`: serve /metrics there, None for not at all. `options`: more options of
+    format("overlay"), such as maxRecordsPerTrigger. `patience_s`: seconds to wait for another
+    pipeline's lease. Raises UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what
+    `format("overlay")` raises at planning. Later errors come out of the query.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     output = find_output(loaded, name, stream)
@@ -174,7 +183,7 @@ def _title(output: Output) -> str:
 
 
 def _choose_source(loaded: Loaded, output: Output, options: dict[str, str]) -> dict[str, str]:
-    """Options of format("overlay"): what the consumer's file says, which `options` may add to."""
+    """Return the options of format("overlay"): those from the consumer's file, and `options`."""
     consumer = output.consumer
     start = {
         DeliverPolicy.ALL: {"startingOffsets": "earliest"},
@@ -188,7 +197,10 @@ def _choose_source(loaded: Loaded, output: Output, options: dict[str, str]) -> d
 
 
 async def _ensure_output(loaded: Loaded, output: Output) -> int:
-    """The partitions of the output topic, made as the service makes it where it is missing. Raises OverlayError."""
+    """Create the output topic if it is missing, as the service does; return its number of partitions.
+
+    Raises OverlayError.
+    """
     async with Admin(output.kafka) as admin:
         found, refused = await ensure_topics(admin, [output.consumer], loaded.service.topics.replication)
     if output.topic in refused:
@@ -218,14 +230,14 @@ def main(
     """Run a consumer as a Spark job."""
     options = dict(pair.partition("=")[::2] for pair in pairs)
     try:
-        # before Java is started: a name that is wrong should not take ten seconds to be told
+        # before Java is started: a wrong name should not take ten seconds to be reported
         check_consumer(find_output(folder, consumer, stream).consumer)
         spark = overlay_session(f"overlay {consumer}", master)
         with start_pipeline(
             spark, folder, consumer, checkpoint,
             stream=stream, once=once, metrics_port=metrics_port, options=options,
         ) as query:  # fmt: skip
-            # a handler may not speak to Java: it could run in the midst of an answer
+            # a signal handler may not call Java: it could run in the middle of another call
             enough = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: enough.set())
             while not query.awaitTermination(LOOK_S):
@@ -239,7 +251,10 @@ def main(
 
 
 def explain(error: Exception) -> str:
-    """What to tell of an error: of one that comes through Java, the overlay's own words where there are some."""
+    """Return the text to show for an error.
+
+    For one that came through Java, this is the overlay's own message if there is one.
+    """
     text = str(error)
     for line in text.splitlines():
         kind, colon, words = line.partition(": ")

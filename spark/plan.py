@@ -1,9 +1,10 @@
-"""From what is asked to what is read, at the driver: bounds of partitions from Kafka, and the chunk index's word on them.
+"""The planning of a reading at the driver: from options to tasks, with bounds from Kafka and the
+chunk index.
 
-The same steps as those of a reading in process (overlay/client/read/reader.py): ask Kafka for the log's ends, hold the index
-against the log, leave out the chunks that are NO. Between the first and the second stands what Spark adds: offsets to
-begin and end at, and what Spark's predicates say of positions. What is asked for and not there any more ends the query here,
-before a task has begun.
+The steps are those of a reading in process (overlay/client/read/reader.py): get the log's ends from
+Kafka, compare the index with the log, skip the chunks that cannot match. After the first step,
+Spark's bounds are applied: offsets to begin and end at, and what predicates say of positions. If
+records that were asked for do not exist any more, the query ends here, before any task has begun.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ CREATED_AGAIN = "the topic was deleted and created again"
 
 
 class DataLoss(OverlayError):
-    """Records that were asked for are not in the log any more. Who asks says whether that matters (failOnDataLoss)."""
+    """Records that were asked for are not in the log any more.
+
+    The user decides whether that matters (failOnDataLoss).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Positions that the records have which pass: start <= x < stop. Filters say it, beside the options."""
+    """Positions of the records that can pass, as start <= x < stop, from predicates.
+
+    None for topics or partitions means all of them.
+    """
 
     sequences: tuple[int, int] = (0, NO_STOP)
     offsets: tuple[int, int] = (0, NO_STOP)
@@ -52,7 +59,7 @@ class Window:
     partitions: frozenset[int] | None = None
 
     def clip(self, source: TopicPartition, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
-        """What is left of a partition's offsets."""
+        """Return what is left of a partition's offsets from `first` to `end`."""
         if self.topics is not None and source[0] not in self.topics:
             return end, end
         if self.partitions is not None and source[1] not in self.partitions:
@@ -68,7 +75,7 @@ EVERYTHING = Window()
 
 
 class Planner:
-    """Plans the readings of one ask."""
+    """A planner for the readings of one ask."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -81,16 +88,18 @@ class Planner:
         return self._divide(lambda bounds: clip(bounds, find_ends(bounds, ask), window))
 
     def plan_between(self, ends: Ends) -> list[Part]:
-        """The tasks that read these offsets of each partition. Raises as `plan`."""
+        """Return the tasks that read these offsets of each partition. Raises as `plan` does."""
         return self._divide(lambda bounds: clip(bounds, check_loss(bounds, ends, self.ask.fails_on_loss), EVERYTHING))
 
     def look(self) -> Bounds:
-        """What the log has now."""
+        """Return the current bounds of the log."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
 
     def look_anew(self, bounds: Bounds, sources: Collection[TopicPartition]) -> Bounds:
-        """Return the bounds with the ends of some partitions as leaders tell them that know of everything committed."""
+        """Return the bounds with new ends for some partitions, from leaders that know everything
+        that is committed.
+        """
         ends = self._run(lambda line: line.admin.find_bounds(sources))
         stretches = tuple(
             replace(each, stop=ends[each.source][1]) if each.source in ends else each for each in bounds.stretches
@@ -98,7 +107,7 @@ class Planner:
         return replace(bounds, stretches=stretches)
 
     def find_ids(self) -> dict[str, str]:
-        """Return Kafka's ids of the stream's topics, without those that are not there."""
+        """Return Kafka's ids of the stream's topics, without topics that do not exist."""
         names = self.ask.request.stream.topic_names
         facts = self._run(lambda line: line.admin.find_topics(names, with_config=False))
         return {name: facts[name].identity for name in names if name in facts}
@@ -115,11 +124,14 @@ class Planner:
         return replace(bound, offsets=offsets) if anew else bound
 
     def find_since(self, since: int, log: Ends) -> dict[TopicPartition, int]:
-        """Where the service would begin a consumer: at each partition's first record at or after a time, else at its end."""
+        """Return where the service would begin a consumer at a time (ms since 1970).
+
+        This is each partition's first record at or after that time, or its end if there is none.
+        """
         return self._run(lambda line: _find_since(line, Index(self.ask.request.stream), since, log))
 
     def weigh(self, ends: Ends) -> dict[TopicPartition, float]:
-        """Bytes an offset of each partition, by the batches that come first."""
+        """Return the bytes per offset of each partition, estimated from its first batches."""
         return self._run(lambda line: _weigh(line, ends))
 
     def _divide(self, narrow: Callable[[Bounds], Bounds]) -> list[Part]:
@@ -155,7 +167,7 @@ async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
 
 
 def clip(bounds: Bounds, ends: Ends, window: Window) -> Bounds:
-    """The bounds within some ends and a window."""
+    """Return the bounds reduced to some ends and a window."""
     sequenced = bounds.sources.is_sequenced
     kept = [
         replace(each, start=start, stop=stop)
@@ -167,7 +179,7 @@ def clip(bounds: Bounds, ends: Ends, window: Window) -> Bounds:
 
 
 def find_ends(bounds: Bounds, ask: Ask) -> Ends:
-    """Where each partition's reading begins and ends by the options. Raises DataLoss, NoSequence."""
+    """Return first and next offset of each partition, by the options. Raises DataLoss, NoSequence."""
     log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
     starts = resolve(ask.starting, bounds, log, EARLIEST)
     stops = resolve(ask.ending, bounds, log, LATEST, is_end=True)
@@ -178,9 +190,11 @@ def find_ends(bounds: Bounds, ask: Ask) -> Ends:
 def resolve(
     bound: Bound, bounds: Bounds, log: Mapping[TopicPartition, tuple[int, int]], default: int, *, is_end: bool = False
 ) -> dict[TopicPartition, int]:
-    """A bound as offsets, those that it does not name as `default`. Raises NoSequence.
+    """Return a bound as offsets by partition.
 
-    As an end, a sequence is the first that is not read any more.
+    Partitions that it does not name get `default`. Raises NoSequence.
+
+    If the bound is an end, its sequence is the first one that is not read.
     """
     if bound.sequence is not None:
         return _find_sequence(bound.sequence, bounds, log, is_end=is_end)
@@ -207,13 +221,16 @@ def _find_sequence(
             f"the stream has {len(bounds.sources.partitions)} partitions and no ledger that gives an order over them, so there"
             f" is no sequence to {which} at. A service makes one; or use offsets or a time instead"
         )
-    # what the ledger does not know yet comes behind all sequences that it has given out
+    # records that the ledger does not know yet come after all its sequences
     places = bounds.ledger.positions_at(sequence)
     return {source: max(first, min(places.get(source, first), end)) for source, (first, end) in log.items()}
 
 
 def check_loss(bounds: Bounds, ends: Ends, fails: bool) -> Ends:
-    """The ends as far as the log has them. Raises DataLoss for those that it has not, unless that is allowed."""
+    """Return the ends as far as the log has them.
+
+    Raises DataLoss if records are missing and `fails` is set.
+    """
     stops = {each.source: each.stop for each in bounds.stretches}
     kept = {}
     for source, (start, stop) in ends.items():
@@ -239,7 +256,7 @@ def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:
 
 
 def report_loss(where: str, what: str, fails: bool) -> None:
-    """Raise DataLoss, or log it where it is allowed. `where`: a topic or a partition."""
+    """Raise DataLoss, or log the loss if it is allowed. `where`: a topic or a partition."""
     if fails:
         raise DataLoss(
             f"{where}: {what}. Begin later, or allow it with failOnDataLoss=false, and what is there will be read"

@@ -1,4 +1,5 @@
-"""Spark's predicates in the overlay's terms, so that they skip chunks and leave out records before anything is built of them.
+"""Spark's predicates as conditions of the overlay, so that they skip chunks and drop records before
+any columns are built.
 
 | predicate on | becomes | Spark tests it again |
 |---|---|---|
@@ -8,12 +9,14 @@
 | `sequence`, `offset`, `partition`, `topic` | bounds of what is read | yes |
 | anything else | nothing | yes |
 
-Only a predicate that is true of exactly the same records is taken off Spark. Spark keeps a record where a predicate is
-true, so null and false are one: `a <> 1`, which is null where a is, may become the overlay's `<>`, which is unknown there.
-Positions are bounds alone, since a stream of several partitions has sequences that are no offsets.
+A predicate is only taken from Spark if it is true for exactly the same records. Spark keeps a
+record if a predicate is true, so null and false are the same. So `a <> 1`, which is null where `a`
+is null, may become the overlay's `<>`, which is unknown there. Positions are only bounds, because
+in a stream of several partitions sequences are not offsets.
 
-Nothing is taken where the two sides could differ: constants that are no numbers, times finer than a millisecond for
-properties, patterns with control characters, which the overlay's LIKE refuses.
+Nothing is taken where the two sides could differ: constants that are not numbers, times finer than
+a millisecond for properties, and patterns with control characters, which the overlay's LIKE
+refuses.
 """
 
 from __future__ import annotations
@@ -68,18 +71,23 @@ _LIKE_ESCAPE = "!"
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """A request with some predicates in it, the positions that others leave, and what Spark still has to test."""
+    """A request with the predicates that were taken, the window that positions leave, and the
+    predicates left for Spark.
+    """
 
     request: Request
     window: Window = EVERYTHING
     left: tuple[Filter, ...] = ()
     is_empty: bool = False
-    """Whether nothing can pass."""
+    """Whether no record can pass."""
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What has been gathered. Each `take_` says whether Spark need not test the predicate again."""
+    """The conditions collected so far.
+
+    Each `take` method returns whether Spark need not test the predicate again.
+    """
 
     request: Request
     window: Window = EVERYTHING
@@ -87,9 +95,14 @@ class _Draft:
     is_empty: bool = False
 
     def take(self, filter: Filter, fields: dict[tuple[str, str], Column]) -> bool:
+        """Take a predicate if possible.
+
+        Return whether Spark need not test it again. `fields`: as list_fields returns them.
+        """
         negated = isinstance(filter, Not)
         inner = filter.child if isinstance(filter, Not) else filter
         path: tuple[str, ...] = getattr(inner, "attribute", ())
+        # by column: subject, timestamp, a position (Spark tests it again), or a typed field
         match path:
             case ("subject",):
                 return not negated and self._take_subject(inner)
@@ -103,7 +116,7 @@ class _Draft:
                 condition = to_condition(inner, fields[section, name])
                 if condition is not None:
                     if negated and isinstance(inner, EqualNullSafe):
-                        return False  # it is true of nulls
+                        return False  # its negation is true for nulls
                     self.conditions.append(nodes.Not(condition) if negated else condition)
                 return condition is not None
         return False
@@ -117,7 +130,7 @@ class _Draft:
             case In(value=texts) if all(isinstance(text, str | None) for text in texts):
                 return self._narrow_subjects([text for text in texts if text is not None])
             case StringStartsWith(value=text) if text.endswith(".") and self.request.patterns == (Pattern(">"),):
-                # a wildcard of ours is a letter to Spark
+                # wildcards of subject patterns are plain characters for Spark
                 if is_subject(text[:-1]):
                     self.request = replace(self.request, patterns=(Pattern.parse(f"{text}>"),))
                     return True
@@ -132,7 +145,10 @@ class _Draft:
         return True
 
     def _take_time(self, filter: Filter) -> bool:
-        """Records have whole milliseconds; a bound between two of them is the later one."""
+        """Narrow since and until.
+
+        Records have whole milliseconds, so a bound between two of them becomes the later one.
+        """
         since = until = None
         match filter:
             case EqualTo(value=datetime() as time) | EqualNullSafe(value=datetime() as time):
@@ -178,7 +194,7 @@ class _Draft:
 
 
 def push(filters: Iterable[Filter], request: Request) -> Pushed:
-    """Take in what can be taken in of predicates that all have to be true."""
+    """Take what can be taken of predicates that all have to be true."""
     draft, fields = _Draft(request), list_fields(request.stream)
     left = tuple(filter for filter in filters if not draft.take(filter, fields))
     return Pushed(_add_conditions(draft.request, draft.conditions), draft.window, left, draft.is_empty)
@@ -194,9 +210,11 @@ def _add_conditions(request: Request, conditions: Sequence[Node]) -> Request:
 
 
 def to_condition(filter: Filter, column: Column) -> Node | None:
-    """A predicate on a field as a node that is true of the same records; None where there is none."""
+    """Return a predicate on a field as a node that is true for the same records; None if there is
+    none.
+    """
     if column.section is Section.HEADER and column.name == "priority":
-        return None  # what is missing is NULL to Spark and DEFAULT_PRIORITY to a filter
+        return None  # a missing value is NULL for Spark and DEFAULT_PRIORITY for a filter
     match filter:
         case IsNull():
             return nodes.IsNull(column)
@@ -222,7 +240,9 @@ def to_condition(filter: Filter, column: Column) -> Node | None:
 
 
 def to_literal(value: Any, type: str) -> nodes.Literal | None:
-    """A value of Spark's as a constant to compare a column of `type` with; None where the two could differ."""
+    """Return a value of Spark as a constant to compare a column of `type` with; None if the two
+    could differ.
+    """
     match value, type:
         case bool(), "boolean":
             return nodes.Literal(value)
@@ -241,7 +261,7 @@ def to_literal(value: Any, type: str) -> nodes.Literal | None:
 
 
 def count_micros(time: datetime) -> int:
-    """Microseconds since 1970. Spark hands on times without a zone in that of this process."""
+    """Return microseconds since 1970. Spark passes times without a zone, in the zone of this process."""
     aware = time if time.tzinfo is not None else time.astimezone(UTC)
     passed = aware - _EPOCH
     return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
@@ -261,7 +281,7 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 def _find_range(filter: Filter) -> tuple[int, int]:
-    """The whole numbers that may pass, the second exclusive."""
+    """Return the whole numbers that may pass, as start <= x < stop."""
     values = _list_values(filter)
     if values is not None:
         numbers = [value for value in values if isinstance(value, int)]

@@ -1,15 +1,18 @@
-"""Leaving out deliveries that have been seen, in bounded state, without a watermark and without a clock.
+"""A filter for deliveries that were seen before, with bounded state, without a watermark and
+without a clock.
 
-Spark's own `dropDuplicatesWithinWatermark` forgets by the watermark, of which a query has one: it would drop what comes late as
-too late, and hold back the results of whoever has a watermark further down. State that times out by the clock makes Spark run
-batches for ever, so that a query over what is there now never ends. So what is kept here is bounded by its size.
+Spark's own `dropDuplicatesWithinWatermark` forgets by the watermark, and a query has only one. It
+would drop late records, and delay the results of operators further down that use a watermark. State
+that times out by the clock makes Spark run batches for ever, so a query over what exists now would
+never end. So the state here is bounded by its size.
 
-The sequences of a consumer are cut into blocks; a block that has had a record is a bitmap. When there are too many, the one
-goes that has been touched least recently: a redelivery that comes after so many others is shown again. Blocks are dealt out
-to a few partition fetches, which are what Spark can work on side by side.
+The sequences of a consumer are cut into blocks, and a block with any record is a bitmap. If there
+are too many blocks, the one that was least recently used is dropped. A redelivery after that many
+others is shown again. Blocks are spread over a few groups (`lane`), which are what Spark can
+process in parallel.
 
-Rows go through Python for this, in pandas' form, which knows lists of bytes but no lists of structs: headers travel as two
-lists.
+Rows go through Python for this, as pandas frames, which can have lists of bytes but no lists of
+structs. So headers are passed as two lists.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
 
 BLOCK = 4096
-"""Sequences in a block: 512 bytes of state."""
+"""Sequences in a block, which takes 512 bytes of state."""
 LANES = 8
 
 Key = tuple[str, str, int]
@@ -37,18 +40,21 @@ _MASKS.setflags(write=False)
 
 
 class Seen:
-    """The sequences of a partition fetch that have been seen: at most `limit` blocks of them."""
+    """The sequences of one group (`lane`) that were seen: at most `limit` blocks.
+
+    `state`: as `pack` returned it.
+    """
 
     def __init__(self, limit: int, state: bytes = b"") -> None:
         count = len(state) // (8 + _BYTES)
         ids = np.frombuffer(state, np.int64, count)
         bitmaps = np.frombuffer(state, np.uint8, count * _BYTES, offset=count * 8).reshape(count, _BYTES)
-        # in the order in which they were touched last
+        # least recently used first
         self._blocks: dict[int, Bits] = dict(zip(ids.tolist(), bitmaps, strict=True))
         self._limit = limit
 
     def note(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of them are seen for the first time, here or ever; all are seen from now on."""
+        """Return for each sequence whether it is seen for the first time, and note all as seen."""
         fresh = np.zeros(sequences.size, np.bool_)
         distinct, first = np.unique(sequences, return_index=True)
         starts = np.flatnonzero(np.diff(distinct // BLOCK, prepend=-1))
@@ -65,14 +71,17 @@ class Seen:
         return fresh
 
     def pack(self) -> bytes:
-        """The state from which this can be made again."""
+        """Return the state as bytes."""
         return np.array(list(self._blocks), np.int64).tobytes() + b"".join(map(bytes, self._blocks.values()))
 
 
 def drop_redeliveries(deliveries: DataFrame, remember: int) -> DataFrame:
-    """Each (stream, consumer, sequence) once; a row without a sequence passes. `deliveries`: a stream with the envelope.
+    """Return each (stream, consumer, sequence) once; rows without a sequence pass.
 
-    `remember`: about so many stream sequences of each consumer are kept in mind, in an eighth of that in bytes.
+    `deliveries`: with the envelope's columns.
+
+    `remember`: about how many stream sequences of each consumer are remembered; the state has an
+    eighth of that in bytes.
     """
     headers, sequence = F.col("headers"), F.col("sequence")
     packed = deliveries.withColumns(

@@ -1,7 +1,9 @@
-"""A task: stretches of the log in, Arrow batches in Spark's types out. Runs in the Python workers of the executors.
+"""A task: stretches of the log in, Arrow batches in Spark's types out.
 
-The way is that of a reading in process: an event loop in a thread of its own fetches, decodes and tests, and hands batches to
-this thread, which gives them to Spark.
+Runs in the Python workers of the executors.
+
+It works like a reading in process. An event loop in a thread of its own fetches, decodes and tests,
+and passes batches to this thread, which passes them to Spark.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ from .partitions import Part
 from .plan import DataLoss
 
 BATCH_ROWS = 1 << 16
-"""Rows that Spark is given at once: the JVM holds a whole batch in memory."""
+"""Rows that Spark gets at once, because the JVM holds a whole batch in memory."""
 
 
 def read(ask: Ask, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
-    """The records of a task that pass. Raises DataLoss unless that is allowed, and what a reading raises."""
+    """Yield the records of a task that pass.
+
+    Raises DataLoss unless it is allowed, and what a reading raises.
+    """
     form, progress = SparkForm(schema, ask.request.stream, ask.stream_name), Progress()
     work = partial(_read, ask=ask, part=part, form=form, progress=progress)
     with Reading(keep(ask).lines, work, form.schema, progress) as batches:
@@ -51,7 +56,8 @@ async def _read(line: Connection, ask: Ask, part: Part, form: SparkForm, progres
         await client.add_topic(topic)
     addressing = line.find_addressing(request.stream)
     row_filter = RowFilter(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
-    # one after the other: a task that is run again has to give its rows in the same order, since they are numbered by it
+    # one after the other: a task that runs again must return its rows in the same order, because
+    # they are numbered by it
     for stretch in part.stretches:
         scan = Scan(client, line.admin, row_filter, request, _make_bounds(stretch), Course((stretch,)), progress)
         async with aclosing(scan.read()) as batches:

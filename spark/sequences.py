@@ -1,9 +1,10 @@
-"""The consumer sequences of a pipeline: 1, 2, 3 ... over all its batches, the same ones when a batch is written again.
+"""The consumer sequences of a pipeline: 1, 2, 3 ... over all its batches, the same ones when a
+batch is written again.
 
-A batch numbers its rows from where the batch before it ended, and keeps its own end beside the checkpoint before it writes
-anything. There are two places, for even and for odd batches, so that the end which a batch begins at is never the one
-that it is about to replace. Spark gives a batch that it runs again the same offsets, and so the rows get the same numbers,
-unless compaction has taken some of them away in between.
+A batch numbers its rows from the end of the batch before it, and stores its own end beside the
+checkpoint before it writes anything. There are two folders, for even and for odd batches, so that a
+batch never overwrites the end that it begins at. If Spark runs a batch again, it uses the same
+offsets, so the rows get the same numbers, unless compaction has removed some in between.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pyspark.sql import functions as F
 from overlay.errors import OverlayError
 
 _ROW_BITS = 33
-"""Of monotonically_increasing_id: the row within its task; the bits above are the task."""
+"""Bits of monotonically_increasing_id for the row within its task; the bits above are the task."""
 
 
 @dataclass(slots=True)
 class Sequences:
-    """Where each batch ends. `folder`: in any file system that Spark knows."""
+    """The end of each batch. `folder`: in any file system that Spark can use."""
 
     spark: SparkSession
     folder: str
@@ -29,7 +30,7 @@ class Sequences:
     _last: int = 0
 
     def find_base(self, batch: int) -> int:
-        """The last sequence before a batch. Raises OverlayError when nobody knows."""
+        """Return the last sequence before a batch. Raises OverlayError if it is not stored."""
         if batch == 0:
             return 0
         if self._batch != batch - 1:
@@ -37,7 +38,7 @@ class Sequences:
         return self._last
 
     def keep(self, batch: int, last: int) -> None:
-        """Note the last sequence of a batch."""
+        """Store the last sequence of a batch."""
         row = self.spark.range(1).select(F.lit(batch).alias("batch"), F.lit(last).cast("long").alias("last"))
         row.coalesce(1).write.mode("overwrite").json(self._place(batch))
         self._batch, self._last = batch, last
@@ -56,12 +57,17 @@ class Sequences:
 
 
 def log_position_rows(rows: DataFrame) -> DataFrame:
-    """The rows with their task and their place in it; they must be kept (persist) before they are numbered."""
+    """Return the rows with `mark`: their task and their place in it.
+
+    They have to be persisted before they are numbered.
+    """
     return rows.select("*", F.monotonically_increasing_id().alias("mark"))
 
 
 def number_rows(marked: DataFrame, base: int) -> tuple[DataFrame, int]:
-    """The rows of `log_position_rows` with `consumer_sequence`, from base + 1 in the order of tasks; and the last one."""
+    """Return the rows of `log_position_rows` with `consumer_sequence`, from base + 1 in the order
+    of tasks, and the last one.
+    """
     task = F.shiftright("mark", _ROW_BITS)
     counts = {row.task: row["count"] for row in marked.groupBy(task.alias("task")).count().collect()}
     bases, last = dict[int, int](), base

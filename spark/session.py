@@ -1,12 +1,12 @@
-"""A Spark session that has what the overlay's pipelines need: Java, the Kafka connector, this Python, UTC.
+"""A Spark session with what the overlay's pipelines need: Java, the Kafka connector, this Python, UTC.
 
     spark = overlay_session("delays")
 
-Java and the connector's jars come from the cache of the embedded broker and are fetched once. A session that runs already
-is taken as it is, but for settings of SQL.
+Java and the connector's jars come from the cache of the embedded broker and are downloaded once. A
+session that is running already is used as it is, except for SQL settings.
 
-`spark-submit` starts Java before any Python runs and so has to be told of the jars itself; this module, run as a program,
-prints the arguments: `spark-submit $(python -m spark.session) job.py`.
+`spark-submit` starts Java before any Python code runs, so it has to get the jars as arguments. This
+module, run as a program, prints them: `spark-submit $(python -m spark.session) job.py`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .java import find_java_home
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # format("overlay") takes predicates, and Spark refuses sources that do where this is off
+    # format("overlay") takes predicates, and Spark refuses such sources if this is off
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.log.level": "WARN",
 }
 _LOCAL = {
-    # nobody else has to reach a driver whose executors are on the same machine, and its host name may not resolve
+    # no other machine has to reach a driver with local executors, and its host name may not resolve
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "spark.daemon",
@@ -44,10 +44,12 @@ _LOCAL = {
 def overlay_session(
     app_name: str = "overlay", master: str | None = None, *, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session ready for output topics, acks and `format("overlay")`; the running one where there is one.
+    """Return a session ready for output topics, acks and `format("overlay")`; the running one if
+    there is one.
 
-    `master`: as Spark's, such as `local[2]`; left out it is spark-submit's, else `local[*]`. `conf`: more settings, which win
-    over ours. Raises BrokerError when Java or the connector cannot be had.
+    `master`: as for Spark, such as `local[2]`; by default spark-submit's, otherwise `local[*]`.
+    `conf`: further settings, which override ours. Raises BrokerError if Java or the connector is
+    not available.
     """
     settings = {**_SETTINGS, **(_LOCAL if is_local(master) else {}), **(conf or {})}
     builder = SparkSession.builder.appName(app_name)
@@ -65,24 +67,29 @@ def overlay_session(
 
 
 def find_connector() -> list[Path]:
-    """The jars that Spark lacks for Kafka, from the cache, fetched first if need be. Raises BrokerError."""
+    """Return the jars that Spark lacks for Kafka, from the cache, downloaded first if needed.
+
+    Raises BrokerError.
+    """
     own = {jar.name for jar in Path(pyspark.__path__[0], "jars").glob("*.jar")}
     return [jar for jar in fetch_jars("spark") if jar.name not in own]
 
 
 def is_local(master: str | None) -> bool:
-    """Whether the executors are on the driver's machine, as far as `master` says."""
+    """Return whether the executors run on the driver's machine, as far as `master` says."""
     return master is not None and master.startswith("local")
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit has started us: it knows the jars already."""
+    """Return whether spark-submit has started this process; it has the jars already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What the launcher and the first look at Python's workers read from the environment, where the user has set nothing."""
+    """Set the environment variables that the launcher and the Python workers read, unless the user
+    has set them.
+    """
     ours = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
     if not _is_submitted() and SparkContext._gateway is None:
         ours["JAVA_HOME"] = str(find_java_home())

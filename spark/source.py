@@ -1,11 +1,11 @@
-"""Output topics as DataFrames: Spark's own Kafka source, with what a delivery carries in columns.
+"""Output topics as DataFrames: Spark's own Kafka source, with the contents of deliveries in columns.
 
     frame = read_consumer(spark, "config", "late-jfk")
     stream = read_stream_consumer(spark, "config", "late-jfk")
 
-Only committed records are read, and of them only the deliveries of this consumer: several consumers may share an output
-topic, and status records are no deliveries. The topic and the consumer's name are checked before Spark plans anything, so that
-what is wrong is told in the overlay's words.
+Only committed records are read, and only the deliveries of this consumer. Several consumers may
+share an output topic, and status records are not deliveries. The topic and the consumer's name are
+checked before Spark plans anything, so that errors have the overlay's messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS = (
     "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
-"""Those of Spark's Kafka source that are the caller's; the topic, headers and isolation are ours."""
+"""Options of Spark's Kafka source that the caller may set. Topic, headers and isolation are set here."""
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 REMEMBER = 1 << 26
 
@@ -47,11 +47,12 @@ def read_consumer(
     decode: bool = False,
     options: Mapping[str, str] = NO_OPTIONS,
 ) -> DataFrame:
-    """What a consumer has been given so far: the columns of `envelope.COLUMNS`, redeliveries included.
+    """Return a consumer's deliveries so far: the columns of `envelope.COLUMNS`, redeliveries included.
 
-    `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source record's. `decode` adds
-    `application_properties`, a struct of what the stream's file declares (decoding.py). `options`: more of Spark's Kafka
-    source, such as `startingOffsets` or `minPartitions`. Raises BadQuestion, UnknownConsumer, ConfigError, TopicNotFound,
+    `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source
+    record's. `decode` adds `application_properties`, a struct of what the stream's file declares
+    (decoding.py). `options`: more options of Spark's Kafka source, such as `startingOffsets` or
+    `minPartitions`. Raises BadQuestion, UnknownConsumer, ConfigError, TopicNotFound,
     SourceUnavailable, CredentialsRefused.
     """
     check_options(options)
@@ -73,13 +74,15 @@ def read_stream_consumer(
     commit: bool = True,
     options: Mapping[str, str] = NO_OPTIONS,
 ) -> DataFrame:
-    """The same as a stream, from the topic's start unless `options` has `startingOffsets`.
+    """Return a consumer's deliveries as a stream, from the topic's start unless `options` has
+    `startingOffsets`.
 
-    A delivery of a sequence that has been seen is left out, unless `redeliveries` is set; whoever naks has to set it.
-    `remember`: how many stream sequences are kept in mind for this, in an eighth of that in bytes. A consumer to which nothing
-    can come twice (ack_policy none, exactly once) needs no such memory and gets none. `commit`: after each batch commit its
-    end for the consumer's reader group, by which the service knows that somebody reads (interest). Errors as `read_consumer`;
-    NotForStreams.
+    A delivery of a sequence that was seen before is left out, unless `redeliveries` is set. A query
+    that sends naks has to set it. `remember`: how many stream sequences are remembered for this;
+    the state has an eighth of that in bytes. A consumer without repetitions (ack_policy none,
+    exactly once) needs no such state. `commit`: after each batch, commit its end for the consumer's
+    reader group, by which the service knows that there is a reader (interest). Raises as
+    `read_consumer` does, and NotForStreams.
     """
     check_options(options)
     output = find_output(config, name, stream)
@@ -95,7 +98,9 @@ def read_stream_consumer(
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise BadQuestion for an option that Spark's Kafka source does not have: Spark would ignore it."""
+    """Raise BadQuestion for an option that Spark's Kafka source does not have, because Spark would
+    ignore it.
+    """
     known = {name.lower() for name in OPTIONS}
     for name in options:
         if name.lower() not in known and not name.lower().startswith(KAFKA):

@@ -1,23 +1,26 @@
 """`spark.readStream.format("overlay")`: a stream or topic as it grows, in Spark's micro-batches.
 
-Offsets are Kafka's, written as Spark's own Kafka source writes them: {"flights": {"0": 1000}} is the next offset to read. In a
-stream of one partition they are sequences less one. The log's end is its last stable offset, so records of transactions that
-are open come when these are committed.
+Offsets are Kafka's, written as Spark's own Kafka source writes them: {"flights": {"0": 1000}} is
+the next offset to read. In a stream of one partition they are sequences less one. The log's end is
+its last stable offset, so records of open transactions are read once these are committed.
 
-Beside the offsets are the ids that Kafka gave the topics, under a key that no topic can have:
-{"topic ids": {"flights": "..."}}. A topic that was deleted and created again has another id, however long its log is. Such a
-topic ends the query, and so does a log that ends before the position, unless failOnDataLoss is off. Then a new topic is read
-from its start, and a log that was cut is read on from its end.
+A position also has the ids that Kafka gave the topics, under a key that no topic can have: {"topic
+ids": {"flights": "..."}}. A topic that was deleted and created again has another id, however long
+its log is. Such a topic ends the query, and so does a log that ends before the position, unless
+failOnDataLoss is off. Then a new topic is read from its start, and a truncated log is read from its
+end on.
 
-Spark's planner asks for a limit of one kind (rows or bytes); here both may be set and the smaller one counts. Rows are
-offsets: what a filter leaves, and gaps that compaction and transactions make, cannot be known without reading. Bytes are
-those of the log, compressed, by the measure of the batches at each partition's position. A limit is shared out in
-proportion to what each partition has waiting, as Spark's Kafka source does.
+Spark's planner passes a limit of one kind (rows or bytes). Here both may be set, and the smaller
+one counts. Rows are counted as offsets, because what a filter or compaction or transactions leave
+cannot be known without reading. Bytes are those of the log, compressed, estimated from the batches
+at each partition's position. As in Spark's Kafka source, a limit is shared out in proportion to
+what each partition has waiting.
 
-A time to begin at says where the first trigger begins and no more: records that come later pass whatever time they have, as
-they do in the service. To test them for it would lose some at each restart, when a time such as `3h` becomes another one.
+A start time only says where the first trigger begins. Later records pass with any time, as they do
+in the service. A test of their times would lose some at each restart, because a time such as `3h`
+would then mean another moment.
 
-Spark pushes predicates into batch readings only. A stream's filter is given as options.
+Spark pushes predicates only into batch readings. A stream's filter is given as options.
 """
 
 from __future__ import annotations
@@ -48,13 +51,16 @@ from .plan import CREATED_AGAIN, Ends, Planner, check_loss, find_anew, report_lo
 from .scan import read
 
 Position = dict[str, dict[str, Any]]
-"""The next offset of each partition, and the ids of the topics, as Spark keeps them in its checkpoint."""
+"""The next offset of each partition and the ids of the topics, as Spark keeps them in its checkpoint."""
 Spots = dict[TopicPartition, int]
 NO_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 def write_position(spots: Mapping[TopicPartition, int], ids: Mapping[str, str] = NO_IDS) -> Position:
-    """Return a position in the order of topics and partitions: Spark compares the text. `ids`: by topic."""
+    """Return a position in the order of topics and partitions, because Spark compares the text.
+
+    `ids`: by topic.
+    """
     position: Position = {}
     for (topic, partition), offset in sorted(spots.items()):
         position.setdefault(topic, {})[str(partition)] = offset
@@ -72,7 +78,7 @@ def read_position(position: Position) -> Spots:
 
 
 class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives at the driver while the query runs; of its methods only `read` is called elsewhere."""
+    """A stream reader that exists at the driver while the query runs. Only `read` is called elsewhere."""
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != Bound():
@@ -80,10 +86,10 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ask, self._schema = replace(ask, request=replace(ask.request, since=None)), schema
         self._since = ask.request.since
         self._target: Spots | None = None
-        """Where a query of Trigger.AvailableNow ends."""
+        """Where a query with Trigger.AvailableNow ends."""
 
     def initialOffset(self) -> Position:
-        """Where the options say; the end of the log where they say nothing, as in Spark's Kafka source."""
+        """Return the start by the options; by default the end of the log, as in Spark's Kafka source."""
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
@@ -95,17 +101,21 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_position({source: start for source, (start, _) in kept.items()}, ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of a trigger by the options."""
         pace = self._ask.pace
         if pace.records is not None:
             return ReadMaxRows(pace.records)
         return ReadAllAvailable() if pace.bytes is None else ReadMaxBytes(pace.bytes)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """Return how far the next trigger goes, from `start` on. Raises DataLoss if the log is not the one it was."""
+        """Return where the next trigger ends, which begins at `start`.
+
+        Raises DataLoss if the log has changed.
+        """
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
         begun, ends = self._find_begun(start, bounds, ids), self._find_ends(bounds)
-        # a partition that was added since is read from its start
+        # a partition that was added since then is read from its start
         begun |= {source: bounds.log_starts[source] for source in ends if source not in begun}
         waiting = {source: (at, max(at, ends.get(source, at))) for source, at in begun.items()}
         waiting = self._skip_lost(bounds, waiting)
@@ -122,7 +132,8 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {each.source: each.stop for each in bounds.stretches}
         behind = [source for source, at in begun.items() if at > ends.get(source, at)]
         if behind:
-            # a leader that is new to its office may tell of less than its log has: ask in the way that waits for the rest
+            # a new leader may report less than its log has: look up the ends in the way that waits
+            # for the rest
             bounds = Planner(self._ask).look_anew(bounds, behind)
             begun = {
                 s: at
@@ -133,7 +144,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun
 
     def _skip_lost(self, bounds: Bounds, waiting: Ends) -> Ends:
-        """What retention has taken costs nothing of a limit. Whether it may be missing is for `partitions` to say."""
+        """Return what is waiting without offsets removed by retention, so that they do not use up a
+        limit.
+
+        `partitions` checks whether they may be missing.
+        """
         return {
             source: (min(max(at, bounds.log_starts.get(source, at)), end), end) for source, (at, end) in waiting.items()
         }
@@ -155,11 +170,14 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting
 
     def reportLatestOffset(self) -> Position:
-        """The end of the log, for the query's progress: what lies between is how far it is behind."""
+        """Return the end of the log for the query's progress report, from which Spark computes the
+        lag.
+        """
         ids = Planner(self._ask).find_ids()
         return write_position({each.source: each.stop for each in Planner(self._ask).look().stretches}, ids)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Note the current end of the log, where the query will end."""
         self._target = {each.source: each.stop for each in Planner(self._ask).look().stretches}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
@@ -176,14 +194,15 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list[InputPartition](planner.plan_between({source: (begun[source], at) for source, at in ends.items()}))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a task. Runs in an executor."""
         if isinstance(partition, Part):
             yield from read(self._ask, self._schema, partition)
 
 
 def share_out(waiting: Ends, most: int, weights: Mapping[TopicPartition, float]) -> Ends:
-    """The part of what is waiting that weighs at most `most`, but for an offset of each partition at the least.
+    """Return a part of what is waiting that weighs at most `most`, but at least one offset per partition.
 
-    Each partition gives in proportion to what it has. `weights`: of one offset of each.
+    Each partition gives in proportion to what it has. `weights`: of one offset of each partition.
     """
     total = sum((end - start) * weights[source] for source, (start, end) in waiting.items())
     if total <= most:

@@ -1,4 +1,6 @@
-"""What is known of a filter's node before there are rows: its kind, and the expression of Spark that has its value."""
+"""What is known of a filter's node before there are rows: its kind, and the expression of Spark
+with its value.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ _LONG_MAX = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
+    """The kinds of values."""
+
     LONG = enum.auto()
     DOUBLE = enum.auto()
     TEXT = enum.auto()
@@ -33,29 +37,36 @@ NUMBERS = (Kind.LONG, Kind.DOUBLE)
 
 
 class NotNative(Exception):
-    """Spark has no expression of its own that is sure to have the same value."""
+    """Spark has no expression that surely has the same value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a node is worth. `constant`: its value, where it is the same in all rows; a large one is not in `column`."""
+    """The value of a node.
+
+    `constant`: the value if it is the same in all rows. `column` is null for a constant too large
+    for a long.
+    """
 
     kind: Kind
     column: Column
     constant: bool | int | float | bytes | None = None
     is_string: bool = False
-    """Of TEXT: a column of strings, not of bytes."""
+    """For TEXT: whether the column has strings, not bytes."""
 
 
 def unknown() -> Column:
+    """Return a column that is unknown (null) in every row."""
     return F.lit(None).cast("boolean")
 
 
 def make_null() -> Value:
+    """Return a value that is null in every row."""
     return Value(Kind.NULL, unknown())
 
 
 def make_constant(value: bool | int | float | bytes) -> Value:
+    """Return the value of a constant."""
     match value:
         case bool():
             return Value(Kind.BOOLEAN, F.lit(value), value)
@@ -76,12 +87,15 @@ def write_bytes(value: bytes) -> Column:
 
 
 def keep_finite(column: Column) -> Column:
-    """Doubles with null in place of NaN and the infinities."""
+    """Return doubles with null in place of NaN and the infinities."""
     return F.when(F.isnan(column) | (F.abs(column) == F.lit(math.inf)), F.lit(None)).otherwise(column)
 
 
 def to_double(value: Value) -> Column:
-    """A number as a double, a whole one rounded to the nearest. Raises NotNative for one that is too large."""
+    """Return a number as a double, an integer rounded to the nearest one.
+
+    Raises NotNative if it is too large.
+    """
     if isinstance(value.constant, int):
         try:
             return F.lit(float(value.constant))

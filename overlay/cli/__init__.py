@@ -1,8 +1,8 @@
-"""The `overlay` command. Its subcommands are named in a table and imported when they are run.
+"""The `overlay` command. A table names its subcommands, which are imported when they run.
 
-`overlay --help` must answer at once, and a command that only prints a schema must not wait for numba, pyarrow or a
-Kafka client. So the one-line help of every command stands here, and its module is imported only when the command is
-called or asked for its own help.
+`overlay --help` must answer at once, and a command that only prints a schema must not wait for
+numba, pyarrow or a Kafka client. So this module has the one-line help of every command. The
+command's own module is imported only when it is called or asked for its help.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overlay.errors import OverlayError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command is found (`module:attribute`) and the line that `overlay --help` shows for it."""
+    """A command: its location (`module:attribute`), and its line in `overlay --help`."""
 
     target: str
     help: str
@@ -46,7 +46,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands come from COMMANDS; the table's order is the order of the help."""
+    """A group whose commands come from COMMANDS. The help lists them in the table's order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -73,7 +73,7 @@ def overlay() -> None:
 
 
 def main() -> None:
-    """The program's entry: what the overlay raises on purpose becomes one line on stderr and exit code 1."""
+    """Run the command. An OverlayError becomes one line on stderr and exit code 1."""
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:

@@ -1,4 +1,8 @@
-"""`overlay consumer`: consumers as they are, and removing one. Those that change and deliver are in files beside this one."""
+"""`overlay consumer`: commands to show consumers and to remove one.
+
+The commands that change consumers or handle single messages are in consumer_change.py and
+consumer_message.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def consumer() -> None:
-    """Make, change, look at and remove consumers, and settle single messages by hand."""
+    """Create, change, show and remove consumers, and handle single messages by hand."""
 
 
 @consumer.command("ls")
@@ -37,8 +41,9 @@ def consumer() -> None:
 def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     """List the consumers, of all streams or of STREAM.
 
-    Rates come from the running service. When none answers, the rest comes from Kafka itself. A consumer whose file is
-    gone is listed as removed, for its state is kept until `overlay consumer rm`.
+    Rates come from the running service. If none answers, the rest comes from Kafka itself. A
+    consumer whose file is gone is listed as removed, because its state is kept until `overlay
+    consumer rm`.
     """
     from overlay.view.table import make_console, print_consumers
     from overlay.view.wire import describe_consumer
@@ -76,11 +81,11 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 @change_options
 @click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
 def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
-    """Remove a consumer, or what is remembered of one.
+    """Remove a consumer and its state.
 
-    That is its positions, its sequence and what waits for acks. One that was made by `add` goes with it. One that a file
-    has wants its file removed first; with --force it begins anew instead, by its deliver_policy and with sequence 1.
-    Output topics stay as they are.
+    The state is its positions, its sequence and its pending acks. A consumer that was made by `add`
+    is removed as well. For a consumer with a file, remove the file first. With --force it begins
+    anew instead, by its deliver_policy and with sequence 1. Output topics stay as they are.
     """
     import asyncio
 
@@ -110,14 +115,14 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
 
 
 def check_stream(facts: Facts, stream: str, folder: Path) -> None:
-    """Raises OverlayError for a stream that has neither a file nor a consumer with a state."""
+    """Raise OverlayError if the stream has neither a file nor a consumer with state."""
     known = {*facts.streams, *(of for of, _ in facts.consumers)}
     if stream not in known:
         raise refuse_unknown("stream", stream, known, folder)
 
 
 def find_consumer(facts: Facts, stream: str, name: str, folder: Path) -> ConsumerFacts:
-    """Raises OverlayError, with a suggestion, for names that nobody knows."""
+    """Return the facts about a consumer. Raises OverlayError with a suggestion if it is unknown."""
     check_stream(facts, stream, folder)
     if (stream, name) not in facts.consumers:
         raise refuse_unknown(f"consumer of {stream}", name, [c for of, c in facts.consumers if of == stream], folder)
@@ -125,7 +130,7 @@ def find_consumer(facts: Facts, stream: str, name: str, folder: Path) -> Consume
 
 
 def check_unused(loaded: Loaded, facts: Facts, found: ConsumerFacts) -> None:
-    """Raises OverlayError while somebody would only create the consumer again."""
+    """Raise OverlayError while the file or the running service would create the consumer again."""
     if found.id in loaded.consumers:
         raise OverlayError(
             f"{loaded.files[found.id]}: this file still has consumer {found.name}. Remove the file first, or say --force to"

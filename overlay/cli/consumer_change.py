@@ -1,4 +1,4 @@
-"""`overlay consumer add|update|pause|resume|report`: consumers made and changed by request, without a restart."""
+"""`overlay consumer add|update|pause|resume|report`: management of consumers by request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fields_options(command: Any) -> Any:
-    """What a consumer is made of: a file, flags for what is said most often, and --set for the rest."""
+    """Add the options for a consumer's fields: a file, flags for common ones, --set for others."""
     options = (
         click.option("--file", "file", type=click.File("rb"), help="A consumer file; - is standard input."),
         click.option("--output", "output", metavar="TOPIC", help="deliver_subject: the output topic."),
@@ -44,7 +44,8 @@ def fields_options(command: Any) -> Any:
 def add(stream: str, name: str | None, folder: Path, as_json: bool, **given: Any) -> None:
     """Create a consumer of STREAM, without a file and without a restart.
 
-    It lives in the control topic until `overlay consumer rm`. Says so when there is one of that name with another config.
+    It is kept in the control topic until `overlay consumer rm`. An error tells if there is a
+    consumer of that name with another config.
     """
     fields = collect_fields(given)
     if name is not None:
@@ -65,7 +66,8 @@ def add(stream: str, name: str | None, folder: Path, as_json: bool, **given: Any
 def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) -> None:
     """Change a consumer that was made by `add`, while it runs.
 
-    Flags change what they name. A --file replaces the whole config: what it leaves out goes back to its default.
+    Flags change the fields that they name. A --file replaces the whole config: fields that it
+    leaves out go back to their defaults.
     """
     fields = collect_fields(given)
     with open_control(folder) as control:
@@ -87,7 +89,7 @@ def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) ->
 @config_option
 @json_option
 def pause(stream: str, name: str, until: str | None, span: str | None, folder: Path, as_json: bool) -> None:
-    """Have a consumer deliver nothing for a while; acks are taken all the same."""
+    """Stop a consumer's deliveries for a while. It still accepts acks."""
     from datetime import timedelta
 
     from overlay.units import parse_duration
@@ -121,9 +123,9 @@ def resume(stream: str, name: str, folder: Path, as_json: bool) -> None:
 @click.argument("stream", required=False)
 @look_options
 def report(stream: str | None, folder: Path, as_json: bool) -> None:
-    """Show what waits for acks: of all consumers, or of those of STREAM.
+    """Show pending acks of all consumers, or of those of STREAM.
 
-    The running service is asked; without one there is nobody to tell.
+    The running service is asked; without one the command fails.
     """
     from overlay.view.machine import print_report
     from overlay.view.table import make_console
@@ -137,7 +139,7 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
 
 def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that file and flags say together; a flag counts more than the file."""
+    """Return the fields from the file and the flags; a flag overrides the file."""
     fields: dict[str, Any] = read_file(given["file"]) if given["file"] else {}
     named: dict[str, Any] = {
         "deliver_subject": given["output"],
@@ -154,7 +156,12 @@ def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both together; where both have a field the second counts, mappings field by field."""
+    """Return both mappings merged.
+
+    `over` overrides `under`, and nested mappings are merged by field.
+
+    `filter_subject` and `filter_subjects` replace each other.
+    """
     found = dict(under)
     if "filter_subjects" in over:
         found.pop("filter_subject", None)
@@ -168,7 +175,7 @@ def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[st
 
 
 def read_file(file: IO[bytes]) -> dict[str, Any]:
-    """The fields of a consumer file. Raises ConfigError with the place."""
+    """Return the fields of a consumer file. Raises ConfigError with the place."""
     from overlay.config.document import parse_document
     from overlay.errors import ConfigError, Place
 
@@ -180,7 +187,10 @@ def read_file(file: IO[bytes]) -> dict[str, Any]:
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """FIELD=VALUE as fields; a dot goes into a mapping, and values are what they would be in a file."""
+    """Return FIELD=VALUE settings as fields.
+
+    A dot in FIELD names a field of a nested mapping. VALUE is parsed as in a YAML file.
+    """
     from overlay.config.document import parse_document
 
     found: dict[str, Any] = {}
@@ -188,7 +198,7 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise click.BadParameter(f"{setting!r} is not FIELD=VALUE", param_hint="--set")
-        # names of Kafka's topic properties have dots of their own
+        # the names of Kafka's topic properties contain dots
         steps = path.split(".", 2 if path.startswith("output.config.") else -1)
         value: Any = parse_document("--set", f"value: {text}").data["value"]
         for step in reversed(steps):

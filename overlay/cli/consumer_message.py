@@ -1,4 +1,4 @@
-"""`overlay consumer next|ack|nak|term|replay-dead-letter`: hand work on single messages."""
+"""`overlay consumer next|ack|nak|term|replay-dead-letter`: handling of single messages by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: 
 @_tokens
 @config_option
 def ack(tokens: tuple[str, ...], folder: Path) -> None:
-    """Ack deliveries by their tokens, and wait until that is written down."""
+    """Ack deliveries by their tokens, and wait until the service has committed the acks."""
     _tell(folder, tokens, "acked", lambda control, token: control.ack(token))
 
 
@@ -63,7 +63,7 @@ def ack(tokens: tuple[str, ...], folder: Path) -> None:
 @click.option("--delay", metavar="DURATION", help="Deliver them again only after so long.")
 @config_option
 def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
-    """Have messages delivered again, at once or after a delay."""
+    """Request redelivery of messages, at once or after a delay."""
     seconds = _read_seconds(delay, "--delay")
     _tell(folder, tokens, "nakked", lambda control, token: control.nak(token, seconds))
 
@@ -73,7 +73,7 @@ def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
 @click.option("--reason", default="", help="Stands in the advisory and in the dead letter.")
 @config_option
 def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
-    """Have messages never delivered again."""
+    """Stop all further deliveries of messages."""
     _tell(folder, tokens, "terminated", lambda control, token: control.term(token, reason))
 
 
@@ -99,9 +99,10 @@ def replay(
 ) -> None:
     """Produce a consumer's dead letters once more, as new messages of its stream.
 
-    Key, value and the headers of the original stay; what the overlay added goes. Every consumer of the stream that wants
-    such messages is given them. What was replayed is remembered, and the next call goes on behind it. A letter that was
-    too large to keep its value is told and left out.
+    Key, value and the original headers stay; headers that the overlay added are removed. Every
+    consumer of the stream whose filters match gets the messages. The position is remembered, so the
+    next call continues after the last one. A dead letter that was too large to keep its value is
+    listed but not replayed.
     """
     import asyncio
 
@@ -138,7 +139,10 @@ def replay(
 
 
 def describe_pulled(message: Pulled) -> dict[str, Any]:
-    """A message as JSON: bytes that are no text are in base64, under `value_base64` and the like."""
+    """Return a message as a JSON object.
+
+    Bytes that are not UTF-8 are in base64, as `value_base64` etc.
+    """
     found: dict[str, Any] = {"subject": message.subject, "token": message.token}
     for name, data in (("key", message.key), ("value", message.value)):
         found |= _show(name, data)

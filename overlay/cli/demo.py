@@ -1,4 +1,4 @@
-"""`overlay demo`: what the overlay does, on real data, in under a minute."""
+"""`overlay demo`: the overlay on real data, in under a minute."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ import click
 def demo(keep: bool, scale: float, home: Path | None) -> None:
     """Filter real flight records out of a real Kafka topic, and check the result.
 
-    Starts a Kafka of its own, publishes the 336,776 flights that left New York in 2013 with a plain producer, runs the
-    service on examples/flights, and counts what the output topics must hold from the data set itself. Exit code 1
-    when they hold anything else.
+    Starts its own Kafka and publishes the 336,776 flights that left New York in 2013 with a plain
+    producer. Then it runs the service on examples/flights, and computes from the data set what the
+    output topics must contain. The exit code is 1 if their content differs.
     """
     click.echo("kafka-overlay demo: Kafka, flights, service, check. Ctrl-C stops everything.")
     from overlay.demo.play import play

@@ -1,4 +1,7 @@
-"""`overlay explain`: what a filter would skip, read and cost, and why; with --analyze, what it does."""
+"""`overlay explain`: what a filter would skip, read and cost, and why.
+
+With --analyze it also reads.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,9 @@ def explain(
 ) -> None:
     """Explain what CONSUMER's filter skips in the log, or what a filter on a stream would.
 
-    CONSUMER is a consumer's name, or STREAM/NAME where several streams have one of that name. Only chunk headers are
-    looked at; nothing of the topics is read, unless --analyze, and nothing is changed. The whole log is looked at,
-    wherever the consumer stands.
+    CONSUMER is a consumer's name, or STREAM/NAME if several streams have a consumer of that name.
+    Only chunk headers are read, no topics, unless --analyze is given. Nothing is changed. The
+    explanation covers the whole log, whatever the consumer's position is.
     """
     if bool(consumer) == bool(stream):
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
@@ -72,7 +75,9 @@ def explain(
 
 
 def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
-    """A consumer by its name or STREAM/NAME. Raises OverlayError, with a suggestion, for others."""
+    """Return a consumer by its name or STREAM/NAME. Raises OverlayError if it is unknown or
+    ambiguous.
+    """
     found = [config for id, config in loaded.consumers.items() if name in (id[1], "/".join(id))]
     if not found:
         raise refuse_unknown("consumer", name, ("/".join(id) for id in loaded.consumers), folder)
@@ -83,6 +88,7 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
 
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
+    """Return what a consumer reads, by its filters."""
     from overlay.config.filters import compile_filter
     from overlay.index.start_positions import patterns
     from overlay.match import choose_values
@@ -94,6 +100,7 @@ def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
 
 
 def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> Wanted:
+    """Return what the options ask of a stream."""
     from overlay.filter import compile_sql
     from overlay.subject import Pattern
     from overlay.view.explanation import Wanted
@@ -115,7 +122,10 @@ def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfilter
 
 
 def _read_moment(option: str, text: str | None) -> int | None:
-    """Ms since 1970."""
+    """Return an option's time in ms since 1970; None if it was not given.
+
+    Raises click.UsageError if it is no time.
+    """
     if text is None:
         return None
     from overlay.client.read.moment import parse_moment
@@ -139,7 +149,7 @@ def _explain(loaded: Loaded, wanted: Wanted) -> Explanation:
 
 
 def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig | None) -> tuple[Observed, Matches]:
-    """Read what the explanation is about, by the client."""
+    """Read the records of the explained filter with the client, and compare."""
     from overlay.client import open_client
     from overlay.view.analysis import COLUMNS, Matches, Observed
 

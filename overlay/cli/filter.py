@@ -1,4 +1,7 @@
-"""`overlay filter`: what an expression means, and what it says of a message. Neither needs Kafka."""
+"""`overlay filter`: the meaning of an expression, and its answer for a message.
+
+Neither needs Kafka.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ def filter_group() -> None:
 def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
     """Say what the filter SQL means: every field with its type and where it is read from.
 
-    Without --stream the types are those that each message happens to have. Exit code 1 for an expression that cannot be.
+    Without --stream, types are those of each message's values. The exit code is 1 if the expression
+    is not valid.
     """
     from overlay.view.expression import describe_filter
 
@@ -66,10 +70,12 @@ def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def test(sql: str, file: IO[bytes], name: str | None, folder: Path, as_json: bool) -> None:
-    """Say whether the filter SQL is true, false or unknown of a message, and what each part of it is worth.
+    """Say whether the filter SQL is true, false or unknown for a message, and show the value of
+    each part.
 
-    The message is a JSON object with the members header, properties and application_properties, all of which may be
-    left out. Its values keep their JSON types; with --stream texts are read as that stream reads them.
+    The message is a JSON object with the members header, properties and application_properties,
+    each of them optional. Its values keep their JSON types. With --stream, strings are parsed as
+    that stream parses them.
     """
     from overlay.clock import now_ms
     from overlay.view.expression import read_message, show_answer, trace_filter

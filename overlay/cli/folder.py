@@ -1,4 +1,4 @@
-"""What the commands on streams and consumers share: the config folder, names looked up in it, JSON or text."""
+"""Shared parts of the commands: options, the config folder, lookup errors, JSON output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def config_option(command: Command) -> Command:
-    """`--config DIR`, passed on as `folder`."""
+    """Add `--config DIR`, passed on as `folder`."""
     option = click.option(
         "--config",
         "folder",
@@ -34,21 +34,25 @@ def config_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
+    """Add `--json`, passed on as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
 
 
 def look_options(command: Command) -> Command:
-    """Those of commands that show something."""
+    """Add the options of commands that show something: --config and --json."""
     return config_option(json_option(command))
 
 
 def change_options(command: Command) -> Command:
-    """Those of commands that change something; `yes` is for `confirm`."""
+    """Add the options of commands that change something: --config and --yes.
+
+    `yes` is for `confirm`.
+    """
     return config_option(click.option("--yes", is_flag=True, help="Do it without asking.")(command))
 
 
 def open_folder(folder: Path) -> Loaded:
-    """Read the folder; its problems are told on stderr, where they do not disturb what is printed."""
+    """Load the folder. The number of its problems goes to stderr, apart from a command's output."""
     import logging
 
     from overlay.config import load
@@ -65,7 +69,7 @@ def open_folder(folder: Path) -> Loaded:
 
 @contextlib.contextmanager
 def open_control(folder: Path) -> Iterator[Control]:
-    """The running service of the folder, to be asked; in audits the asker is called `overlay`."""
+    """Connect to the running service of the folder, as `overlay` in its audit events."""
     from overlay.client.control import control as client
 
     service = open_folder(folder).service
@@ -77,7 +81,10 @@ def open_control(folder: Path) -> Iterator[Control]:
 
 
 def look_around(loaded: Loaded) -> Facts:
-    """Facts about everything. Raises SourceUnavailable or CredentialsRefused when nobody answers."""
+    """Return the facts.
+
+    Raises SourceUnavailable or CredentialsRefused if neither service nor Kafka answers.
+    """
     import asyncio
 
     from overlay.view.look import look
@@ -86,7 +93,7 @@ def look_around(loaded: Loaded) -> Facts:
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:
-    """The error for a name that nobody knows."""
+    """Return the error for an unknown name, with a suggestion from the known ones."""
     from overlay.config.relations import suggest
 
     names = sorted(set(known))
@@ -97,18 +104,19 @@ def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> 
 
 
 def print_json(answer: object) -> None:
+    """Print a value as one line of JSON."""
     click.echo(json.dumps(answer, ensure_ascii=False))
 
 
 def print_facts(facts: Facts, **answer: object) -> None:
-    """As print_json, with where the answer comes from."""
+    """Print `answer` as JSON, with the service that answered and the notes."""
     from overlay.view.wire import describe_worker
 
     print_json({"service": describe_worker(facts.service), "notes": list(facts.notes), **answer})
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only when told to. Without a terminal to ask at, the answer has to be --yes."""
+    """Ask the user to confirm. Raises OverlayError if there is no terminal and `yes` is not set."""
     if yes:
         return
     import sys

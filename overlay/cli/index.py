@@ -1,4 +1,4 @@
-"""`overlay index`: how far the chunk indexes are, and making one without a service."""
+"""`overlay index`: state of the chunk indexes, and building one without a service."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def status(stream: str | None, folder: Path, as_json: bool) -> None:
 def build(stream: str, folder: Path) -> None:
     """Index STREAM up to the present end of its topics, without serving consumers.
 
-    A running service does this by itself, so the command refuses to run beside one. It can be stopped at any time, and goes
-    on where it was.
+    A running service does this by itself, so the command refuses to run beside one. It can be
+    stopped at any time, and continues where it stopped.
     """
     from overlay.view.table import make_console, print_index
     from overlay.worker.index_build import Build
@@ -79,7 +79,7 @@ def build(stream: str, folder: Path) -> None:
 
 
 def read_facts(loaded: Loaded, streams: dict[str, StreamFacts | None]) -> dict[str, IndexFacts]:
-    """Facts about the indexes of some streams, from their topics and what a service says of them."""
+    """Return facts about indexes, from their topics and the service's facts about the streams."""
     from overlay.view.indexed import describe_index, read_indexes
 
     stored = asyncio.run(read_indexes(loaded, streams))
@@ -96,7 +96,7 @@ def _check_stream(loaded: Loaded, name: str, folder: Path) -> str:
 
 
 def refuse_service(loaded: Loaded) -> None:
-    """Raises OverlayError when the service of this config answers."""
+    """Raise OverlayError if the service of this config answers."""
     from overlay.config.identity import identify
     from overlay.view.look import explain_stranger
     from overlay.view.running import NoService, ask_service
@@ -113,7 +113,7 @@ def refuse_service(loaded: Loaded) -> None:
 
 
 def _run(work: Build) -> bool:
-    """Whether it came to the end, with a bar where somebody looks."""
+    """Build the index and return whether it reached the end. Shows a bar on a terminal."""
     from overlay.view.gauge import Gauge
 
     from .run import list_errors

@@ -1,4 +1,4 @@
-"""`overlay init`: a first config for a topic that is there already, made from a look at it."""
+"""`overlay init`: a first config for an existing topic, made from a sample of it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def init(
 ) -> None:
     """Look at a topic and write a stream and a consumer file for it.
 
-    Reads some committed records from both ends of each partition, joins no group and changes nothing in Kafka. The
-    files say why each choice was made; they are a beginning, to be changed by whoever knows the topic.
+    Reads some committed records from both ends of each partition, joins no group and changes
+    nothing in Kafka. The files give the reason for each choice. They are a draft, to be changed by
+    someone who knows the topic.
     """
     from overlay.inspect.draft import draft_consumers, draft_service, draft_stream, name_topics
     from overlay.inspect.folder import check_files, write_files
@@ -70,7 +71,11 @@ def init(
 
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
-    """The Kafka settings by librdkafka's names. Raises click's UsageError or ConfigError for what no client takes."""
+    """Return the Kafka settings by librdkafka's names.
+
+    Raises click.UsageError for a malformed setting, and ConfigError for a property that not every
+    client supports.
+    """
     from overlay.client.client import check_settings
 
     given = {"bootstrap.servers": bootstrap}

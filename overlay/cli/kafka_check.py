@@ -1,4 +1,4 @@
-"""The part of `overlay validate` that asks Kafka: what a config needs, and what of it is missing."""
+"""The Kafka part of `overlay validate`: the resources that a config needs, and those missing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _STYLES = {"ok": "green", "will be created": "cyan", "cannot be asked": "yellow"
 
 
 def check_kafka(loaded: Loaded) -> tuple[Finding, ...]:
-    """Ask Kafka for everything that the folder needs, creating nothing.
+    """Ask Kafka about everything that the folder needs, without creating anything.
 
-    Raises CredentialsRefused or SourceUnavailable when Kafka cannot be asked.
+    Raises CredentialsRefused or SourceUnavailable if Kafka cannot be asked.
     """
     from overlay.inspect.cluster import ask_kafka
     from overlay.inspect.needs import Kind, find_needs, plan_topic
@@ -29,9 +29,10 @@ def check_kafka(loaded: Loaded) -> tuple[Finding, ...]:
 
 
 def report_kafka(loaded: Loaded, as_json: bool) -> tuple[dict[str, object], bool]:
-    """The findings as a JSON object, printed unless `as_json`, and whether something is missing.
+    """Return the findings as a JSON object, and whether something is missing.
 
-    With `as_json` a Kafka that cannot be asked is an answer too, `{"error": ...}`; without it is raised.
+    Without `as_json` the findings are also printed. If Kafka cannot be asked, the object is
+    `{"error": ...}` with `as_json`; without it, CredentialsRefused or SourceUnavailable is raised.
     """
     from overlay.errors import CredentialsRefused, SourceUnavailable
     from overlay.inspect.verdict import count_missing
@@ -48,7 +49,7 @@ def report_kafka(loaded: Loaded, as_json: bool) -> tuple[dict[str, object], bool
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """A table on stdout, and a line with the counts."""
+    """Print a table of the findings, their remarks, and a line with the counts."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -71,7 +72,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def describe_findings(findings: Sequence[Finding]) -> dict[str, object]:
-    """The same as a JSON object."""
+    """Return the findings as a JSON object."""
     from overlay.inspect.verdict import count_missing
 
     return {

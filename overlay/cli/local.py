@@ -1,4 +1,4 @@
-"""`overlay local`: the embedded broker from the command line."""
+"""`overlay local`: control of the embedded broker."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def _home_option(command: Command) -> Command:
 def local() -> None:
     """Start, stop and look at an embedded Kafka broker.
 
-    A real Apache Kafka, one node, on a free port of 127.0.0.1. It keeps running until `overlay local down`.
+    It is a real Apache Kafka of one node, on a free port of 127.0.0.1. It keeps running until
+    `overlay local down`.
     """
 
 
 @local.command()
 @_home_option
 def up(home: Path | None) -> None:
-    """Start the broker, or tell where it runs already."""
+    """Start the broker, or say where it runs already."""
     from overlay.local import Condition, start, status
 
     running = status(home).condition is Condition.RUNNING
@@ -65,7 +66,7 @@ def down(home: Path | None) -> None:
 @_home_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(home: Path | None, as_json: bool) -> None:
-    """Tell whether the broker runs, and where. Exit code 3 when it does not."""
+    """Say whether the broker runs, and where. The exit code is 3 if it does not run."""
     from overlay.local import Condition
     from overlay.local import status as look
 
@@ -103,7 +104,7 @@ def _follow(log: Path, position: int, home: Path | None) -> Iterator[str]:
     with log.open(errors="replace") as file:
         file.seek(position)
         while True:
-            # asked before reading, so that the last words of a broker that ends meanwhile are read still
+            # ask before reading, so that a broker's last lines are read if it ends meanwhile
             alive = look(home).condition in (Condition.RUNNING, Condition.STARTING)
             while text := file.read(65536):
                 yield text

@@ -1,4 +1,4 @@
-"""`overlay read`: the records of a stream or a topic that pass a filter, for people and for pipes."""
+"""`overlay read`: the records of a stream or a topic that pass a filter, for users and pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overlay.client import Client, Progress, Reading
 
 INTERRUPTED = 130
-"""What shells call a program that SIGINT ended."""
+"""The exit code for a program that SIGINT ended, as shells define it."""
 
 
 @click.command()
@@ -69,8 +69,8 @@ def read(
 ) -> None:
     """Print the records of STREAM, or of a topic, that pass a filter.
 
-    Reads committed records and changes nothing in Kafka. Ends at what is there when it begins, unless --follow. Ctrl-C
-    ends it with exit code 130.
+    Reads committed records and changes nothing in Kafka. Without --follow it stops at the end that
+    the topics have when it begins. Ctrl-C ends it with exit code 130.
     """
     if bool(stream) == bool(topic):
         raise click.UsageError("name a STREAM or a --topic" + (", not both" if stream else ""))
@@ -99,7 +99,10 @@ def read(
 
 @contextlib.contextmanager
 def end_quietly() -> Iterator[None]:
-    """Ctrl-C and a reader that has read enough are ways to end, not errors. An output that is full is one."""
+    """Turn Ctrl-C into exit code 130, and end silently if the reader of a pipe has closed it.
+
+    Other write errors, such as a full disk, raise OverlayError.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -112,7 +115,7 @@ def end_quietly() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """What is still buffered would be written at the exit, and fail again."""
+    """Discard buffered output, which would be written at exit and fail again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -158,7 +161,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _parse_property(text: str) -> tuple[str, dict[str, str]]:
-    """`tail:string=value:tailnum`: a name, and what a stream's file would say of it."""
+    """Return the name and declaration of a `--property`, such as `tail:string=value:tailnum`."""
     name, colon, rest = text.partition(":")
     kind, equals, source = rest.partition("=")
     if not (name and colon and kind) or (equals and not source):
@@ -170,7 +173,7 @@ def _parse_property(text: str) -> tuple[str, dict[str, str]]:
 
 @contextlib.contextmanager
 def show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
-    """A bar on stderr, where that is a terminal and the records go elsewhere."""
+    """Show a progress bar if stderr is a terminal and the records do not go to one."""
     if sys.stderr is None or not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
         yield
         return
@@ -181,7 +184,7 @@ def show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
 
 
 def _tell(progress: Progress) -> None:
-    """What was left out, on stderr."""
+    """Print on stderr what was left out."""
     told = {
         "left out, having no subject in the stream": progress.unaddressed,
         "values that the filter names and that could not be read": progress.nulls,

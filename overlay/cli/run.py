@@ -1,4 +1,4 @@
-"""`overlay run`: serve a config folder."""
+"""`overlay run`: the service of a config folder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log = get_logger(__name__)
 def run(folder: Path, log_format: str) -> None:
     """Run the overlay until SIGTERM or Ctrl-C.
 
-    Bad files are reported and left out; the good ones are served. Stream and consumer files that change are taken up
-    while it runs.
+    Bad files are reported and left out; the good ones are served. Changes to stream and consumer
+    files take effect while it runs.
     """
     set_up_logs(human=None if log_format == "auto" else log_format == "human")
     loaded = load(folder)
@@ -40,7 +40,7 @@ def run(folder: Path, log_format: str) -> None:
 
 
 async def serve(loaded: Loaded, folder: Path) -> None:
-    """Serve until a signal says stop, and follow the folder."""
+    """Run the service and follow changes in the folder, until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,6 +57,6 @@ async def serve(loaded: Loaded, folder: Path) -> None:
 
 
 def list_errors(group: BaseExceptionGroup[OverlayError]) -> Iterator[OverlayError]:
-    """The errors themselves, however deep."""
+    """Yield the errors of a group and of its nested groups."""
     for error in group.exceptions:
         yield from list_errors(error) if isinstance(error, BaseExceptionGroup) else (error,)

@@ -1,4 +1,4 @@
-"""`overlay schema`: the JSON Schemas that editors use to complete and check config files."""
+"""`overlay schema`: the JSON Schemas with which editors complete and check config files."""
 
 from __future__ import annotations
 

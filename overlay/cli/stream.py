@@ -1,4 +1,4 @@
-"""`overlay stream`: streams as they are, beginning one anew, and giving one the partitions that were added to it."""
+"""`overlay stream`: commands to show streams, to reset one, and to add new partitions to one."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def info(name: str, folder: Path, as_json: bool) -> None:
 def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     """Begin a stream anew, at the start or the end of its topics.
 
-    Needed after a topic was deleted and created again: the old positions mean nothing in the new log, and the stream
-    stops until this. Consumer sequences go on. A running service takes it up without a restart.
+    This is needed after a topic was deleted and created again. The old positions mean nothing in
+    the new log, so the stream stops until it is reset. Consumer sequences continue. A running
+    service applies the reset without a restart.
     """
     import asyncio
 
@@ -102,10 +103,10 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
 @click.argument("name")
 @change_options
 def extend(name: str, folder: Path, yes: bool) -> None:
-    """Have a stream of one partition read those that were added.
+    """Make a stream of one partition read the partitions that were added to its topic.
 
-    Its sequences go on: those of today stay what they are, and from then on a ledger gives them out. A running service takes
-    it up without a restart. When this is interrupted, run it again.
+    Existing sequences stay as they are, and a ledger assigns all later ones. A running service
+    applies this without a restart. If the command is interrupted, run it again.
     """
     import asyncio
 
@@ -131,7 +132,7 @@ def extend(name: str, folder: Path, yes: bool) -> None:
 
 
 def announce(loaded: Loaded, rewind: Rewind, where: str) -> None:
-    """Say what the reset will do."""
+    """Print what the reset will do."""
     from rich.text import Text
 
     from overlay.view.stored import name_source

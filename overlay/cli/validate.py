@@ -1,4 +1,4 @@
-"""`overlay validate`: a config folder held against every rule, without starting anything."""
+"""`overlay validate`: the check of a config folder by every rule, without starting anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 @click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
 def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
-    """Check the config files in DIR. Exit code 1 when there is a problem, or something is missing in Kafka."""
+    """Check the config files in DIR. Exit code 1 if there is a problem, or something is missing in
+    Kafka.
+    """
     loaded, problems = read_folder(folder)
     answer = describe(loaded, problems)
     if not as_json:
@@ -38,7 +40,7 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
 
 
 def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
-    """What loads of `folder`, None when overlay.yaml does not; and every problem."""
+    """Return the loaded folder and every problem; None for the folder if overlay.yaml is bad."""
     from overlay.config import load
 
     try:
@@ -49,7 +51,7 @@ def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
 
 
 def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
-    """`3 streams, 4 consumers, 1 problem`: what is sound, and what is not."""
+    """Return the counts of what loaded and of problems: `3 streams, 4 consumers, 1 problem`."""
     streams = len(loaded.streams) if loaded else 0
     consumers = len(loaded.consumers) if loaded else 0
     counts = ((streams, "stream"), (consumers, "consumer"), (len(problems), "problem"))
@@ -57,7 +59,7 @@ def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
 
 
 def describe(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> dict[str, object]:
-    """The same as a JSON object."""
+    """Return what loaded and the problems as a JSON object."""
     return {
         "streams": sorted(loaded.streams) if loaded else [],
         "consumers": [{"stream": stream, "name": name} for stream, name in sorted(loaded.consumers)] if loaded else [],

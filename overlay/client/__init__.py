@@ -1,7 +1,7 @@
-"""The overlay in a program of one's own.
+"""The overlay's client library.
 
-Records of streams and topics as Arrow batches, without a service (docs/reading.md); messages of consumers, to be acked one by
-one, and consumers made and changed by request (docs/client.md).
+Records of streams and topics as Arrow batches, without a service (docs/reading.md). Messages of
+consumers, acked one by one, and consumers created and changed by request (docs/client.md).
 """
 
 from .arguments import UnknownArgument

@@ -1,7 +1,8 @@
-"""Keyword arguments that a signature takes as `**names`: refused where no such name exists.
+"""Checks of keyword arguments in functions that take them as `**names`.
 
-Python refuses an unknown keyword of an ordinary signature itself. A function that collects keywords, to hand them on as a
-question or as fields of a consumer, has to do it here, or a misspelled filter would filter nothing.
+Python refuses an unknown keyword of an ordinary signature itself. A function that collects
+keywords, to pass them on as a question or as fields of a consumer, has to check them here.
+Otherwise a misspelled filter would filter nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ class UnknownArgument(OverlayError, TypeError):
 
 
 def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise UnknownArgument for the first given name that is not known, with a suggestion."""
+    """Raise UnknownArgument, with a suggestion, for the first given name that is not known.
+
+    `function`: its name for the message.
+    """
     for name in given:
         if name not in known:
             raise UnknownArgument(

@@ -1,4 +1,4 @@
-"""`overlay.open`: a config folder or a bootstrap address becomes a client."""
+"""`overlay.open`: makes a client from a config folder or a bootstrap address."""
 
 from __future__ import annotations
 
@@ -38,27 +38,31 @@ from .subscribe.target import Target, UnknownConsumer, aim, find_consumer
 
 
 class UnknownStream(OverlayError, LookupError):
-    """A stream that no file describes. Whoever named it acts."""
+    """A stream that no file describes. The caller acts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """Reads streams and topics. Keeps connections, and what it has read of chunk indexes, from one reading to the next."""
+    """A client that reads streams and topics, subscribes to consumers, and sends requests to the service.
+
+    It keeps connections from one reading to the next, and the parts of chunk indexes that it has
+    read.
+    """
 
     kafka: Mapping[str, str] = field(repr=False)
     """Kafka settings by librdkafka's names."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     origin: str = ""
-    """Where the streams come from, for messages."""
+    """Where the stream files are, for messages."""
     prefix: str = ""
-    """Of the overlay's own topics, of which the index of a stream is one."""
+    """Prefix of the overlay's own topics, one of which is the index of a stream."""
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
     """By stream and name."""
     _lines: Connections = field(init=False, repr=False)
     _answers: Answers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
     control: Control = field(init=False, repr=False)
-    """Makes, changes and looks at consumers; a service has to run."""
+    """Creates, changes and inspects consumers; needs a running service."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lines", Connections(self.kafka))
@@ -67,7 +71,11 @@ class Client:
         object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
-        """Close what is kept between readings. It may be used again; a client that nobody holds closes by itself."""
+        """Close what is kept between readings.
+
+        The client may be used again afterwards. A client that is garbage-collected closes by
+        itself.
+        """
         self._lines.close()
         self.control.close()
         self._answers.close()
@@ -83,15 +91,17 @@ class Client:
     def read(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
     ) -> Reading:
-        """The records of a stream, or of a topic that no file describes, as an iterator of RecordBatches.
+        """Return the records of a stream, or of a topic that no file describes, as an iterator of
+        RecordBatches.
 
-        For what can be asked see Question. Without `follow` the reading ends at what is committed at this moment.
-        Of a topic the subject is the topic's name and headers are string properties; `declare` gives others:
-        {"dep_delay": "double", "tail": {"type": "string", "from": "{value:tailnum}"}}.
+        See Question for the arguments. Without `follow` the reading ends at what is committed at
+        the time of the call. For a topic, the subject of each record is the topic's name, and
+        headers are string properties. `declare` describes other properties: {"dep_delay": "double",
+        "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
-        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError, FilterSyntaxError and ConfigError at
-        once; what Kafka has to say comes out of the iteration: CredentialsRefused, SourceUnavailable, TopicNotFound,
-        SourceChanged, CorruptBatch.
+        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError,
+        FilterSyntaxError and ConfigError at once. Errors of Kafka come out of the iteration:
+        CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch.
         """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
@@ -100,7 +110,7 @@ class Client:
     def read_async(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
     ) -> AsyncReading:
-        """As `read`, for `async for`. Its connection ends with it."""
+        """Return the records as `read` does, for `async for`. The reading has a connection of its own."""
         request, progress = self._ask(stream, topic, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
         return AsyncReading(batches, choose_schema(request.columns), progress)
@@ -114,14 +124,16 @@ class Client:
         prefetch: int = PREFETCH,
         on_silence: OnSilence | str = OnSilence.FLAG,
     ) -> Subscription:
-        """The messages of a push consumer, to be acked one by one: `for message in ...` or `async for message in ...`.
+        """Return the messages of a push consumer, for `for message in ...` or `async for message in ...`.
 
-        `stream`: needed where several have a consumer of this name. `where`: hand out those messages only for which it is
-        true, and ack the others. `prefetch`: messages that may wait to be taken. `on_silence`: `raise` ends the iteration
-        with HeartbeatsMissed when nothing comes for two idle_heartbeats; `flag` sets `is_silent` only.
+        `stream`: needed if several streams have a consumer of this name. `where`: a test in the
+        application; messages that fail it are acked and not returned. `prefetch`: most messages
+        that wait to be taken. `on_silence`: with `raise`, the iteration ends with HeartbeatsMissed
+        when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is set.
 
-        A consumer that no file has is asked of the service. Raises BadQuestion, UnknownConsumer, NoAnswer,
-        SourceUnavailable at once; what Kafka has to say later comes out of the iteration.
+        A consumer that no file describes is looked up at the service. Raises BadQuestion,
+        UnknownConsumer, NoAnswer, SourceUnavailable at once; later errors of Kafka come out of the
+        iteration.
         """
         if prefetch < 1:
             raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
@@ -145,10 +157,12 @@ class Client:
         )
 
     def ordered(self, stream: str, **config: Any) -> OrderedConsumer:
-        """A stream's messages in order and without a hole, for one reader (ADR-17): `for message in client.ordered("S")`.
+        """Return a stream's messages in order and without a hole, for one reader (ADR-17): `for
+        message in client.ordered("S")`.
 
-        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy, opt_start_seq, idle_heartbeat.
-        A service has to run. Raises UnknownArgument, BadOrder, Refused, NoAnswer, SourceUnavailable.
+        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy,
+        opt_start_seq, idle_heartbeat. Needs a running service. Raises UnknownArgument, BadOrder,
+        Refused, NoAnswer, SourceUnavailable.
         """
         check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS))
         return OrderedConsumer(
@@ -176,7 +190,7 @@ class Client:
         return make_request(config, is_named=bool(stream), now=now_ms(), **question)
 
     def find_stream(self, name: str) -> StreamConfig:
-        """A stream by its name. Raises UnknownStream, with a suggestion."""
+        """Return a stream's config by its name. Raises UnknownStream, with a suggestion."""
         if name in self.streams:
             return self.streams[name]
         known = sorted(self.streams)
@@ -193,11 +207,12 @@ def open_client(
     kafka: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> Client:
-    """A client for a config folder (or one that is loaded already), or for a Kafka without one.
+    """Return a client for a config folder (or a loaded one), or for a Kafka cluster without a config.
 
-    bootstrap: `host:port`, several with commas between; with a config it stands in for the address there. kafka: more
-    settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}. prefix: of the overlay's own topics, where it is
-    neither in the config nor the usual one. Raises ConfigError, BadQuestion.
+    `bootstrap`: `host:port`, several separated by commas; with a config it replaces the address in
+    it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}.
+    `prefix`: of the overlay's own topics, if it is neither in the config nor the default. Raises
+    ConfigError, BadQuestion.
     """
     if config is None:
         if not bootstrap and "bootstrap.servers" not in (kafka or {}):
@@ -213,7 +228,10 @@ def open_client(
 
 
 def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Kafka settings that every client in use takes. Raises ConfigError for others."""
+    """Return the Kafka settings if every client library in use accepts them.
+
+    Raises ConfigError if not.
+    """
     place = Place("Kafka settings")
     places: dict[Path, Place] = {("kafka",): place, **{("kafka", name): place for name in kafka}}
     service, problems = validate(ServiceConfig, Document(place.file, {"kafka": dict(kafka)}, places, places))

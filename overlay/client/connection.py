@@ -1,9 +1,11 @@
-"""Connections to Kafka that are kept from one reading to the next: opening them takes longer than many a reading.
+"""Connections to Kafka, kept from one reading to the next, because opening them takes longer than
+many readings.
 
-A line is what one reading works with: a connection that fetches, another that asks, and what was learnt by them. It
-belongs to an event loop. A synchronous reading runs in a thread of its own, and a loop may run in one thread after the other;
-so when such a reading ends, the loop stands still with its line until the next one takes both. Nothing runs meanwhile. A
-reading in a loop of the caller's has a line that ends with it.
+A `Connection` is what one reading works with: a client that fetches, a client for metadata
+requests, and what was learnt with them. It belongs to an event loop. A synchronous reading runs in
+a thread of its own, and a loop may run in one thread after another. So at the end of such a reading
+the loop is stopped and kept together with its connection, and the next reading takes both. Nothing
+runs in between. A reading in the caller's loop has a connection that is closed with it.
 """
 
 from __future__ import annotations
@@ -29,42 +31,42 @@ from overlay.match import Addressing
 from overlay.state.partitions import Sources
 
 KEPT = 4
-"""Lines that are kept at most; more readings at once open more, and close them."""
+"""Most connections that are kept. If more readings run at once, they open further ones and close them."""
 FRESH_S = 1.0
-"""How long what is known of a topic's partitions is believed."""
+"""Seconds for which the number of a topic's partitions is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a line learnt of a stream's partitions when it last asked."""
+    """A stream's partitions, as last looked up."""
 
     sources: Sources
     counts: dict[str, int]
-    """Partitions by topic."""
+    """Number of partitions by topic."""
     bounds: dict[TopicPartition, tuple[int, int]]
     """Log start and last stable offset."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """Not for two readings at once."""
+    """The Kafka clients of one reading. Not for two readings at once."""
 
     kafka: Properties
     admin: Admin
     known: dict[object, Known] = field(default_factory=dict)
-    """By what a stream's file says of its topics."""
+    """By the topics in a stream's file."""
     _addressing: dict[str, Addressing] = field(default_factory=dict)
     _client: AIOKafkaClient | None = None
     _looked: float = 0.0
 
     async def open(self) -> AIOKafkaClient:
-        """The client that fetches. Raises SourceUnavailable."""
+        """Return the client that fetches. Raises SourceUnavailable."""
         if self._client is None:
             self._client, self._looked = await open_client(self.kafka), time.monotonic()
         return self._client
 
     async def refresh(self) -> bool:
-        """Learn of partitions that were added, if the last time is a while ago."""
+        """Update the metadata if that is more than FRESH_S ago; return whether it was updated."""
         if self._client is None or time.monotonic() - self._looked < FRESH_S:
             return False
         self._looked = time.monotonic()
@@ -72,23 +74,24 @@ class Connection:
         return updated
 
     def is_divided(self, stream: StreamConfig) -> bool:
-        """Whether a stream is known to have several partitions."""
+        """Return whether a stream is known to have several partitions."""
         known = self.known.get(stream.topics)
         return known is not None and not known.sources.is_sequenced
 
     def find_addressing(self, stream: StreamConfig) -> Addressing:
-        """What decodes and addresses the records of a stream of the client's: its buffers, and the subjects it has met."""
+        """Return the decoder of a stream's records, with its buffers and the subjects it has seen."""
         if stream.name not in self._addressing:
             self._addressing[stream.name] = Addressing(stream.subject.rule, stream.patterns)
         return self._addressing[stream.name]
 
     async def rest(self) -> None:
-        """End what is still under way: it would hold up the next reading."""
+        """End requests that are still in flight, which would hold up the next reading."""
         if self._client is not None:
             hang_up(self._client)
-            await asyncio.sleep(0)  # sockets close in the loop's next round
+            await asyncio.sleep(0)  # sockets close in the loop's next iteration
 
     async def close(self) -> None:
+        """Close both clients and forget what was learnt with them."""
         client, self._client = self._client, None
         self.known.clear()
         await self.admin.close()
@@ -105,7 +108,10 @@ class Connection:
 
 
 class Connections:
-    """The lines of a client that no reading has at the moment, each with its loop; they close with the last who holds this."""
+    """The connections of a client that no reading uses at the moment, each with its loop.
+
+    They are closed when this object is garbage-collected.
+    """
 
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
@@ -113,17 +119,20 @@ class Connections:
         self._finalizer = weakref.finalize(self, _close_all, self._free)
 
     def open(self) -> Connection:
-        """A line for a loop of the caller's, who closes it."""
+        """Return a connection for the caller's loop. The caller closes it."""
         return Connection(self._kafka, Admin(self._kafka))
 
     def run(self, work: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
-        """Run something in this thread with a line, which is kept unless it raises. A cancelled one ends quietly."""
+        """Run `work` in this thread with a connection, which is kept unless `work` raises.
+
+        Cancellation of `work` raises nothing.
+        """
         try:
             runner, line = self._free.pop()
         except IndexError:
             runner, line = asyncio.Runner(), self.open()
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # somebody has had enough
+            with contextlib.suppress(asyncio.CancelledError):  # the reading was stopped
                 runner.run(work(line))
             runner.run(line.rest())
         except BaseException:
@@ -135,7 +144,7 @@ class Connections:
             _close(runner, line)
 
     def close(self) -> None:
-        """Close those that are free."""
+        """Close the connections that are not in use."""
         _close_all(self._free)
 
 

@@ -1,8 +1,9 @@
-"""One iteration at a time: what is handed out message by message or batch by batch cannot be shared by two loops.
+"""A guard against overlapping iterations of one subscription or reading.
 
-Two loops that take from one subscription or reading at once would take over each other's remainder: messages would be handed
-out by neither, and what the group commits would be wrong. What counts is that two calls overlap, not which thread calls. So a
-loop may be left and begun again, in another thread as well, and messages may be acked in any thread.
+If two loops took messages from one subscription at the same time, each would take over the other's
+remainder. Some messages would be returned by neither loop, and what the group commits would be
+wrong. Only overlapping calls are refused, whatever threads they are in. So a loop may be left and
+begun again, even in another thread, and messages may be acked in any thread.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class ConcurrentIteration(OverlayError, RuntimeError):
 
 
 class Turn:
-    """Whose turn it is to take the next one: a `with` block that one caller at a time may enter. Raises ConcurrentIteration.
+    """A `with` block that only one caller at a time may enter. Raises ConcurrentIteration.
 
-    `what`: that which is iterated over; `instead`: what to do for a second loop.
+    `what`: the thing iterated over, for the message. `instead`: what to do for a second loop.
     """
 
     __slots__ = ("_instead", "_lock", "_what", "leave")
@@ -33,15 +34,15 @@ class Turn:
         self._what, self._instead = what, instead
         self._lock = threading.Lock()
         self.leave: Callable[[], None] = self._lock.release
-        """What the end of the block does, for what is entered once a message and cannot afford the block."""
+        """Leave the block. For code that runs once per message and cannot afford a `with` block."""
 
     @property
     def is_taken(self) -> bool:
-        """Whether a caller is within."""
+        """Whether a caller is in the block."""
         return self._lock.locked()
 
     def enter(self) -> None:
-        """What the beginning of the block does."""
+        """Enter the block. Raises ConcurrentIteration."""
         if not self._lock.acquire(False):
             raise ConcurrentIteration(
                 f"{self._what}: another loop is taking the next one at this moment. One iteration at a time; {self._instead}"
@@ -57,7 +58,9 @@ class Turn:
 
 
 class AsyncIteration(Generic[T]):
-    """For `async for`, what `iter(take, None)` is for `for`: `take` returns the next one, None at the end."""
+    """The counterpart of `iter(take, None)` for `async for`: `take` returns the next item, None at
+    the end.
+    """
 
     __slots__ = ("_take",)
 

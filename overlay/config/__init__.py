@@ -1,4 +1,4 @@
-"""Config files: models of the three kinds of file, JetStream's rules for consumers, and the loader of a folder."""
+"""Config files: the models of their three kinds, JetStream's rules for consumers, the loader."""
 
 from __future__ import annotations
 

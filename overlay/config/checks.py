@@ -1,15 +1,19 @@
-"""The rules that JetStream holds a ConsumerConfig to (facts/jetstream.md a, b and g), in the server's order.
+"""JetStream's rules for a ConsumerConfig (docs/jetstream.md#errors), checked in the server's order.
 
-A rule looks at one filled-in config (see defaults.py) and yields what it breaks: number, text, and the field concerned.
-A server answers with the first; a config file reports all. Where the two differ the profile says so:
+A rule looks at one config whose defaults are filled in (see defaults.py). For each breach it yields
+the error number, the text and the field concerned. A server answers with the first breach; a config
+file reports all of them. Two profiles cover the differences between servers and files:
 
-- FILE refuses what is a mistake in a file though servers accept it: a filter that fits none of the stream's subjects
-  (10093) and a pull consumer with another policy than explicit (10084). A deliver_subject is the name of a Kafka topic
-  there, and whether it leads back to the stream is a question of topics, not subjects: see cycle.py.
-- GATEWAY accepts what servers accept; deliver_subject is a subject and must not match the stream's own (10081).
+- FILE refuses two things that servers accept, because in a file they are mistakes. One is a
+  filter that fits none of the stream's subjects (10093). The other is a pull consumer whose ack
+  policy is not explicit (10084). In a file deliver_subject names a Kafka topic, so cycle.py
+  decides by topics whether it leads back to the stream.
+- GATEWAY accepts what servers accept. There deliver_subject is a subject, and it must not match a
+  subject of the stream (10081).
 
-The stream has limits retention: 10098 to 10101 (work queues) and 10134 cannot arise. Rows of table b about the request
-instead of the config (10016 to 10020, 10056, 10131, 10137, 10185 ...) belong to whoever parses requests.
+The stream has limits retention, so the work queue errors 10098 to 10101 and 10134 cannot occur.
+Errors about the request instead of the config (10016 to 10020, 10056, 10131, 10137, 10185 ...) are
+raised by the code that parses requests.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ MIN_EXPIRES = 1_000_000
 
 
 class Profile(Enum):
-    """Where a config comes from."""
+    """The origin of a config, which decides how strict the rules are."""
 
     FILE = "file"
     GATEWAY = "gateway"
@@ -45,7 +49,11 @@ class Profile(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule. `hint` is ours, for readers of files; `description` is the server's text."""
+    """A broken rule.
+
+    `description` is the server's text. `hint` is the overlay's own advice for authors of config
+    files.
+    """
 
     error: ApiError
     description: str
@@ -58,7 +66,7 @@ class Violation:
 
 
 def violate(err_code: int, field: str | Path, hint: str = "", **parts: str) -> Violation:
-    """A violation of table b's row `err_code`; `parts` fill the description's braces."""
+    """Return a Violation with the error `err_code`; `parts` fill the braces of its description."""
     error = ERRORS[err_code]
     path = (field,) if isinstance(field, str) else field
     return Violation(error, error.description.format(**parts), path, hint)
@@ -67,7 +75,10 @@ def violate(err_code: int, field: str | Path, hint: str = "", **parts: str) -> V
 def check_consumer(
     config: ConsumerConfig, subjects: Sequence[Pattern], profile: Profile = Profile.GATEWAY
 ) -> Iterator[Violation]:
-    """Yield what `config` breaks, in the server's order. `subjects` are the stream's, `config` has its defaults."""
+    """Yield the rules that `config` breaks, in the server's order.
+
+    `config`: with its defaults filled in. `subjects`: the subjects of its stream.
+    """
     yield from _check_names(config)
     yield from _check_numbers(config)
     yield from _check_flow_control_acks(config)
@@ -153,6 +164,7 @@ def _check_push(config: ConsumerConfig, subjects: Sequence[Pattern], profile: Pr
 
 
 def _refuse_topic(name: str) -> str:
+    """Return why Kafka does not accept the topic name; "" if it does."""
     try:
         check_topic(name)
     except ValueError as error:
@@ -225,8 +237,10 @@ def _check_fit(filters: Sequence[tuple[Path, Pattern]], subjects: Sequence[Patte
 
 
 def _check_start(config: ConsumerConfig) -> Iterator[Violation]:
+    """Yield the conflicts between deliver_policy and the start options."""
     policy = config.deliver_policy
     by_sequence, by_time = policy is DeliverPolicy.BY_START_SEQUENCE, policy is DeliverPolicy.BY_START_TIME
+    # options that the policy requires
     if policy is DeliverPolicy.LAST_PER_SUBJECT and not config.filters:
         yield _bad_start(policy, "filter subject", "filter_subject", is_set=False)
     sequence_set, time_set = config.opt_start_seq > 0, config.opt_start_time is not None
@@ -234,8 +248,9 @@ def _check_start(config: ConsumerConfig) -> Iterator[Violation]:
         yield _bad_start(policy, "start sequence", "opt_start_seq", is_set=False)
     if by_time and not time_set:
         yield _bad_start(policy, "start time", "opt_start_time", is_set=False)
+    # options that belong to another policy
     if sequence_set and not by_sequence:
-        # the doubled word is the server's, and clients may compare texts
+        # the server doubles the word too, and clients may compare the texts
         yield _bad_start(policy, "start start sequence" if by_time else "start sequence", "opt_start_seq", is_set=True)
     if time_set and not by_time:
         yield _bad_start(policy, "start time", "opt_start_time", is_set=True)
@@ -258,12 +273,13 @@ def _check_rest(config: ConsumerConfig) -> Iterator[Violation]:
 
 
 def _refuse_sampling(text: str) -> str:
+    """Return the server's error for a sample_freq, in the words of Go's parser; "" if valid."""
     digits = text.removesuffix("%")
     if re.fullmatch(r"[+-]?\d+", digits, re.ASCII):
-        # Python reads no number of thousands of digits
+        # Python's int() refuses numbers of thousands of digits
         if len(digits) > MAX_DIGITS or abs(int(digits)) > INT64_MAX:
             return f'strconv.Atoi: parsing "{digits}": value out of range'
-        # Go's parser is content with a negative number, and the server prints its missing error.
+        # Go's parser accepts a negative number, so the server prints a nil error
         return "<nil>" if int(digits) < 0 else ""
     return f'strconv.Atoi: parsing "{digits}": invalid syntax'
 

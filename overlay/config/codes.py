@@ -1,8 +1,9 @@
-"""JetStream's error codes of consumer create and update: number, status and text, as facts/jetstream.md b lists them.
+"""JetStream's errors of consumer create and update (docs/jetstream.md#errors).
 
-Three errors have two numberings. ADR-34's first text numbers them 10136, 10134 and 10135; servers since 2.10 and every
-client say 10138, 10136 and 10137. This table is the one place that knows both: files and CLI show both, the gateway
-answers with the server's number unless it is told to use ADR-34's.
+Each one has a number, a status and a text. Three errors have two numbers. ADR-34's first text
+numbers them 10136, 10134 and 10135; servers since 2.10 and all clients use 10138, 10136 and 10137.
+Only this table knows both. Config files and the CLI show both numbers. The gateway answers with the
+server's number, unless it is told to use ADR-34's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """One error of the JetStream API. `description` may have {named} parts that the rule fills in."""
+    """An error of the JetStream API. The rule fills in the {named} parts of its `description`."""
 
     err_code: int
     code: int
@@ -21,7 +22,7 @@ class ApiError:
 
     @property
     def label(self) -> str:
-        """`10138, in ADR-34 10136`, or the number alone where there is one numbering."""
+        """Return `10138, in ADR-34 10136`, or the number alone if ADR-34 has no other one."""
         return f"{self.err_code}, in ADR-34 {self.adr34}" if self.adr34 is not None else str(self.err_code)
 
 
@@ -51,7 +52,7 @@ _ERRORS = (
     ApiError(10089, 400, "consumer flow control requires a push based consumer"),
     ApiError(10090, 400, "consumer direct requires a push based consumer"),
     ApiError(10091, 400, "consumer direct requires an ephemeral consumer"),
-    # Servers dropped 10093; files keep it, because there a filter that can match nothing is a mistake.
+    # Servers dropped 10093; for files it stays, as a filter that can match nothing is a mistake.
     ApiError(10093, 400, "consumer filter subject is not a valid subset of the interest subjects"),
     ApiError(10094, 400, "consumer delivery policy is deliver {policy}, but optional {option} is {state}"),
     ApiError(10095, 400, "failed to parse consumer sampling configuration: {err}"),
@@ -108,4 +109,4 @@ _ERRORS = (
 )
 
 ERRORS = {error.err_code: error for error in _ERRORS}
-"""Every error of table b by the server's number."""
+"""Every error of the JetStream consumer API that the overlay knows, by the server's number."""

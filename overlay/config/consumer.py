@@ -1,8 +1,8 @@
-"""A consumer's file: every field of JetStream's ConsumerConfig by its own name, and the overlay's fields beside them.
+"""The model of a consumer's file: all fields of JetStream's ConsumerConfig, and the overlay's own.
 
-Unset fields hold JetStream's zero values (0, "", (), None, false), so that the rules in checks.py read as the server's
-do; `fill_defaults` (defaults.py) puts in what the server would fill in. The one default that differs is ack_policy:
-files say explicit where the NATS wire says none.
+Unset fields hold JetStream's zero values (0, "", (), None, false), so that the rules in checks.py
+read like the server's. `fill_defaults` (defaults.py) then sets what a server would set. One default
+differs: ack_policy is explicit in a file and none on the NATS wire.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeliverPolicy(StrEnum):
 
     @property
     def begins_at_end(self) -> bool:
-        """Whether it depends on where the log ended when the consumer was created."""
+        """Whether the first message depends on where the log ended at the consumer's creation."""
         return self in (DeliverPolicy.LAST, DeliverPolicy.NEW, DeliverPolicy.LAST_PER_SUBJECT)
 
 
@@ -39,7 +39,10 @@ class AckPolicy(StrEnum):
 
     @property
     def takes_acks(self) -> bool:
-        """Whether messages are acked by name. With `flow_control` answers to flow control requests ack them."""
+        """Whether the client acks messages by their reply subject.
+
+        With `flow_control` the answers to flow control requests count as acks instead.
+        """
         return self in (AckPolicy.EXPLICIT, AckPolicy.ALL)
 
 
@@ -117,12 +120,12 @@ class OutputConfig(Model):
 
 
 class ConsumerConfig(Model):
-    """A consumer: a named view on a stream, with filters, an ack policy and a place to deliver to."""
+    """A consumer: a named view of a stream, with filters, an ack policy and an output."""
 
     stream: str
-    """Name of the stream to consume, as its file has it."""
+    """Name of the stream to consume, as in the stream's file."""
     durable_name: str = ""
-    """Name of a durable consumer: its position is kept when nobody reads. No spaces and none of . * > \\ /"""
+    """Name of a durable consumer (it outlives its readers). No spaces and none of . * > \\ /"""
     name: str = ""
     """Name of the consumer; alone, without durable_name, it makes an ephemeral one."""
     description: str = ""
@@ -134,7 +137,7 @@ class ConsumerConfig(Model):
     opt_start_time: Time | None = None
     """First message time, for by_start_time; RFC 3339 with a zone."""
     ack_policy: Annotated[AckPolicy, Field(strict=False)] = AckPolicy.EXPLICIT
-    """Which messages need an ack: explicit each one, all up to the acked one, none."""
+    """Which messages need an ack: each (explicit), the last for all before it (all), or none."""
     ack_wait: Duration = 0
     """How long a delivery may go without an ack before it is delivered again; 30s when acks are wanted."""
     max_deliver: int = 0
@@ -156,7 +159,7 @@ class ConsumerConfig(Model):
     max_ack_pending: int = 0
     """Deliveries that may wait for their ack at once; 1000 by default when acks are wanted, -1 is no limit."""
     flow_control: bool = False
-    """Ask the reader to confirm what it took in. Push consumers with idle_heartbeat only."""
+    """Ask the reader to confirm what it has received. Push consumers with idle_heartbeat only."""
     headers_only: bool = False
     """Deliver headers without the value."""
     max_batch: int = 0
@@ -170,9 +173,9 @@ class ConsumerConfig(Model):
     deliver_group: str = ""
     """Name of the group that shares the deliveries."""
     idle_heartbeat: Duration = 0
-    """Send a status when nothing was delivered for so long; at least 100ms. Push consumers only."""
+    """Send a status if nothing was delivered for so long; at least 100ms. Push consumers only."""
     inactive_threshold: Duration = 0
-    """Remove the consumer after so long without a reader; 5s for ephemeral ones, never for durable ones."""
+    """Remove the consumer after this time without a reader; 5s if ephemeral, never if durable."""
     num_replicas: int = 0
     """Replicas of the consumer's state; 0 takes the stream's."""
     mem_storage: bool = False
@@ -197,24 +200,27 @@ class ConsumerConfig(Model):
     output: OutputConfig = OutputConfig()
     """Overlay: the output topic and its records."""
     on_undeliverable: Annotated[OnUndeliverable, Field(strict=False)] = OnUndeliverable.STOP
-    """Overlay: what happens with a record that the output topic can never take."""
+    """Overlay: what to do with a record that the output topic can never accept."""
     delivery: Annotated[Delivery, Field(strict=False)] = Delivery.EXACTLY_ONCE
     """Overlay: output and position in one transaction, or faster with possible repeats after a failure."""
     dead_letter: TopicName | None = None
-    """Overlay: topic for messages that are given up."""
+    """Overlay: topic for messages that will not be delivered again."""
     nak_delay_frees_pending: bool = False
-    """Overlay: a message that waits out a delayed nak does not count for max_ack_pending."""
+    """Overlay: a message whose redelivery a nak has delayed does not count for max_ack_pending."""
     interest: Annotated[Interest, Field(strict=False)] = Interest.GROUP
     """Overlay: ack_wait starts when the reader group's committed offset passes a delivery, or at delivery (always)."""
 
     @property
     def id(self) -> tuple[str, str]:
-        """Stream and consumer name: what a consumer is known by."""
+        """The consumer's unique key: names of its stream and of the consumer itself."""
         return self.stream, self.durable_name or self.name
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """The subject filters in either spelling; empty = everything the stream has."""
+        """The subject filters from filter_subject or filter_subjects.
+
+        Empty if the consumer has none.
+        """
         return (self.filter_subject,) if self.filter_subject else self.filter_subjects
 
     @property
@@ -223,4 +229,4 @@ class ConsumerConfig(Model):
 
 
 JETSTREAM_FIELDS = tuple(ConsumerConfig.model_fields)[1 : tuple(ConsumerConfig.model_fields).index("filter")]
-"""Fields that JetStream knows, in the order of its table; what stands beside them is the overlay's own."""
+"""JetStream's own fields, in the order of its documentation; the others are the overlay's."""

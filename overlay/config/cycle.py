@@ -1,8 +1,9 @@
-"""Output topics that lead back to a topic they were filtered from (10081).
+"""The search for output topics that lead back to a topic they were filtered from (10081).
 
-A consumer reads its stream's topics and writes its output topic. If some stream reads that output and, consumer by
-consumer, ends up writing to one of the first stream's topics again, every message would go round for ever. Kafka has
-no subject on a topic that could break the circle, so the topics alone decide, whatever the filters are.
+A consumer reads its stream's topics and writes its output topic. Another stream may read that
+output, and its consumers may write to a topic of the first stream again. Then every message would
+circulate for ever. Kafka has no subjects that could break the cycle, so the topics alone decide,
+whatever the filters are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ ConsumerId = tuple[str, str]
 def find_cycles(
     streams: Mapping[str, StreamConfig], consumers: Mapping[ConsumerId, ConsumerConfig]
 ) -> dict[ConsumerId, tuple[str, ...]]:
-    """The consumers whose output leads back, each with its way: topic, consumer, topic, ... until a source topic."""
+    """Return the consumers whose output leads back to their own stream, each with its path.
+
+    A path is topic, consumer, topic, ... and ends with a source topic of the consumer's stream.
+    """
     sources = {name: frozenset(stream.topic_names) for name, stream in streams.items()}
     readers: dict[str, list[ConsumerId]] = {}
     for who in consumers:

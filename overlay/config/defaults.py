@@ -1,4 +1,7 @@
-"""What a server fills in where a config says nothing: the third column of facts/jetstream.md a, as one function."""
+"""The values that a server sets where a consumer config leaves a field out.
+
+The table is in docs/jetstream.md#consumer-config.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ MAX_ACK_PENDING = 1000
 
 
 def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
-    """The config as a server stores it. Pure, idempotent; naming a nameless one is the caller's part."""
+    """Return the config as a server stores it.
+
+    The function is pure and idempotent. If the config has no name, the caller has to choose one.
+    """
     changes: dict[str, object] = {}
     if config.durable_name and not config.name:
         changes["name"] = config.durable_name
     if config.max_deliver == 0 or config.max_deliver < -1:
         changes["max_deliver"] = -1
+    # when unacked deliveries are repeated, and how many may be pending
     if config.ack_wait == 0 and config.ack_policy in (AckPolicy.EXPLICIT, AckPolicy.ALL):
         changes["ack_wait"] = ACK_WAIT
     if config.backoff:
@@ -27,19 +34,20 @@ def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
         changes["max_ack_pending"] = -1
     elif config.max_ack_pending == 0 and config.ack_policy is not AckPolicy.NONE:
         changes["max_ack_pending"] = MAX_ACK_PENDING
+    # when the consumer itself, or its pinned client, counts as inactive
     if not config.durable_name and config.inactive_threshold <= 0:
         changes["inactive_threshold"] = EPHEMERAL_THRESHOLD
     if config.priority_policy is PriorityPolicy.PINNED_CLIENT and config.priority_timeout == 0:
         changes["priority_timeout"] = PINNED_TIMEOUT
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.is_push:
-        # seen on 2.15.1: whatever the request says, these two are set for it
+        # nats-server 2.15.1 sets both fields, whatever the request says
         changes |= {"flow_control": True, "idle_heartbeat": FLOW_CONTROL_HEARTBEAT}
     changes = _lift_negatives(config) | _fill_pull(config) | changes
     return config.model_copy(update=changes) if changes else config
 
 
 def _lift_negatives(config: ConsumerConfig) -> dict[str, object]:
-    """Where zero means "none", a server takes negative numbers for it (seen on 2.15.1)."""
+    """Replace negative numbers by 0 where 0 means "none", as nats-server 2.15.1 does."""
     fields = ("idle_heartbeat", "inactive_threshold", "max_batch", "max_expires", "max_bytes", "priority_timeout")
     return {field: 0 for field in fields if getattr(config, field) < 0}
 

@@ -1,9 +1,10 @@
-"""A YAML file as plain data, with the place of every key and value.
+"""YAML files as plain data, with the line and column of every key and value.
 
-The file is composed to ruamel.yaml's nodes, which carry their marks, and the data is built from the nodes here: this
-is where duplicate keys are seen and where every value keeps its line and column. YAML 1.2 applies, so `no`, `off` and
-`12:30` are texts. What has no use in a config file is refused instead of guessed at: merge keys, tags, keys that are
-not texts, several documents in one file.
+ruamel.yaml composes the file to nodes with marks, and this module builds the data from the nodes.
+That way duplicate keys are noticed and every value keeps its line and column. YAML 1.2 applies, so
+`no`, `off` and `12:30` are strings. Merge keys, tags, keys that are not strings and several
+documents in one file have no use in a config file. They are refused, so that no config is guessed
+at.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from overlay.errors import ConfigError, Place
 
 Path = tuple[str | int, ...]
-"""From the root of a file to a value: ("filter_subjects", 1)."""
+"""The steps from the root of a file to a value, such as ("filter_subjects", 1)."""
 
 _TAG = "tag:yaml.org,2002:"
 _MAX_NODES = 100_000
@@ -27,7 +28,7 @@ _MAX_DIGITS = 100
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: `data` of dicts, tuples and scalars, and where each of them stands."""
+    """The content of one file: dicts, tuples and scalars, with the place of each key and value."""
 
     file: str
     data: dict[str, object]
@@ -35,7 +36,10 @@ class Document:
     keys: dict[Path, Place]
 
     def place(self, path: Path, *, key: bool = False) -> Place:
-        """The place of the value (or its key) at `path`, or of the nearest thing around it that the file has."""
+        """Return the place of the value (or of its key) at `path`.
+
+        If the file has no such value, return the place of the nearest mapping or list around it.
+        """
         if key and path in self.keys:
             return self.keys[path]
         while path and path not in self.values:
@@ -44,7 +48,7 @@ class Document:
 
 
 def show_path(path: Path) -> str:
-    """`filter_subjects[1]`, `output.config.retention.ms`: a path as messages name it."""
+    """Return a path as messages show it: `filter_subjects[1]`, `output.config.retention.ms`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -52,7 +56,7 @@ def show_path(path: Path) -> str:
 
 
 def read_document(file: FilePath) -> Document:
-    """Read one file. Raises ConfigError with the place for whatever is not a YAML mapping in UTF-8."""
+    """Read one file. Raises ConfigError with the place if it is not a YAML mapping in UTF-8."""
     name = str(file)
     try:
         raw = file.read_bytes()
@@ -66,7 +70,7 @@ def read_document(file: FilePath) -> Document:
 
 
 def parse_document(name: str, text: str) -> Document:
-    """As `read_document`, for text that is already there; `name` is the file's name in messages."""
+    """Parse the text of a file like `read_document`; `name` is the file's name in messages."""
     try:
         return _parse(name, text)
     except RecursionError:
@@ -115,16 +119,24 @@ def _byte_place(name: str, raw: bytes, at: int) -> Place:
 
 @dataclass(slots=True)
 class _Builder:
+    """Builds one file's data from its nodes, and records the place of every key and value."""
+
     file: str
     values: dict[Path, Place] = field(default_factory=dict)
     keys: dict[Path, Place] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+    """Ids of the nodes that are being built, to detect an alias that contains itself."""
 
     def place(self, node: Node) -> Place:
         return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def build(self, node: Node, path: Path) -> object:
+        """Return the data of a node.
+
+        Raises ConfigError for content that a config file must not have.
+        """
         self.values[path] = self.place(node)
+        # aliases can expand a small file without limit
         if len(self.values) > _MAX_NODES:
             raise ConfigError(self.place(node), f"more than {_MAX_NODES} values in one file. Use fewer aliases")
         if id(node) in self.open:
@@ -143,6 +155,7 @@ class _Builder:
         return built
 
     def build_mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
+        """Return a mapping as a dict. Raises ConfigError for a duplicate key."""
         self.values[path] = self.place(node)
         built: dict[str, object] = {}
         for key, value in node.value:
@@ -154,11 +167,15 @@ class _Builder:
             self.keys[here] = self.place(key)
             built[name] = self.build(value, here)
             if built[name] is None:
-                # an absent value has its mark where the next thing begins, often a line further down
+                # ruamel marks an absent value where the next node begins, often on a later line
                 self.values[here] = self.keys[here]
         return built
 
     def build_key(self, key: Node, path: Path) -> str:
+        """Return a key as a string.
+
+        Raises ConfigError for a merge key or a key that is not a string.
+        """
         where = show_path(path)
         if isinstance(key, ScalarNode) and key.tag == _TAG + "merge":
             raise ConfigError(self.place(key), "merge keys (<<) are not supported. Write the fields out", field=where)
@@ -168,13 +185,18 @@ class _Builder:
         return self.check_text(key)
 
     def check_text(self, node: ScalarNode) -> str:
+        """Return a scalar's text. Raises ConfigError if it has half of a surrogate pair."""
         text = str(node.value)
-        # an escape can write half of a surrogate pair, which nothing could ever send or print
+        # an escape can write half of a surrogate pair, which no output could encode
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ConfigError(self.place(node), "half of a surrogate pair is no text. Write the whole character")
         return text
 
     def build_scalar(self, node: ScalarNode) -> object:
+        """Return the value of a scalar by its YAML 1.2 tag.
+
+        Raises ConfigError for unsupported tags.
+        """
         kind = str(node.tag).removeprefix(_TAG)
         text = str(node.value)
         match kind:

@@ -1,4 +1,4 @@
-"""Where a stream's logs ended at some moment: what `new` means for a consumer that was created then."""
+"""The ends of a stream's logs when a consumer was created, which decide what `new` means."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """By topic, Kafka's id of it and the high watermark of each partition. A topic that is not among them was not there."""
+    """Log ends by topic: Kafka's id of the topic, and the high watermark of each partition.
+
+    A topic that is missing here did not exist at that moment.
+    """
 
     topics: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     def find(self, topic: str, partition: int, identity: str) -> int:
-        """Return the offset from which on records of a partition are newer. 0 for a partition or a topic that was made later.
+        """Return the first offset of a partition that was written after these ends were taken.
 
-        `identity`: Kafka's id of the topic as it is now.
+        `identity`: Kafka's current id of the topic. Returns 0 if the topic or partition was created
+        later.
         """
         known, ends = self.topics.get(topic, ("", ()))
         return ends[partition] if known == identity and partition < len(ends) else 0

@@ -1,4 +1,4 @@
-"""`${NAME}` in overlay.yaml stands for an environment variable, so that secrets need not stand in files."""
+"""Environment variables in overlay.yaml, written `${NAME}`, which keep secrets out of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def fill_variables(document: Document, environment: Mapping[str, str]) -> Document:
-    """The document with its variables filled in; `$${` is a plain `${`. Raises ConfigError for a missing variable."""
+    """Return the document with its variables replaced; `$${` is a literal `${`.
+
+    Raises ConfigError if a variable is not set.
+    """
     data = {name: _fill(document, environment, (name,), value) for name, value in document.data.items()}
     return Document(document.file, data, document.values, document.keys)
 

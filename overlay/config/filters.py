@@ -1,7 +1,7 @@
-"""A consumer's filter: compiled against its stream's properties, or refused with its place in the file and in the text.
+"""Checks of a consumer's filter against the properties and subjects of its stream.
 
-Filter values that no message of the stream can have are refused as well: a consumer of them would be empty, and nobody could
-say why.
+Filter values that no message of the stream can have are refused as well. Their consumer would stay
+empty, and nothing would show the reason.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 
 def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
-    """The filter that the messages of the matching subjects have to pass; None when all do. Raises FilterSyntaxError."""
+    """Return the filter to apply to messages of matching subjects.
+
+    Returns None if the config has no filter.
+
+    Raises FilterSyntaxError.
+    """
     if config.sql is None and config.properties is None:
         return None
-    # brings the parser and Arrow along, which a folder without filters has no use for
+    # loads the parser and Arrow, which a folder without filters does not need
     from overlay.filter import compile_properties, compile_sql
 
     if config.sql is not None:
@@ -33,10 +38,10 @@ def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
 
 
 def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield path and message of what is wrong with a filter.
+    """Yield the path and message of each error in a filter.
 
-    An expression's own lines and columns stand in the message, with the place marked: YAML may fold and indent a text, so
-    only its beginning has a place in the file.
+    The message names the line and column within the expression and marks the position. YAML may
+    fold and indent a string, so in the file only the beginning of the expression has a known place.
     """
     try:
         compile_filter(config, stream)
@@ -47,7 +52,7 @@ def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[P
 
 
 def check_values(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield path and message of what is wrong with a filter's values."""
+    """Yield the path and message of each error in a filter's values."""
     if config.match_unfiltered and not config.values:
         yield (
             ("filter", "match_unfiltered"),
@@ -59,7 +64,7 @@ def check_values(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[P
 
 
 def _find_fault(value: str, stream: StreamConfig) -> str:
-    """Why no message of the stream can have this filter value; nothing where one can."""
+    """Return why no message of the stream can have this filter value; "" if one can."""
     chosen = stream.filter_value
     if chosen.header is not None or (chosen.template is not None and not value):
         return ""

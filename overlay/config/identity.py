@@ -1,9 +1,10 @@
-"""Which config a worker runs, so that whoever asks it can tell whether it is the one that was meant.
+"""A digest of the config that a worker runs, so that clients can recognise the expected one.
 
-An address does not say. Another project's service may listen at the port that a config folder names, and the same folder
-may stand for two clusters, by a variable in its bootstrap servers. The digest covers what decides who is given what: the
-streams and the consumers. Addresses are left out of it, since workers of one group listen at ports of their own and may reach
-one Kafka by different names; credentials are left out because nobody should see even their traces.
+An address is not enough. Another project's service may listen at the port that a config folder
+names. The same folder may also stand for two clusters, by a variable in its bootstrap servers. The
+digest covers what decides who gets which messages: the streams and the consumers. Addresses are
+left out, because the workers of one group listen at different ports and may reach the same Kafka by
+different names. Credentials are left out, because not even a digest of them should be visible.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ DIGEST_LENGTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`folder`: where the files were read; `digest`: equal for configs that mean the same."""
+    """The identity of a running config.
+
+    `folder`: the folder of the files. `digest`: equal for configs with equal meaning.
+    """
 
     version: str
     prefix: str
@@ -31,7 +35,7 @@ class Identity:
 
 
 def identify(loaded: Loaded) -> Identity:
-    """The identity of a config as it was loaded."""
+    """Return the identity of a loaded config."""
     service = loaded.service
     meaning = {
         "streams": {name: stream.model_dump(mode="json") for name, stream in loaded.streams.items()},

@@ -1,9 +1,14 @@
-"""A config folder, read and held against every rule. One bad file never stops the others.
+"""The loader of a config folder, which checks every rule. One bad file never stops the others.
 
-The order is: each file by itself (YAML, fields, types), each stream's fields against each other, each consumer against
-its stream by JetStream's rules, what this version cannot do yet, its filter against the stream's properties, and last the
-cycles between consumers that are sound.
-Whatever is refused on the way is left out, with its reasons in `Loaded.problems`.
+The checks run in this order:
+
+- each file by itself (YAML, fields, types)
+- each stream's fields against each other
+- each consumer against its stream by JetStream's rules, then against the overlay's own rules
+- its filter against the stream's properties
+- cycles between the consumers that passed
+
+A stream or consumer that fails is left out, and `Loaded.problems` has the reasons.
 """
 
 from __future__ import annotations
@@ -35,10 +40,11 @@ ConsumerId = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A folder's configs. Consumers have JetStream's defaults filled in; `problems` are in the order of the files.
+    """The configs of a folder. Consumers have JetStream's defaults filled in.
 
-    `files` says where each object comes from: keys are `""` for the service, a stream's name, a consumer's id. `ends`: where
-    the streams' logs ended when consumers were created, of those for which that was written down.
+    `problems` are in the order of the files. `files` says where each object was read; its keys are
+    `""` for the service, a stream's name, and a consumer's id. `ends`: where the streams' logs
+    ended at the creation of a consumer, for the consumers whose ends were recorded.
     """
 
     service: ServiceConfig
@@ -50,9 +56,11 @@ class Loaded:
 
 
 def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> Loaded:
-    """Read `folder`. Raises ConfigError when overlay.yaml is bad; every other problem is in the result.
+    """Read a config folder.
 
-    `environment` fills the variables of overlay.yaml; the process's own when left out.
+    Raises ConfigError if overlay.yaml is bad; the result has all other problems.
+
+    `environment` fills the variables of overlay.yaml; None means the process's own environment.
     """
     service = load_service(folder / SERVICE_FILE, os.environ if environment is None else environment)
     loading = _Loading(service, {"": Place(str(folder / SERVICE_FILE))})
@@ -67,7 +75,10 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
 
 
 def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
-    """Read overlay.yaml. Raises ConfigError; when several things are wrong with it the message has a line for each."""
+    """Read overlay.yaml.
+
+    Raises ConfigError. If the file has several errors, its message has a line for each.
+    """
     if not file.exists():
         hint = "no such file. A config folder holds overlay.yaml, streams/*.yaml, consumers/*.yaml; see `overlay init`"
         raise ConfigError(Place(str(file)), hint)
@@ -99,6 +110,8 @@ def _find_strays(folder: FilePath) -> Iterator[ConfigError]:
 
 @dataclass(slots=True)
 class _Loading:
+    """The state of loading a folder: what passed so far, and the problems found."""
+
     service: ServiceConfig
     files: dict[str | ConsumerId, Place]
     streams: dict[str, StreamConfig] = field(default_factory=dict)
@@ -106,9 +119,10 @@ class _Loading:
     problems: list[ConfigError] = field(default_factory=list)
     documents: dict[ConsumerId, Document] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    """Streams that have a file with problems: name to file."""
+    """File by name of the streams that were left out because of problems."""
 
     def load_stream(self, file: FilePath) -> None:
+        """Load one stream's file. If it fails, add its problems and put the name into `refused`."""
         document = self._read(file)
         if document is None:
             self.refused.setdefault(file.stem, str(file))
@@ -133,6 +147,7 @@ class _Loading:
         self.files[stream.name] = Place(str(file))
 
     def load_consumer(self, file: FilePath) -> None:
+        """Load one consumer's file and check it. If it fails, add its problems."""
         document = self._read(file)
         if document is None:
             return
@@ -148,6 +163,7 @@ class _Loading:
         self.documents[config.id] = document
 
     def drop_cycles(self) -> None:
+        """Remove consumers whose output leads back to their stream, and add a problem for each."""
         for who, way in find_cycles(self.streams, self.consumers).items():
             document = self.documents[who]
             hint = f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic"
@@ -205,13 +221,20 @@ class _Loading:
 
 
 def word_violation(found: Violation) -> str:
-    """A violation as files and the CLI show it: the server's text, what to do, and the number or both numbers."""
+    """Return a violation as files and the CLI show it: the server's text, a hint, and the number.
+
+    Errors with a second number in ADR-34 show both.
+    """
     hint = f": {found.hint}" if found.hint else ""
     return f"{found.description}{hint} (JetStream {found.error.label})"
 
 
 def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
-    """Yield what a server would quietly change (and refuse in its pedantic mode): a file should say what happens."""
+    """Yield the path and message of each value that a server would silently change.
+
+    A server in pedantic mode refuses them too. In a file the written value should be the effective
+    one.
+    """
     filled = fill_defaults(written)
     for name in JETSTREAM_FIELDS:
         value, becomes = getattr(written, name), getattr(filled, name)
@@ -220,7 +243,10 @@ def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
 
 
 def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
-    """Yield path and message of what does not fit together in the overlay's own fields. `prefix`: of its own topics."""
+    """Yield the path and message of each conflict between the overlay's own fields.
+
+    `prefix`: of the overlay's own topics.
+    """
     for field_name in ("deliver_subject", "dead_letter"):
         topic: str = getattr(config, field_name) or ""
         if topic.startswith(prefix + "."):

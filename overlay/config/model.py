@@ -1,4 +1,7 @@
-"""What every config model shares: frozen, exact about types, no unknown fields, descriptions from field docstrings."""
+"""The base of all config models: frozen, strict about types, and without unknown fields.
+
+The docstrings of fields become their descriptions in the JSON schemas (docs/schema).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
 class Model(BaseModel):
-    """Base of the config models. Sequences are tuples, so that a loaded config cannot change under its readers."""
+    """Base of the config models. Sequences are tuples, so that a loaded config cannot change."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -23,7 +26,7 @@ class Model(BaseModel):
 
 
 def check_topic(name: str) -> str:
-    """A name that Kafka takes for a topic; raises ValueError otherwise."""
+    """Return `name` if Kafka accepts it as a topic name. Raises ValueError otherwise."""
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise ValueError("a Kafka topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and is not . or ..")
     return name
@@ -40,4 +43,4 @@ TopicName = Annotated[
 ]
 
 Scalar = Annotated[str, BeforeValidator(_write_scalar), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
-"""A text that may be written as a number or true/false: Kafka's own property values are all texts."""
+"""A string that a file may write as a number or true/false: Kafka's property values are strings."""

@@ -1,4 +1,7 @@
-"""From what pydantic finds to errors that name file, line, column and field, what was found and what is allowed."""
+"""Pydantic's errors translated to config errors.
+
+Each one names the file, line, column and field, the value found and the values allowed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], document: Document) -> tuple[M | None, tuple[ConfigError, ...]]:
-    """The model of a document, or every reason why there is none."""
+    """Return the model of a document and no errors, or None and all errors."""
     try:
         return model.model_validate(document.data), ()
     except ValidationError as error:
@@ -52,7 +55,10 @@ def _translate(model: type[BaseModel], document: Document, found: ErrorDetails) 
 
 
 def _trim(document: Document, found: ErrorDetails) -> Path:
-    """The part of pydantic's path that names fields: it also names the branches of unions, which no file has."""
+    """Return the steps of pydantic's path that the file has.
+
+    Pydantic's path also names branches of unions, which are in no file.
+    """
     if found["type"] in ("missing", "extra_forbidden"):
         return found["loc"]
     path: Path = ()
@@ -63,19 +69,21 @@ def _trim(document: Document, found: ErrorDetails) -> Path:
 
 
 def _code(model: type[BaseModel], path: Path) -> int | None:
-    """Servers answer ill-formed configs with 10025; what lies under the overlay's own fields they never see."""
+    """Return 10025, as servers answer ill-formed configs; None for fields that no server sees."""
     own = path and path[0] in ConsumerConfig.model_fields and path[0] not in JETSTREAM_FIELDS
     return 10025 if model is ConsumerConfig and not own else None
 
 
 def _word(model: type[BaseModel], document: Document, path: Path, found: ErrorDetails) -> tuple[str, bool]:
-    """The message, and whether it is about the key instead of the value."""
+    """Return the message, and whether it is about the key instead of the value."""
     kind = found["type"]
     context: Mapping[str, Any] = found.get("ctx") or {}
+    # errors about the key
     if kind == "extra_forbidden":
         return _word_unknown(model, path), True
     if kind == "missing":
         return "is missing. Add it" + _describe(model, path), False
+    # errors about the value: its type, a word that is not allowed, a rule of the model
     value = _show(path, found["input"])
     if kind in _KINDS:
         hint = ""
@@ -100,6 +108,7 @@ def _word_unknown(model: type[BaseModel], path: Path) -> str:
 
 
 def _describe(model: type[BaseModel], path: Path) -> str:
+    """Return the description of a missing field, from the docstring of the model's field."""
     owner = find_model(model, path[:-1])
     for name, info in owner.model_fields.items() if owner else ():
         if (info.alias or name) == path[-1] and info.description:
@@ -108,6 +117,7 @@ def _describe(model: type[BaseModel], path: Path) -> str:
 
 
 def _allowed(expected: str) -> list[str]:
+    """Return the allowed words from the `expected` text of pydantic's error."""
     words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",") if word.strip()]
     return ["true" if word == "True" else word for word in words]
 
@@ -117,7 +127,7 @@ def _lower(text: str) -> str:
 
 
 def _show(path: Path, value: object) -> str:
-    """A value as YAML flow would have it, secrets hidden, long ones cut."""
+    """Return a value in YAML flow style, with secrets hidden and long values cut."""
     if path and path[-1] in _SECRETS:
         return "a value that is not shown here"
     if value is None:
@@ -129,7 +139,10 @@ def _show(path: Path, value: object) -> str:
 
 
 def find_model(model: Any, path: Path) -> type[BaseModel] | None:
-    """The model that describes what stands at `path` of a file, or None when it is no mapping with fields."""
+    """Return the model that describes the mapping at `path` of a file.
+
+    Returns None if there is no such model.
+    """
     for step in path:
         candidates = list(_models(model))
         model = next((info.annotation for kind in candidates for info in _fields(kind, step)), model)

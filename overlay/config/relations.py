@@ -1,4 +1,7 @@
-"""Rules between the fields of one stream: each names the field to change, so they stand apart from the model."""
+"""Rules between the fields of one stream.
+
+They are not in the model, because each error names the field to change.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, Property
 
 
 def suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """` Did you mean x?`, or nothing when nothing is near."""
+    """Return ` Did you mean x?` with the most similar known word, or "" if none is similar."""
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f" Did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield path and message of what does not fit together in a stream that is well-formed by itself."""
+    """Yield the path and message of each conflict between fields of a well-formed stream."""
     yield from _check_topics(stream)
     yield from _check_properties(stream)
     yield from _check_reach(stream)

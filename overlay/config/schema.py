@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of the three kinds of file, made from the models: what editors complete and check."""
+"""JSON Schemas (draft 2020-12) of the config files, generated from the models for editors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _tidy(schema: object) -> object:
-    """Leave out what would only distract in an editor: made-up titles, and null, which says what absence says too."""
+    """Remove what only distracts in an editor: generated titles, and null, which means absent."""
     if isinstance(schema, list):
         return [_tidy(item) for item in schema if item != {"type": "null"}]
     if not isinstance(schema, dict):
@@ -44,10 +44,13 @@ def _is_idle(default: object) -> bool:
 
 
 def build_schema(kind: str) -> dict[str, object]:
-    """The schema of `service`, `stream` or `consumer` files. Raises KeyError for another kind."""
+    """Return the schema of `service`, `stream` or `consumer` files.
+
+    Raises KeyError for another kind.
+    """
     return MODELS[kind].model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
 
 
 def write_schema(kind: str) -> str:
-    """The schema as the text that docs/schema holds."""
+    """Return the schema as JSON text, exactly as docs/schema has it."""
     return json.dumps(build_schema(kind), indent=2, ensure_ascii=False) + "\n"

@@ -1,8 +1,9 @@
-"""overlay.yaml: which Kafka, where the overlay keeps its own topics, where it serves HTTP.
+"""The model of overlay.yaml: how to reach Kafka, the overlay's own topics, and the HTTP server.
 
-Kafka settings carry librdkafka's property names, yet librdkafka is only one of the clients in use: fetches and
-transactions go through aiokafka, Spark has its own. A property is therefore accepted only when it can be mapped to each
-of them; another one would reach some connections and silently miss others.
+Kafka settings have librdkafka's property names, but librdkafka is only one of the clients in use.
+Fetches and transactions use aiokafka, and Spark has a client of its own. So the model accepts a
+property only if it can be mapped to each of them. Any other property would reach some connections
+and silently miss others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _check_servers(text: str) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `127.0.0.1:8222` or `[::1]:8222`. Raises ValueError."""
+    """Return host and port of `127.0.0.1:8222` or `[::1]:8222`. Raises ValueError otherwise."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:8222")
@@ -100,7 +101,8 @@ class KafkaProperties(Model):
     """Password; write ${VARIABLE} to take it from the environment."""
 
     def find_conflict(self) -> tuple[str, str] | None:
-        """The property to change and why, when the properties do not fit together."""
+        """Return the property to change and the reason, if properties conflict; None otherwise."""
+        # SASL: one spelling of the mechanism; credentials exactly if the protocol uses them
         mechanism = self.sasl_mechanism or self.sasl_mechanisms
         if self.sasl_mechanism and self.sasl_mechanisms:
             return "sasl.mechanisms", "is the same as sasl.mechanism. Keep one of them"
@@ -115,6 +117,7 @@ class KafkaProperties(Model):
         elif mechanism or self.sasl_username or self.sasl_password:
             wanted = "SASL_SSL" if self.security_protocol == "SSL" else "SASL_SSL or SASL_PLAINTEXT"
             return "security.protocol", f"is {self.security_protocol}, which would ignore sasl.*. Set {wanted}"
+        # TLS: a certificate and its key belong together, and no ssl.* without TLS
         if self.ssl_certificate_location and not self.ssl_key_location:
             return "ssl.certificate.location", "needs ssl.key.location too. Add it"
         if self.ssl_key_location and not self.ssl_certificate_location:
@@ -131,7 +134,10 @@ class KafkaProperties(Model):
         return None
 
     def properties(self) -> dict[str, str]:
-        """The settings that were given, by librdkafka's names, `sasl.mechanisms` as `sasl.mechanism`."""
+        """Return the given settings by librdkafka's names.
+
+        `sasl.mechanisms` becomes `sasl.mechanism`.
+        """
         given = self.model_dump(by_alias=True, exclude_none=True)
         if "sasl.mechanisms" in given:
             given["sasl.mechanism"] = given.pop("sasl.mechanisms")
@@ -182,5 +188,5 @@ class ServiceConfig(Model):
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The Kafka settings by librdkafka's names; holds secrets, so keep it out of logs."""
+        """The Kafka settings by librdkafka's names. They contain secrets, so never log them."""
         return self.kafka_properties.properties()

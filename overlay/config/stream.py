@@ -1,4 +1,4 @@
-"""A stream's file: which topics it reads, which subject each message gets, and which typed fields filters can name."""
+"""The model of a stream's file: its topics, the subjects of messages, and typed properties."""
 
 from __future__ import annotations
 
@@ -82,14 +82,17 @@ def _check_source(text: str) -> str:
 
 
 def place_property(name: str) -> tuple[Section, str]:
-    """Which field of which section a declaration is about: `p.message_id` a field of `properties`, `dep_delay` its own."""
+    """Return the section and field that a property declaration is about.
+
+    `p.message_id` is a field of the section `properties`; `dep_delay` is an application property.
+    """
     prefix, dot, field = name.partition(".")
     section = SECTIONS.get(prefix) if dot else None
     return (section, field) if section in FIELDS else (Section.APPLICATION, name)
 
 
 def is_sectioned(name: str) -> bool:
-    """Whether a declaration is about a field that every message has a place for."""
+    """Return whether a declaration is about a fixed field, not an application property."""
     return place_property(name)[0] is not Section.APPLICATION
 
 
@@ -136,7 +139,7 @@ class SubjectSource(Model):
 
 
 class FilterValue(Model):
-    """What stage 1 compares with the filter values of a consumer: exactly one of the three."""
+    """The part of a message that filter values are compared with: exactly one of the three."""
 
     subject: Literal[True] | None = None
     """The subject; `filter_value: subject` is the short form."""
@@ -163,11 +166,14 @@ class Property(Model):
     type: Annotated[PropertyType, Field(strict=False)]
     """A value that does not parse as its type is null."""
     from_: Annotated[str, AfterValidator(_check_source), Field(alias="from")] = ""
-    """The field it is read from, such as {header:NAME} or {value:json.path}; the header of its name when left out."""
+    """Field to read it from: {header:NAME}, {value:json.path}; default: the header of its name."""
 
     @property
     def source(self) -> RecordField | None:
-        """None for a field of a message's sections that is read from where it always is (`p.message_id: long`)."""
+        """The field to read the property from.
+
+        None for a fixed field that has no source of its own.
+        """
         return parse_field(self.from_) if self.from_ else None
 
 
@@ -207,17 +213,17 @@ class StreamConfig(Model):
     topics: Annotated[tuple[TopicEntry, ...], Field(min_length=1)]
     """Kafka topics to read: a name, or {topic: NAME, partitions: [0, 1]}."""
     subjects: Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], Field(min_length=1)] = (">",)
-    """What belongs to the stream; messages with other subjects are counted and left out."""
+    """Subjects of the stream; messages with other subjects are counted and left out."""
     subject: SubjectSource = SubjectSource(topic=True)
     """Where a message's subject comes from; the topic's name when left out."""
     properties: dict[str, PropertyEntry] = Field(default_factory=dict)
     """Typed fields by name: a type (header of the same name), or {type: TYPE, from: FIELD}."""
     filter_value: FilterValueEntry = FilterValue(subject=True)
-    """What stage 1 compares with a consumer's filter values; missing or empty means unfiltered."""
+    """The value to compare with a consumer's filter values; a message without one is unfiltered."""
     index: IndexConfig = IndexConfig()
     """The chunk index."""
     on_corrupt: Annotated[OnCorrupt, Field(strict=False)] = OnCorrupt.STOP
-    """A batch that cannot be read: stop that partition, or count it, log it and go on."""
+    """A batch that cannot be read: stop that partition, or count it, log it and skip it."""
 
     @field_validator("properties", mode="after")
     @classmethod
@@ -231,7 +237,7 @@ class StreamConfig(Model):
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """`subjects`, parsed."""
+        """`subjects` as parsed patterns."""
         return tuple(Pattern.parse(text) for text in self.subjects)
 
     @property

@@ -1,9 +1,9 @@
-"""What may change in a consumer that exists: JetStream's update rules (end of facts/jetstream.md b).
+"""JetStream's rules for changes to an existing consumer (docs/jetstream.md#updates).
 
-The whole config is replaced, so both sides come with their defaults filled in and a field that the new one leaves out
-counts as changed back. `pause_until` is not looked at: updates ignore it. The overlay's own fields may all change; a
-changed filter holds for the messages from the consumer's position on, as a changed filter subject does, and what lies
-before is not looked at again.
+An update replaces the whole config. So both sides come with their defaults filled in, and a field
+that the new config leaves out counts as changed back to its default. Updates ignore `pause_until`.
+All of the overlay's own fields may change. A changed filter applies from the consumer's position
+on, as a changed subject filter does. Earlier messages are not filtered again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FIXED = (
 
 
 def check_update(old: ConsumerConfig, new: ConsumerConfig, *, has_interest: bool = False) -> Iterator[Violation]:
-    """Yield what forbids replacing `old` by `new`, beyond what check_consumer says about `new` alone.
+    """Yield the rules that forbid replacing `old` by `new`; check_consumer checks `new` by itself.
 
-    `has_interest`: somebody reads old's deliver_subject; then it may not change (10013).
+    `has_interest`: a client is reading old's deliver_subject, so it must not change (10013).
     """
     hint = "remove the consumer and create it again under the new config, or restore the old value"
     for field, words in _FIXED:

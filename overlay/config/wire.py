@@ -1,4 +1,7 @@
-"""ConsumerConfig from and to JetStream's JSON: durations in nanoseconds, times as RFC 3339, zero values absent."""
+"""Conversion of a ConsumerConfig from and to JetStream's JSON.
+
+Durations are nanoseconds, times are RFC 3339, and zero values are left out.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ _ALWAYS = ("deliver_policy", "ack_policy", "replay_policy", "num_replicas")
 
 
 def from_wire(stream: str, config: Mapping[str, object]) -> ConsumerConfig:
-    """The `config` object of a create request. ack_policy defaults to none here, as on every NATS server.
+    """Return the `config` object of a create request as a ConsumerConfig.
 
-    Raises pydantic.ValidationError for what servers answer with 10025.
+    ack_policy defaults to none here, as on every NATS server. Raises pydantic.ValidationError where
+    servers answer with 10025.
     """
     given: dict[str, object] = {"ack_policy": "none"}
     for name, value in config.items():
-        # a name of the overlay's own fields is as unknown on the wire as any other
+        # on the wire the overlay's own fields are unknown names, like any other
         known = name if name in JETSTREAM_FIELDS else f"config.{name}"
         if value is not None:
             given[known] = tuple(value) if isinstance(value, list) else value
@@ -27,7 +31,7 @@ def from_wire(stream: str, config: Mapping[str, object]) -> ConsumerConfig:
 
 
 def to_wire(config: ConsumerConfig) -> dict[str, object]:
-    """What INFO replies echo: JetStream's fields, those at their zero value left out as Go's omitempty does."""
+    """Return the config as INFO replies show it: JetStream's fields without zero values."""
     wire: dict[str, object] = {}
     for name in JETSTREAM_FIELDS:
         value = getattr(config, name)

@@ -1,4 +1,4 @@
-"""The consumer machine (design 7): what is delivered, pending, redelivered and told, as events in and effects out."""
+"""JetStream's consumer as a state machine: events in, effects out (docs/consumers.md#the-machine)."""
 
 from .machine import Machine
 

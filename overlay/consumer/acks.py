@@ -1,17 +1,20 @@
-"""What acks say: tokens and bodies (facts/jetstream d, interfaces "Records"), read into values.
+"""Ack tokens and ack bodies, parsed into values (docs/jetstream.md#acks,
+docs/consumers.md#what-acks-say).
 
-A token is the reply subject that travels with a delivery. Eleven parts or more are version 2: a domain and an account hash
-stand in front, and parts after the eleventh count for nothing. The overlay writes `_` as the domain, and in place of the
-hash the incarnation that gave out the delivery (lineage.py). Nine parts are version 1, which names no incarnation; ten are
-never valid.
+A token is the reply subject that travels with a delivery. A token of version 2 has eleven parts or
+more: a domain and an account hash come first, and parts after the eleventh are ignored. The overlay
+writes `_` as the domain. In place of the hash it writes the incarnation that made the delivery
+(lineage.py). A token of version 1 has nine parts and no incarnation. Ten parts are never valid.
 
-The head of a range ack, whose body names deliveries by their consumer sequences, is the token's beginning: six parts with
-the incarnation, or four without. Earlier versions wrote four, for any delivery; with `"incarnation": ""` in the body, which
-earlier versions pass over, four parts name deliveries whose tokens are of version 1 and no others.
+A range ack names deliveries by their consumer sequences, in its body. Its head is the beginning of
+a token: six parts with the incarnation, or four without. Earlier versions of the overlay wrote four
+parts, for any delivery. With `"incarnation": ""` in the body, which earlier versions ignore, four
+parts name only deliveries whose tokens are of version 1.
 
-Nothing here raises: what cannot be read comes back as `Garbage` with its reason, for the caller to count. A delay that
-cannot be read is no garbage to a server, which takes a plain nak for it; such an `Ack` has `is_flawed` set, and the
-reader of an ack topic, which has to leave everything as it was, can tell it by that.
+Nothing here raises. Input that cannot be parsed comes back as `Garbage` with a reason, for the
+caller to count. A delay that cannot be parsed is not garbage: nats-server treats such a nak as one
+without a delay. `Ack.is_flawed` is set then, so that the reader of an ack topic can ignore the
+whole ack.
 """
 
 from __future__ import annotations
@@ -27,16 +30,20 @@ from overlay.units import INT64_MAX, parse_duration
 from .ranges import MAX_RANGES
 
 MAX_BODY = 512 << 10
-"""Bytes of a body that is read at all: MAX_RANGES ranges of two numbers with 19 digits fit."""
+"""Largest body in bytes that is parsed: MAX_RANGES ranges of two numbers with 19 digits fit."""
 MAX_TEXT = 4 << 10
-"""Bytes of what stands behind a verb: a delay, or a pull request. A longer one counts as flawed."""
+"""Most bytes of text after a verb (a delay or a pull request). An ack with a longer one is flawed."""
 MAX_REASON = 1 << 10
-"""Characters of a term's reason. It goes into an advisory, and a longer one could be more than the events topic takes."""
+"""Most characters of a term's reason. A longer one could make its advisory too large for the events
+topic.
+"""
 
 _HEAD = ("$JS", "ACK")
 
 
 class Verb(enum.Enum):
+    """What an ack asks for; the values are the first bytes of its body."""
+
     ACK = b"+ACK"
     NAK = b"-NAK"
     PROGRESS = b"+WPI"
@@ -45,20 +52,23 @@ class Verb(enum.Enum):
 
 
 class Flaw(enum.Enum):
-    """Why an ack counts for nothing; the label of `acks_refused_total`."""
+    """Why an ack has no effect; the `reason` label of `overlay_acks_refused_total`."""
 
     TOKEN = "token"
     PAYLOAD = "payload"
     RANGES = "ranges"
     FUTURE = "future"
     CLOSED = "closed"
-    UNKNOWN = "unknown"  # another stream, or no consumer of this one
-    INCARNATION = "incarnation"  # a delivery that was never committed, or of an earlier consumer of this name
+    UNKNOWN = "unknown"  # another stream, or not a consumer of this one
+    INCARNATION = "incarnation"  # the delivery was never committed, or is of an earlier consumer of this name
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The delivery that an ack is for. `time`: ns since 1970 when the message was stored. `incarnation`: empty in version 1."""
+    """The delivery that an ack is for.
+
+    `time`: ns since 1970 when the message was stored. `incarnation`: empty in version 1.
+    """
 
     stream: str
     consumer: str
@@ -76,7 +86,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One ack. `delay`: ns, of a nak that names one. `text`: the reason of a term, the pull request of a next."""
+    """One ack.
+
+    `delay`: ns, None unless the ack is a nak with a delay. `text`: the reason of a term, or the
+    pull request of a next. `is_flawed`: a part of the body could not be parsed or is too long.
+    """
 
     token: Token
     verb: Verb
@@ -87,9 +101,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class RangeAck:
-    """Acks of all deliveries whose consumer sequence lies in one of the ranges; both ends belong to them.
+    """Acks of all deliveries whose consumer sequences lie in the ranges; both ends of a range are
+    included.
 
-    `incarnation`: that gave out the deliveries, empty for machines that knew none; None where the ack does not say.
+    `incarnation`: the one that made the deliveries. Empty for deliveries whose tokens are of
+    version 1, None if the ack does not say.
     """
 
     stream: str
@@ -100,31 +116,36 @@ class RangeAck:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Not an ack. `token`: where it was one; servers answer an unknown payload all the same."""
+    """Input that is not an ack.
+
+    `token`: its token if that was valid, because nats-server answers an unknown payload as well.
+    """
 
     flaw: Flaw
     token: Token | None = None
 
 
 def acks_topic(prefix: str, stream: str) -> str:
-    """The topic that takes a stream's acks."""
+    """Return the name of the topic that takes a stream's acks."""
     return f"{prefix}.{stream}.acks"
 
 
 def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
-    """What all tokens of a consumer's incarnation begin with, and the head of its range acks."""
+    """Return the common beginning of all tokens of this incarnation of a consumer, which is the
+    head of its range acks.
+    """
     return f"$JS.ACK._.{incarnation}.{stream}.{consumer}" if incarnation else f"$JS.ACK.{stream}.{consumer}"
 
 
 def parse_token(text: str) -> Token | None:
-    """The token in either version, None for anything else."""
+    """Return the token that a text has, in either version; None if it is not a token."""
     parts = text.split(".")
     if tuple(parts[:2]) != _HEAD or len(parts) < 9 or len(parts) == 10:
         return None
     at = 2 if len(parts) == 9 else 4
     incarnation = "" if at == 2 else parts[3]
     stream, consumer = parts[at : at + 2]
-    # Kafka's records may be without a time, which is -1 ms, or be of a time before 1970
+    # a Kafka record may have no time (-1 ms) or one before 1970
     sign, parts[at + 5] = (-1, parts[at + 5][1:]) if parts[at + 5].startswith("-") else (1, parts[at + 5])
     numbers = [_read_number(part) for part in parts[at + 2 : at + 7]]
     if not stream or not consumer or any(number is None for number in numbers):
@@ -136,7 +157,10 @@ def parse_token(text: str) -> Token | None:
 
 
 def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
-    """An ack as it stands in a record or a NATS message. `token`: the header or key, or the subject."""
+    """Parse an ack from a record or a NATS message.
+
+    `token`: the record's token header or key, or the message's subject.
+    """
     try:
         text = token.decode()
     except UnicodeDecodeError:
@@ -204,7 +228,10 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: byt
 
 
 def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False) -> bytes:
-    """The body of a range ack. `is_unnamed`: of deliveries whose tokens name no incarnation."""
+    """Return the body of a range ack.
+
+    `is_unnamed`: the tokens of these deliveries name no incarnation.
+    """
     fields: dict[str, Any] = {"consumer_seq": [list(pair) for pair in ranges]}
     if is_unnamed:
         fields["incarnation"] = ""
@@ -223,7 +250,7 @@ def _read_text(body: bytes, verb: Verb) -> str:
 
 
 def _read_number(text: str) -> int | None:
-    # no more digits than an int64 has: a megabyte of them is not worth the time it takes to be refused
+    # no more digits than an int64 has, so that a megabyte of digits costs no time
     if not text.isascii() or not text.isdigit() or len(text) > 19:
         return None
     return number if (number := int(text)) <= INT64_MAX else None

@@ -1,4 +1,7 @@
-"""Advisories and metric events as JetStream's JSON (facts/jetstream c): subject and body for the events topic."""
+"""Advisories and metric events in JetStream's JSON: subject and body of records of the events topic.
+
+The formats are those of docs/jetstream.md#advisories.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _GROUP = (Advisory.PINNED, Advisory.UNPINNED)
 
 
 def encode_advisory(event: Advise | Sample, stream: str, consumer: str, id: str, now: int) -> tuple[str, bytes]:
-    """Subject and body. `id`: unique, from the caller; `now`: ns since 1970."""
+    """Return subject and body of an advisory or a metric event.
+
+    `id`: a unique id; `now`: ns since 1970.
+    """
     if isinstance(event, Sample):
         subject, type, fields = "METRIC.CONSUMER.ACK", "metric.v1.consumer_ack", _sample_fields(event)
     else:

@@ -1,8 +1,9 @@
-"""The one heap of deadlines: pairs of time and stream sequence in two arrays.
+"""The heap of deadlines: pairs of time and stream sequence in two arrays.
 
-Entries are never changed. A deadline that moves gets a second entry, and the first is known to be stale when it comes up,
-because the pending row says another time; `rebuild` leaves the stale ones out once they are the larger part. Deadlines
-of equal waits come in order, and for them a push costs one comparison.
+Entries are never changed. A deadline that moves gets a second entry. The first one is known to be
+stale when it comes up, because the pending row has another time. `rebuild` leaves out stale entries
+once they are the larger part. Deadlines with equal waits are pushed in order, and then a push costs
+one comparison.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from overlay.arrays import Ints
 from overlay.kernels import kernel
 
 NEVER = (1 << 63) - 1
-"""A deadline that does not come: ns."""
+"""A deadline that never comes, in ns since 1970."""
 
 
 class Deadlines:
-    """A binary heap, earliest first. Times are ns, sequences stream sequences."""
+    """A binary heap, earliest time first. Times are ns since 1970, sequences are stream sequences."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -26,7 +27,7 @@ class Deadlines:
 
     @property
     def first(self) -> int:
-        """The earliest time; NEVER without entries. It may be a stale one."""
+        """The earliest time, which may be that of a stale entry; NEVER if there are none."""
         return int(self._times[0]) if self.size else NEVER
 
     @property
@@ -34,7 +35,7 @@ class Deadlines:
         return self._times.nbytes + self._sequences.nbytes
 
     def push(self, times: Ints, sequences: Ints) -> None:
-        """Add entries."""
+        """Add entries, in any order."""
         needed = self.size + times.size
         if needed > self._times.size:
             room = needed + needed // 4
@@ -43,7 +44,7 @@ class Deadlines:
         self.size = needed
 
     def pop_due(self, now: int) -> tuple[Ints, Ints]:
-        """Take out what is due at `now`: times and sequences, earliest first."""
+        """Remove and return the entries due at `now`: times and sequences, earliest first."""
         due = _count_due(self._times, self.size, now)
         times, sequences = np.empty(due, np.int64), np.empty(due, np.int64)
         _pop(self._times, self._sequences, self.size, times, sequences)
@@ -51,7 +52,7 @@ class Deadlines:
         return times, sequences
 
     def rebuild(self, times: Ints, sequences: Ints) -> None:
-        """Hold these entries and no others."""
+        """Replace all entries by these."""
         order = np.argsort(times, kind="stable")
         self._times, self._sequences, self.size = times[order], sequences[order], times.size
 
@@ -76,7 +77,10 @@ def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-
 
 @kernel
 def _count_due(times, size, now):  # type: ignore[no-untyped-def]
-    """Entries due, without walking below a node that is not."""
+    """Count the entries that are due.
+
+    Children of an entry that is not due are never due, so they are not visited.
+    """
     if size == 0 or times[0] > now:
         return 0
     stack = [0]

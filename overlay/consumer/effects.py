@@ -1,4 +1,7 @@
-"""What a consumer wants done: the machine's output, in the order in which it is to be done. Times are ns."""
+"""The output of a consumer's machine: effects, in the order in which they are to be carried out.
+
+Times are ns since 1970.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from .pulls import StatusText
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Messages for one reader, as columns in order; the tokens are made of them and of the records' times.
+    """Messages for one reader, as columns with one entry per message, in order.
 
-    `reply` is the inbox of a pull request, empty for the deliver subject. `num_pending`: what is left after each.
-    With `headers_only` values are left out and `Nats-Msg-Size` tells their size.
+    The caller makes the ack tokens of these columns and of the records' times. `reply`: the inbox
+    of a pull request, empty for the deliver subject. `num_pending`: matching messages not yet
+    delivered after each. `headers_only`: leave out values and add the header `Nats-Msg-Size`.
+    `pin`: the pin id of the reader, empty if it is not pinned.
     """
 
     reply: Reply
@@ -31,7 +36,10 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status for a pull request, or for the deliver subject where `reply` is empty. `answer_to`: flow control's subject."""
+    """A status for a pull request, or for the deliver subject if `reply` is empty.
+
+    `answer_to`: the subject that an answer is to name, for flow control requests; empty otherwise.
+    """
 
     reply: Reply
     text: StatusText
@@ -39,7 +47,11 @@ class Status:
 
 
 class Advisory(enum.Enum):
-    """Advisories of one consumer: the last part of their type, and the part of their subject that tells them apart."""
+    """The kinds of advisories of one consumer.
+
+    A value has the last part of the advisory's type and the part of its subject that names the
+    kind.
+    """
 
     MAX_DELIVER = "max_deliver", "MAX_DELIVERIES"
     NAK = "nak", "MSG_NAKED"
@@ -53,7 +65,7 @@ class Advisory(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advise:
-    """An advisory; fields that its kind lacks are at their zero value."""
+    """An advisory. Fields that its kind does not have are zero or empty."""
 
     kind: Advisory
     stream_seq: int = 0
@@ -68,7 +80,7 @@ class Advise:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An ack that is reported. `ack_time`: since the last delivery."""
+    """An ack to be reported by a metric event. `ack_time`: ns from the last delivery to the ack."""
 
     stream_seq: int
     consumer_seq: int
@@ -78,7 +90,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that is given up, for the dead-letter topic. `reason`: max_deliver, term or undeliverable."""
+    """A message that is given up and goes to the dead-letter topic.
+
+    `reason`: max_deliver, term or undeliverable.
+    """
 
     stream_seq: int
     reason: str
@@ -89,33 +104,38 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An ack has been taken in; tell its sender, after the state is safe."""
+    """The answer to an ack that was processed; it goes out once the state is committed."""
 
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """An event that changed nothing, to be counted."""
+    """An event that changed nothing; the caller counts it."""
 
     flaw: Flaw
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Offer anew from the message after `position`: what was offered and not delivered has been dropped."""
+    """A request to offer messages again from the one after `position`: everything offered and not
+    delivered was dropped.
+    """
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """inactive_threshold has passed: the consumer is to be deleted."""
+    """A request to delete the consumer: inactive_threshold has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmTimer:
-    """Send Ticked at this time, instead of any time asked for before. NEVER: no need."""
+    """A request to send Ticked at this time instead of any earlier requested time.
+
+    NEVER: no timer is needed.
+    """
 
     at: int
 

@@ -1,4 +1,4 @@
-"""What is told of messages that end: advisories, dead letters, samples. Times are ns."""
+"""Effects of messages that end: advisories, dead letters and samples. Times are ns since 1970."""
 
 from __future__ import annotations
 
@@ -11,34 +11,43 @@ DELETED_REASON = "Unacknowledged message was deleted"
 
 
 def exhaust(ended: Settled) -> Iterator[Effect]:
-    """Messages whose deliveries are used up."""
+    """Yield an advisory for each message that has used up its deliveries."""
     for sequence, deliveries in zip(ended.sequences.tolist(), ended.deliveries.tolist(), strict=True):
         yield Advise(Advisory.MAX_DELIVER, sequence, 0, deliveries)
 
 
 def lose(ended: Settled) -> Iterator[Effect]:
-    """Messages that left the stream before their ack."""
+    """Yield an advisory for each message that left the stream before its ack."""
     columns = ended.sequences, ended.consumer_seqs, ended.deliveries
     for sequence, consumer_seq, deliveries in zip(*(column.tolist() for column in columns), strict=True):
         yield Advise(Advisory.TERMINATED, sequence, consumer_seq, deliveries, DELETED_REASON)
 
 
 def bury(ended: Settled, reason: str) -> Iterator[Effect]:
-    """Messages that are given up and can still be read, for the dead-letter topic."""
+    """Yield a dead letter for each message that is given up and can still be read.
+
+    `reason`: as in DeadLetter.
+    """
     columns = ended.sequences, ended.deliveries, ended.first, ended.last
     for sequence, deliveries, first, last in zip(*(column.tolist() for column in columns), strict=True):
         yield DeadLetter(sequence, reason, deliveries, first, last)
 
 
 class Sampling:
-    """Reports `share` percent of the acks, spread evenly. `rest` is what has added up towards the next one."""
+    """Selection of acks to report: `share` percent of them, spread evenly.
+
+    `rest`: percent added up towards the next sample.
+    """
 
     def __init__(self, sample_freq: str, rest: int = 0) -> None:
         self.share = min(max(int(sample_freq.removesuffix("%") or 0), 0), 100)
         self.rest = rest
 
     def pick(self, ended: Settled, now: int) -> Iterator[Effect]:
-        """Those of these acks that are reported."""
+        """Yield a sample for each of these acks that is reported.
+
+        `now`: ns since 1970, when the acks were processed.
+        """
         if not self.share:
             return
         columns = ended.sequences, ended.consumer_seqs, ended.deliveries, ended.last

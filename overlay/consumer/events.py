@@ -1,4 +1,4 @@
-"""What happens to a consumer: the machine's input. Times and delays are ns."""
+"""The input events of a consumer's machine. Times are ns since 1970, delays ns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from .queues import Run
 from .window import EMPTY
 
 Reply = str
-"""Where an answer goes: an inbox, or whatever the shell knows a correlation by. Empty for nowhere."""
+"""The address that an answer goes to: an inbox, or any text by which the caller finds the sender.
+Empty for none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The stream has been looked at up to sequence `up_to`; `run` holds what matched, above all that was offered before.
+    """New messages: the stream has been searched up to sequence `up_to`, and `run` has what
+    matched.
 
-    `beyond`: how many more messages match behind `up_to`. None leaves what was said last, less this run.
+    All of `run` lies above everything that was offered before. `beyond`: how many messages match
+    above `up_to`; None keeps the earlier count, less this run.
     """
 
     run: Run
@@ -32,7 +36,10 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Messages left the stream: those below `below`, and `sequences`, rising (also: a redelivery that finds nothing)."""
+    """Messages that left the stream: all below `below`, and `sequences` (rising).
+
+    The caller also reports a message as removed if a redelivery cannot read it any more.
+    """
 
     below: int = 0
     sequences: Ints = field(default_factory=lambda: EMPTY)
@@ -40,15 +47,22 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The stream has no messages below `below` any more: those that were given up are forgotten. One that waits for an ack
-    stays until it is acked, or until its redelivery finds nothing (Removed)."""
+    """The stream has no messages below `below` any more: the machine forgets those of them that it
+    gave up.
+
+    A message that waits for an ack stays until it is acked, or until its redelivery cannot read it
+    (Removed).
+    """
 
     below: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A pull request as `parse_pull` gave it. `pin`: a fresh id, in case that it gets the pin of a pinned_client group."""
+    """A pull request, as `parse_pull` returned it.
+
+    `pin`: a fresh id for it, used if it becomes pinned (pinned_client).
+    """
 
     request: PullRequest | StatusText
     reply: Reply
@@ -57,7 +71,9 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Nothing can be sent to these reply addresses, nor to those that begin with one of `heads`, which end with a slash."""
+    """Reply addresses that cannot be reached any more, and prefixes of such addresses (`heads`,
+    which end with a slash).
+    """
 
     heads: frozenset[str] = frozenset()
     addresses: frozenset[str] = frozenset()
@@ -65,9 +81,11 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Acks of these stream sequences. `consumer_seq`: of the last token; `all` counts its floor by it.
+    """Acks of these stream sequences.
 
-    `incarnation`, here and below: that gave out this one delivery by its token; None where that has been checked before.
+    `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it.
+    `incarnation`, here and below: the one that gave out this delivery, by its token; None if the
+    caller has checked it already.
     """
 
     sequences: Ints
@@ -78,7 +96,10 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class RangeAcked:
-    """Acks by consumer sequence, both ends of each range included. `incarnation`: None where the ack does not say."""
+    """Acks by ranges of consumer sequences, both ends included.
+
+    `incarnation`: None if the ack names none.
+    """
 
     ranges: tuple[tuple[int, int], ...]
     reply: Reply = ""
@@ -87,6 +108,8 @@ class RangeAcked:
 
 @dataclass(frozen=True, slots=True)
 class Nakked:
+    """A request to deliver a message again, at once or after `delay` ns."""
+
     stream_seq: int
     consumer_seq: int
     deliveries: int
@@ -97,7 +120,10 @@ class Nakked:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """The application still works on these stream sequences. `consumer_seq`: of the last token, 0 where none is known."""
+    """A report that the application still works on these stream sequences.
+
+    `consumer_seq`: the one in the last token, 0 if unknown.
+    """
 
     sequences: Ints
     reply: Reply = ""
@@ -107,6 +133,8 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Termed:
+    """A request never to deliver a message again."""
+
     stream_seq: int
     consumer_seq: int
     deliveries: int
@@ -117,12 +145,12 @@ class Termed:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Somebody reads the deliver subject now."""
+    """The deliver subject has a reader now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """Nobody reads the deliver subject any more."""
+    """The deliver subject has no reader any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +164,7 @@ class Read:
 class FlowAnswered:
     """An answer to the flow control request with this subject.
 
-    `up_to`: the last consumer sequence that was taken, 0 where nothing is said of it.
+    `up_to`: the last consumer sequence that the reader has taken, 0 if the answer names none.
     """
 
     subject: str
@@ -145,9 +173,12 @@ class FlowAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passes. `acks_up_to`: all acks sent before this time have been handed in; None = acks come at once.
+    """Time has passed.
 
-    A deadline fires only once the acks have been read up to it (design 11.6).
+    `acks_up_to` (ns since 1970): all acks sent before this time have been handed to the machine.
+
+    None means that acks arrive without delay. A deadline fires only once all acks up to it have
+    been read, so that an ack that was sent in time always counts (docs/exactly-once.md#deadlines).
     """
 
     acks_up_to: int | None = None
@@ -155,26 +186,26 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Deliver nothing before `until`."""
+    """A request to deliver nothing before `until`."""
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The pause is over, by request or because its time has come."""
+    """The end of a pause, by request or because its time has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A new config, already found allowed (overlay.config.update)."""
+    """A new config, already checked against the old one (overlay.config.update)."""
 
     config: ConsumerConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The consumer, or its stream, is deleted."""
+    """The consumer or its stream has been deleted."""
 
 
 Event = (
@@ -184,7 +215,11 @@ Event = (
 
 
 def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Event, ...]:
-    """The events that an ack stands for. `reply`: where its answer goes; for a next, where the messages go."""
+    """Return the events of an ack: one, or for a next two (Acked and Pulled).
+
+    `reply`: the address of the answer; for a next, of the messages. `pin`: a fresh id for the pull
+    request of a next.
+    """
     if isinstance(ack, RangeAck):
         return (RangeAcked(ack.ranges, reply, ack.incarnation),)
     token, by = ack.token, ack.token.incarnation

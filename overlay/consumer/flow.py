@@ -1,15 +1,18 @@
-"""Flow control of a push consumer: how many bytes may be on their way, and requests whose answers let it go on.
+"""Flow control of a push consumer: a limit for bytes in flight, and requests whose answers let
+deliveries continue.
 
-The window is that of facts/jetstream f: a request goes out when half of it is used, deliveries stop when all of it is, and
-each answer doubles it up to a bound.
+The window is JetStream's (docs/jetstream.md#push). A request goes out when half of the window is
+used. Deliveries stop when all of it is used. Each answer doubles the window up to a bound.
 
-With `ack_policy: flow_control` (servers 2.14 and later, for sources) answers are the acks as well: they name the last message
-that was taken, and settle it and all before it. So a request also goes out when max_ack_pending is reached. Seen on 2.15.1:
-an answer that names nothing frees nothing, and the next heartbeat then comes with a new request; an answer to another request
-than the last one counts for nothing; acks by token count for nothing.
+With `ack_policy: flow_control` (nats-server 2.14 and later, for sources) answers are the acks as
+well. An answer names the last message that the reader took, and settles it and everything before
+it. So a request also goes out when max_ack_pending is reached. Seen on nats-server 2.15.1: an
+answer that names no message frees nothing, and the next heartbeat then brings a new request. An
+answer to any request but the last one is ignored. Acks by token are ignored.
 
-A machine forgets its requests when it ends. Their subjects name its incarnation, as tokens do (acks.py), so an answer to an
-earlier machine's request is never taken for one of its own.
+A machine forgets its requests when it ends. The subjects of requests contain its incarnation, as
+tokens do (acks.py). So an answer to an earlier machine's request is never mistaken for an answer to
+its own.
 """
 
 from __future__ import annotations
@@ -25,8 +28,13 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Flow:
-    """`subject`: of the request that waits for its answer, empty for none. `acks`: whether answers ack messages. `asked`: how
-    many requests the machine has sent, also before the config changed; their numbers are never used again."""
+    """The flow control of one machine.
+
+    `subject`: of the request that waits for its answer, empty for none. `acks`: whether answers ack
+    messages. `asked`: number of requests that the machine has sent, also before a change of its
+    config; their numbers are never used again. `outstanding` and `limit`: bytes in flight and how
+    many may be.
+    """
 
     def __init__(self, config: ConsumerConfig, incarnation: str = "", asked: int = 0) -> None:
         stream, consumer = config.id
@@ -38,24 +46,38 @@ class Flow:
 
     @property
     def is_stalled(self) -> bool:
+        """Whether deliveries have to wait for an answer."""
         return self.outstanding > self.limit
 
     def awaits_acks(self, room: int) -> bool:
-        """Whether nothing goes on before an answer acks something. `room`: what max_ack_pending still lets through."""
+        """Return whether only an answer that acks can free messages.
+
+        `room`: what max_ack_pending still lets through.
+        """
         return self.acks and not room
 
     def make_request(self, subject: str, delivered: Pair) -> Status:
-        """What is sent on the deliver subject. Where the answer acks it says what, so that who answers need not know."""
+        """Return the request to be sent on the deliver subject.
+
+        If answers ack, the request names the last delivery before it, so that the reader need not
+        keep track of it.
+        """
         headers = name_last(delivered.consumer, delivered.stream) if self.acks else ()
         return Status("", StatusText(100, "FlowControl Request", headers), subject)
 
     def spend(self, size: int) -> str:
-        """Count a delivery; returns the subject of a request that is to be sent now, empty for none."""
+        """Count the bytes of a delivery.
+
+        Return the subject of a request to be sent now, empty for none.
+        """
         self.outstanding += size
         return self.ask() if self.outstanding > self.limit // 2 else ""
 
     def ask(self) -> str:
-        """The subject of a request that is to be sent now; empty while another one waits for its answer."""
+        """Begin a request and return its subject.
+
+        Return an empty text while another request waits for its answer.
+        """
         if self.subject:
             return ""
         self.subject = self._head + _write_number(self.asked)
@@ -64,7 +86,10 @@ class Flow:
         return self.subject
 
     def answer(self, subject: str) -> bool:
-        """Take in an answer; False for a stale one."""
+        """Process an answer: widen the window and free what was counted.
+
+        Return False if it is not for the open request.
+        """
         if not self.subject or subject != self.subject:
             return False
         self.limit = min(2 * self.limit, LARGEST_WINDOW)
@@ -74,7 +99,7 @@ class Flow:
 
 
 def _write_number(number: int) -> str:
-    """Four characters, as servers have them."""
+    """Return four characters in base 36, as nats-server writes them."""
     text = ""
     for _ in range(4):
         number, digit = divmod(number, 36)

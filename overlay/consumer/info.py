@@ -1,4 +1,6 @@
-"""What a consumer tells of itself: the fields of JetStream's ConsumerInfo, and why it does not deliver if it does not."""
+"""What can be asked of a consumer: the fields of JetStream's ConsumerInfo, and why it does not
+deliver.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Gate(enum.Enum):
-    """What holds back new messages; the first of these that does."""
+    """What holds back new messages: the first reason, in this order, that applies."""
 
     OPEN = "open"
-    STATE = "state"  # nobody reads, paused, deleted
+    STATE = "state"  # no reader, paused, or deleted
     STALLED = "stalled"  # a flow control request waits for its answer
     PACED = "paced"  # rate_limit_bps or replay
     FULL = "max_ack_pending"
@@ -34,7 +36,10 @@ _IN_ORDER = tuple(gate for gate in Gate if gate is not Gate.OPEN)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """Times are ns, 0 for never. `num_delayed`: messages that wait out a delayed nak, part of num_ack_pending."""
+    """A consumer at one moment. Times are ns since 1970, 0 for never; `pause_remaining` is ns.
+
+    `num_delayed`: messages that wait for the delay of a nak; they are part of num_ack_pending.
+    """
 
     state: State
     gate: Gate
@@ -53,11 +58,12 @@ class ConsumerInfo:
 
 
 class Facts(NamedTuple):
-    """All that may be asked of a machine, as it is between two events. Immutable: another thread may hold it while the machine
-    moves.
+    """All that can be asked of a machine, as of the time between two events.
 
-    `shut`: gates that hold back new messages, without those of the pace, which end with time. `ready_at`: when the pace lets
-    the next message go, ns. `offered`: messages that were offered and not delivered; `beyond`: those that match behind them.
+    Immutable, so another thread may keep it while the machine moves on. `shut`: the gates that hold
+    back new messages, except for those of the pace, which open with time. `ready_at`: ns since 1970
+    when the pace lets the next message out. `offered`: messages offered and not delivered.
+    `beyond`: matching messages above those.
     """
 
     config: ConsumerConfig
@@ -82,7 +88,7 @@ class Facts(NamedTuple):
 
 
 def take_facts(machine: Machine) -> Facts:
-    """Return what a machine is now. Only the thread that moves the machine may call this."""
+    """Return the facts of a machine. Only the thread that runs the machine may call this."""
     window = machine.window
     shut = {
         Gate.STATE: machine.state is not State.AWAKE,
@@ -115,13 +121,13 @@ def take_facts(machine: Machine) -> Facts:
 
 
 def find_gate(facts: Facts, now: int) -> Gate:
-    """What holds back new messages at `now`, ns."""
+    """Return what holds back new messages at `now` (ns since 1970)."""
     shut = facts.shut | {Gate.PACED} if now < facts.ready_at < NEVER else facts.shut
     return next((gate for gate in _IN_ORDER if gate in shut), Gate.OPEN)
 
 
 def describe(facts: Facts, now: int) -> ConsumerInfo:
-    """All that a consumer tells of itself at `now`, ns."""
+    """Return the consumer's info at `now` (ns since 1970)."""
     is_paused = facts.state in PAUSED
     return ConsumerInfo(
         state=facts.state,

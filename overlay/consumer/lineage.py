@@ -1,17 +1,21 @@
-"""Which incarnation of a consumer gave out which of its consumer sequences.
+"""Which incarnation of a consumer gave out which of its consumer sequences
+(docs/consumers.md#incarnations).
 
-An incarnation is one ownership of one consumer's machine, named by a text that is never used again. A machine whose last
-deliveries were not committed is followed by one that gives the same consumer sequences to other messages, and so is the
-machine of a consumer that was deleted and made again. So an ack names the incarnation beside the consumer sequence, and it
-counts if the committed state says that this incarnation gave out this sequence.
+An incarnation is one ownership of one consumer's machine. Its name is never used again. A machine
+may end with deliveries that were not committed. Its successor then gives the same consumer
+sequences to other messages. The machine of a consumer that was deleted and created again does so
+too. So an ack names the incarnation beside the consumer sequence. It counts if the committed state
+says that this incarnation gave out this sequence.
 
-The state holds runs: first and last consumer sequence, and the incarnation. The empty text stands for machines of versions
-that knew no incarnations; their tokens name none. Checkpoints write all runs and deltas the open one, so a delta costs the same
-however often a consumer changed hands; `join_runs` makes the list of them again.
+The state holds runs: first and last consumer sequence, and the incarnation. The empty name stands
+for machines of versions without incarnations, whose tokens name none. Checkpoints contain all runs
+and deltas only the open one, so the size of a delta does not depend on how often a consumer changed
+its owner. `join_runs` puts the list together again.
 
-When a machine is restored, runs are left out that no ack can settle a message by. The newest RECENT stay in any case: what is
-known of an incarnation also decides about its deliveries that were never committed (settling.py). MOST bounds all of them. An
-ack by a run that was left out is refused: its message is delivered again.
+When a machine is restored, runs are dropped if no ack can settle a message by them. The newest
+RECENT runs always stay, because knowing an incarnation also decides about its deliveries that were
+never committed (settling.py). At most MOST runs are kept. An ack that names a dropped run is
+refused, and its message is delivered again.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from overlay.arrays import Ints
 from .deadlines import NEVER
 
 MOST = 1 << 16
-"""Incarnations are sessions of a shard, and a session may last a minute only: this is a month and a half of such ones."""
+"""Most runs that are kept. A session of a shard is one incarnation: at one a minute this lasts for
+a month and a half.
+"""
 RECENT = 64
 
 Run = tuple[int, int, str]
@@ -36,7 +42,10 @@ Range = tuple[int, int]
 
 
 class Lineage:
-    """The runs of one consumer, rising. The last one is open: `incarnation` gives out what follows."""
+    """The runs of one consumer, rising.
+
+    The last run is open: `incarnation` gives out all further consumer sequences.
+    """
 
     def __init__(self, incarnation: str = "") -> None:
         self.incarnation = incarnation
@@ -46,10 +55,10 @@ class Lineage:
         self._keep([])
 
     def restore(self, runs: list[Run], delivered: int, named: Ints, *, is_cumulative: bool = False) -> None:
-        """Put the runs of a committed state in front of the open one.
+        """Put the runs of a committed state before the open run.
 
-        `delivered`: the last consumer sequence of that state. `named`: the consumer sequences that an ack may still name.
-        `is_cumulative`: an ack also settles what was delivered before it.
+        `delivered`: the last consumer sequence of that state. `named`: the consumer sequences that
+        an ack may still name. `is_cumulative`: an ack also settles what was delivered before it.
         """
         bounds = np.array([run[:2] for run in runs], np.int64).reshape(-1, 2)
         rising = np.sort(named)
@@ -62,25 +71,32 @@ class Lineage:
         self._keep([runs[at] for at in np.flatnonzero(kept)[-MOST:].tolist()])
 
     def list_runs(self, delivered: int) -> list[Run]:
-        """The runs to be written into a checkpoint; `delivered`: the last consumer sequence given out."""
+        """Return the runs for a checkpoint. `delivered`: the last consumer sequence given out."""
         run = self.find_open(delivered)
         return [*self._former, run] if run else list(self._former)
 
     def find_open(self, delivered: int) -> Run | None:
-        """The run to be written into a delta; None where this machine has given out nothing."""
+        """Return the run for a delta; None if this machine has given out nothing.
+
+        `delivered`: the last consumer sequence.
+        """
         return (self._open, delivered, self.incarnation) if self._open <= delivered else None
 
     def find_given(self, incarnation: str, consumer_seqs: Ints, delivered: int) -> npt.NDArray[np.bool_]:
-        """Return for each consumer sequence whether this incarnation gave it out; `delivered`: the last one given out."""
+        """Return for each consumer sequence whether this incarnation gave it out.
+
+        `delivered`: the last one given out.
+        """
         given = np.zeros(consumer_seqs.size, np.bool_)
         for first, last, _ in self._by_name.get(incarnation, ()):
             given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))
         return given
 
     def find_end(self, incarnation: str) -> int:
-        """Return the last consumer sequence that an earlier incarnation gave out and committed; 0 for all others.
+        """Return the last consumer sequence that an earlier incarnation gave out and committed; 0
+        for any other name.
 
-        What the incarnation delivered above it was never committed.
+        The incarnation's deliveries above it were never committed.
         """
         last = self._by_name.get(incarnation, [(0, 0, "")])[-1][1]
         return 0 if last == NEVER or not incarnation else last
@@ -98,10 +114,10 @@ class Lineage:
 
 
 def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
-    """Return the runs that the heads of a log's records tell of, in order.
+    """Return the runs that the heads of a log's records describe, in order.
 
-    A record with neither `incarnations` nor `run` that gave out something was written by a version that knew no incarnations,
-    perhaps between records of a later version.
+    A record that gave out something and has neither `incarnations` nor `run` was written by a
+    version without incarnations. Such a record may stand between records of a later version.
     """
     runs: list[Run] = []
     up_to = 0
@@ -118,7 +134,7 @@ def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
 
 
 def _put(runs: list[Run], run: Run) -> None:
-    """Add a run, or a later state of the last one."""
+    """Append a run, or replace the last run by a later state of it."""
     if runs and runs[-1][0] == run[0] and runs[-1][2] == run[2]:
         runs.pop()
     runs.append(run)

@@ -1,23 +1,36 @@
-"""One consumer as a machine: events and the time go in, effects come out, and nothing else happens.
+"""The state machine of one consumer.
 
-`handle(event, now)` does four things in order. The table says whether the event may come and which state follows. Its handler
-changes what is remembered. Then whatever may be delivered is delivered, since any event can open a gate that was shut:
-an ack makes room, a pull brings a taker, a tick makes a message due. Last, the time of the next Ticked is told if it changed.
+Events and the current time go in, effects come out; it does no I/O.
 
-Who holds what: `window` has everything between a first delivery and its settling (pending, deadlines, floors), `offers` the
-messages before it, `waiting` the pull requests, `pace` what slows a consumer down; `settling` hears what is said of
-deliveries. The machine decides only what goes where next: messages that go out again before new ones; those new ones only
-below max_ack_pending.
+`handle(event, now)` does four things in order. The transition table (table.py) says whether the
+event is allowed and which state follows. The event's handler updates the machine. Then the machine
+delivers whatever it may, because any event can remove what held deliveries back. An ack makes room,
+a pull request asks for messages, a tick makes a redelivery due. Last, if the time of the next
+Ticked has changed, the machine asks for a new timer.
 
-The shell may say how many messages go out in one step: 0 while it takes events in, and then, when it has the records that
-`find_next_up` names in its hands, as many as these. So a record that turns out to be gone never takes a consumer sequence.
+Each part of the state has one owner. `window` has everything between a first delivery and its
+settling: pending messages, deadlines, ack floors. `offers` has the messages that match and were not
+delivered yet. `waiting` has the pull requests. `pace` has what slows deliveries down. `settling`
+handles acks, naks, progress and terms. The machine itself decides only what goes where next.
+Redeliveries go before new messages, and only new messages are held back by max_ack_pending.
 
-The shell owes the machine three things. It offers what matches, in stream order and without gaps, as far as `wanted` says. It
-makes records of Deliver's columns and hands back what it finds gone as Removed, and where the stream begins now as Expired. It
-sends effects out only with the state that they belong to (`snapshot`), so that what was told is never forgotten.
+The caller (the dispatcher) may limit how many messages go out in one step. It passes 0 while it
+feeds events in. Then it reads the records that `find_next_up` names and passes their number to
+`deliver`. So a record that turns out to be missing never gets a consumer sequence.
 
-Where this differs from servers: an ack of a delivery that never was is refused instead of ignored, a term of a message that
-is not pending sends no advisory, samples are spread evenly instead of by chance.
+The caller owes the machine three things:
+
+- It offers the messages that match, in stream order and without gaps, as many as `wanted` says.
+- It makes records of Deliver's columns. It reports records that it cannot read any more as Removed,
+  and the stream's new first sequence as Expired.
+- It sends effects out together with the state that they belong to (snapshot.py), so that the state
+  never forgets what clients were told. Only deliveries of `delivery: at_least_once` may go out
+  before their state is committed (docs/consumers.md#incarnations).
+
+The machine differs from nats-server in three ways
+(docs/consumers.md#where-it-differs-from-nats-server-2151). An ack of a delivery that was never made
+is refused and counted instead of ignored. A term of a message that is not pending sends no
+advisory. Ack samples are spread evenly instead of chosen by chance.
 """
 
 from __future__ import annotations
@@ -49,12 +62,14 @@ from .window import EMPTY, Settled, Window
 
 
 class Machine:
-    """See the module's text. `config` has its defaults filled in; times are ns since 1970.
+    """The state machine of one consumer; the module's text describes it. All times are ns since 1970.
 
-    `start`: the first stream sequence that may be delivered (overlay.consumer.start). `replay_until`: the stream's last
-    sequence when the consumer was created, for replay original. `burst`: bytes that rate_limit_bps lets through at once.
-    `jitter`: ns on top of inactive_threshold, so that many consumers do not go at the same time. `incarnation`: names this
-    machine in tokens (lineage.py); empty for tokens of version 1, which name none.
+    `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered
+    (start.py). `replay_until`: the stream's last sequence when the consumer was created, for replay
+    original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns added to
+    inactive_threshold, so that many consumers are not removed at the same moment. `incarnation`:
+    the name of this machine in its ack tokens (lineage.py); empty for tokens of version 1, which
+    have no incarnation.
     """
 
     def __init__(
@@ -96,7 +111,13 @@ class Machine:
             self.state = TRANSITIONS[self.state][events.Paused]
 
     def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:
-        """What is to be done about an event. `now` never goes back; `most`: messages that may go out or be given up."""
+        """Process an event and return the effects, in the order in which they are to be carried
+        out.
+
+        `now`: ns since 1970, never less than in an earlier call. `most`: how many messages may be
+        delivered or given up in this step. If the current state does not allow the event, return
+        only a Refuse.
+        """
         after = TRANSITIONS[self.state].get(type(event))
         if after is None:
             return [Refuse(Flaw.CLOSED)]
@@ -105,7 +126,7 @@ class Machine:
         return self._finish(now)
 
     def deliver(self, now: int, most: int) -> list[Effect]:
-        """Go on where `handle` stopped because of its `most`."""
+        """Continue the deliveries that the `most` of `handle` cut short, and return their effects."""
         self._left = most
         return self._finish(now)
 
@@ -119,23 +140,31 @@ class Machine:
 
     @property
     def num_pending(self) -> int:
-        """Messages that match and have not been delivered, as far as the shell has said."""
+        """Number of messages that match and were not delivered, as far as the caller has reported
+        them.
+        """
         return self.offers.count + self.beyond
 
     @property
     def position(self) -> int:
-        """The last stream sequence that is done with: delivered or found not to match."""
+        """The last stream sequence that was processed: delivered, or found not to match."""
         return self.offers.peek()[0] - 1 if self.offers.count else self.up_to
 
     def wanted(self, ahead: int) -> int:
-        """How many more messages to offer, to have `ahead` of them at hand or as many as could go out."""
+        """Return how many more messages the caller should offer.
+
+        The aim is `ahead` offered messages, or fewer if fewer could be delivered now. 0 unless the
+        consumer is awake.
+        """
         if self.state is not State.AWAKE:
             return 0
         room = self.window.room if self.config.is_push else min(self.window.room, self.waiting.claimed)
         return max(min(room, ahead) - self.offers.count, 0)
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
-        """Stream sequences and sizes of the messages whose turn is next, `most` or fewer."""
+        """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
+        `most`; redeliveries come first.
+        """
         if self.state is not State.AWAKE or (not self.config.is_push and not len(self.waiting)):
             return EMPTY, EMPTY
         again = self.window.find_next_up(most)
@@ -144,15 +173,17 @@ class Machine:
 
     @property
     def facts(self) -> Facts:
-        """All that may be asked, to be kept while the machine moves on."""
+        """An immutable copy of everything that can be asked of the machine; it stays valid while
+        the machine moves on.
+        """
         return take_facts(self)
 
     def gate(self, now: int) -> Gate:
-        """What holds back new messages at `now`."""
+        """Return what holds back new messages at `now` (ns since 1970)."""
         return find_gate(self.facts, now)
 
     def info(self, now: int) -> ConsumerInfo:
-        """All there is to tell."""
+        """Return the consumer's info (ConsumerInfo) at `now` (ns since 1970)."""
         return describe(self.facts, now)
 
     # the stream
@@ -191,6 +222,10 @@ class Machine:
         self.bury(ended, "max_deliver")
 
     def bury(self, ended: Settled, reason: str) -> None:
+        """Queue dead letters for these messages if the consumer has a dead-letter topic.
+
+        `reason`: as in DeadLetter.
+        """
         if self.config.dead_letter is not None:
             self.effects.extend(bury(ended, reason))
 
@@ -208,7 +243,7 @@ class Machine:
 
     def _pause(self, event: events.Paused, now: int) -> None:
         if event.until == self.paused_until:
-            return  # asked for twice, told of once
+            return  # a repeated request sends no second advisory
         self.paused_until = event.until
         self.effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
 
@@ -218,9 +253,11 @@ class Machine:
         self.paused_until = 0
 
     def _tick(self, event: events.Ticked, now: int) -> None:
+        # end a pause whose time has come
         if self.state in PAUSED and self.paused_until <= now:
             self.state = TRANSITIONS[self.state][events.Resumed]
             self._resume(events.Resumed(), now)
+        # expire deadlines, as far as the acks have been read; release a silent pinned client
         self.blocked_until, self.ticked_at = event.acks_up_to, now
         due = now if event.acks_up_to is None else min(now, event.acks_up_to)
         self._exhaust(self.window.expire(due))
@@ -229,18 +266,20 @@ class Machine:
             self.effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
         if len(self.waiting):
-            # whoever waits uses it, however long, until the end of his request
+            # a waiting pull request keeps the consumer active until the request ends
             self.active_at = now
         self.waiting.run_out(now)
+        # send the heartbeats that are due, of pull requests and of the deliver subject
         flow = self.pace.flow
         stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(self.window.room)) else ""
         self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:
             text = idle(self.window.delivered.consumer, self.position, stalled)
             self.effects.append(Status("", text))
-            self._ask("")  # the last answer may have named no message, and a restart forgets what it waited for
+            self._ask("")  # the last answer may have named no message, and a restart forgets the request
         if self.beat_at <= now:
             self.beat_at = now + self.config.idle_heartbeat
+        # ask for the removal of an unused consumer
         if find_removal(self) <= now:
             self.is_removal_said = True
             self.effects.append(Remove())
@@ -255,6 +294,12 @@ class Machine:
     # deliveries
 
     def _deliver(self, now: int) -> None:
+        """Deliver until nothing may go out, no reader takes messages, or the step's limit is
+        reached.
+
+        Redeliveries go first. If messages are ready but the limit is used up, `ready_at` is set to
+        `now`.
+        """
         self.ready_at = NEVER
         if self.state in PAUSED:
             self.waiting.end_one_shots()
@@ -262,6 +307,8 @@ class Machine:
             if not self._left and (self.window.queued or (self.offers.count and self.window.room)):
                 self.ready_at = now
                 return
+            # redeliveries first; messages whose deliveries are used up end on the way and count for
+            # the limit
             rows, ended = self.window.peek_again(self._left)
             self._exhaust(ended)
             self._left -= len(ended)
@@ -269,6 +316,7 @@ class Machine:
                 continue
             if rows.size:
                 is_sent = self._send(None, int(self.window.pending.view("size")[rows[0]]), rows, now)
+            # then new messages, if max_ack_pending leaves room
             elif not self.window.room:
                 return
             elif self.offers.count:
@@ -282,12 +330,19 @@ class Machine:
                 return
 
     def _has_taker(self, now: int) -> bool:
+        """Return whether a reader can take a message: flow control open, or a pull request waiting."""
         if self.config.is_push:
             return not self.pace.is_stalled
         return self.waiting.has_taker(self.num_pending, self.window.pending.count, now)
 
     def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
-        """Give the next messages to whom they belong; False if they have to wait. `time`: None for those that go again."""
+        """Deliver the next messages to the reader whose turn it is.
+
+        Return False if they have to wait.
+
+        `time`: ns since 1970 when the message was stored, None for a redelivery. `size`: its bytes.
+        `again`: its row if it is a redelivery, None otherwise.
+        """
         size += measure_token(self, again)
         if self.config.is_push:
             ready_at = self.pace.ready_at(now, time, size)
@@ -297,7 +352,8 @@ class Machine:
             self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
             self._ask(self.pace.spend(now, time, size, self.window.delivered.stream))
             return True
-        # of a pull consumer only the gaps of a replay: a rate limit and flow control are of push consumers
+        # rate limit and flow control exist for push consumers only: for a pull consumer this is the
+        # gaps of a replay
         if (ready_at := self.pace.ready_at(now, time, size)) > now:
             self.ready_at = ready_at
             return False
@@ -315,7 +371,10 @@ class Machine:
         return True
 
     def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
-        """Deliver up to `most` messages; returns how many."""
+        """Deliver up to `most` messages and return how many.
+
+        `waiter`: the pull request they are for, None for a push consumer.
+        """
         most = min(most, self._left)
         if is_again:
             given, ended = self.window.give_again(most, now)
@@ -339,13 +398,16 @@ class Machine:
         self.effects.append(Status(waiter.reply, text))
 
     def _ask(self, subject: str) -> None:
-        """Send the flow control request of this subject, or another one if it takes its answer to go on."""
+        """Send a flow control request: with this subject, or if it is empty, with a new one if only
+        its answer can free messages.
+        """
         if (flow := self.pace.flow) is None:
             return
         if subject := subject or (flow.ask() if flow.awaits_acks(self.window.room) else ""):
             self.effects.append(flow.make_request(subject, self.window.delivered))
 
     def _arm(self, now: int) -> None:
+        """Ask for a new timer if the time of the next Ticked has changed."""
         at = find_next(self)
         if at != self.armed_at:
             self.armed_at = at

@@ -1,6 +1,8 @@
-"""What holds back deliveries: of push consumers rate_limit_bps and flow control, of all consumers replay original.
+"""What holds back deliveries: rate_limit_bps and flow control for push consumers, replay original
+for all consumers.
 
-Each part says from when on a message may go, or that it must wait for an answer. Times are ns, sizes bytes.
+Each part says from what time on a message may go out, or that it has to wait for an answer. Times
+are ns since 1970, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -14,26 +16,33 @@ SECOND = 1_000_000_000
 SMALL_GAP = 1_000_000
 BURST = 1 << 20
 REPLAYED = (DeliverPolicy.ALL, DeliverPolicy.BY_START_SEQUENCE, DeliverPolicy.BY_START_TIME)
-"""Those that begin elsewhere than at the end of the stream: replay original applies to them alone."""
+"""The policies that begin elsewhere than at the end of the stream; replay original applies to these
+alone.
+"""
 
 
 def is_replayed(config: ConsumerConfig) -> bool:
-    """Return whether a consumer gets what was there when it was created with the gaps that it had."""
+    """Return whether a consumer gets the stream's old messages with their original gaps."""
     return config.replay_policy is ReplayPolicy.ORIGINAL and config.deliver_policy in REPLAYED
 
 
 class Rate:
-    """A token bucket of `burst` bytes that `rate_limit_bps` fills; a message goes once its bytes are in it."""
+    """A token bucket of `burst` bytes, filled at `bits_per_second`.
+
+    A message goes out once its bytes are in the bucket.
+    """
 
     def __init__(self, bits_per_second: int, burst: int) -> None:
         self._bits, self._burst = bits_per_second, burst
-        self._filled_at = -NEVER  # when the bucket would have been empty; what it holds is the time since then
+        self._filled_at = -NEVER  # when the bucket would have been empty; its content is the time since then
 
     def ready_at(self, now: int, size: int) -> int:
-        # one message larger than the bucket takes a full one
+        # a message larger than the bucket needs a full one
+        """Return the time from which on a message of `size` bytes may go out."""
         return max(self._filled_at, now - self._time(self._burst)) + self._time(min(size, self._burst))
 
     def spend(self, now: int, size: int) -> None:
+        """Take a delivered message of `size` bytes out of the bucket."""
         self._filled_at = max(self._filled_at, now - self._time(self._burst)) + self._time(size)
 
     def _time(self, size: int) -> int:
@@ -41,26 +50,39 @@ class Rate:
 
 
 class Replay:
-    """The gaps between the store times of delivered messages, up to the last message there was when the consumer was made."""
+    """The gaps between the store times of delivered messages.
+
+    They apply up to `last_sequence`, the stream's last message when the consumer was created.
+    """
 
     def __init__(self, last_sequence: int) -> None:
         self.last_sequence = last_sequence
         self._sent_at = self._stored_at = 0
 
     def ready_at(self, time: int) -> int:
+        """Return the time from which on a message stored at `time` may go out, 0 for at once.
+
+        Gaps up to 1 ms are ignored.
+        """
         gap = time - self._stored_at if self._stored_at else 0
         return self._sent_at + gap if gap > SMALL_GAP else 0
 
     def spend(self, now: int, time: int) -> None:
+        """Note a delivered message: when it went out (`now`), and when it was stored (`time`)."""
         self._sent_at, self._stored_at = now, time
 
     def is_over(self, delivered: int) -> bool:
+        """Return whether the replay is over once the stream sequence `delivered` has been delivered."""
         return delivered >= self.last_sequence
 
 
 class Pace:
-    """All three. `replay_until`: the stream's last sequence when the consumer was made. `burst`: of the rate limit.
-    `incarnation`: that flow control requests name; `asked`: how many there were before."""
+    """Rate limit, replay and flow control together.
+
+    `replay_until`: the stream's last sequence when the consumer was created. `burst`: bytes of the
+    rate limit's bucket. `incarnation`: the one in the subjects of flow control requests. `asked`:
+    number of requests sent before.
+    """
 
     def __init__(
         self, config: ConsumerConfig, replay_until: int = 0, burst: int = BURST, incarnation: str = "", asked: int = 0
@@ -72,36 +94,43 @@ class Pace:
 
     @property
     def asked(self) -> int:
-        """How many flow control requests this machine has sent."""
+        """Number of flow control requests that this machine has sent."""
         return self.flow.asked if self.flow else self._asked
 
     @property
     def replay(self) -> Replay | None:
-        """None for a consumer that has caught up, or that replays nothing."""
+        """The replay of original gaps; None if there is none or it is over."""
         return self._replay
 
     @property
     def is_even(self) -> bool:
-        """Whether nothing is held back, so that messages may go in runs."""
+        """Whether nothing holds back deliveries, so that many messages may go out at once."""
         return self._rate is None and self._replay is None and self.flow is None
 
     @property
     def is_stalled(self) -> bool:
+        """Whether deliveries wait for an answer to flow control."""
         return self.flow is not None and self.flow.is_stalled
 
     def change(self, config: ConsumerConfig, burst: int, incarnation: str) -> Pace:
-        """Return the pace of a consumer that goes on with another config. A replay goes on where it is."""
+        """Return the pace for another config of the same consumer. A replay under way continues."""
         changed = Pace(config, 0, burst, incarnation, self.asked)
         changed._replay = self._replay
         return changed
 
     def ready_at(self, now: int, time: int | None, size: int) -> int:
-        """When a message may go: `now` or before for at once. `time`: when it was stored, None for a redelivery."""
+        """Return when a message may go out; `now` or earlier means at once.
+
+        `time`: ns since 1970 when it was stored, None for a redelivery.
+        """
         rate = self._rate.ready_at(now, size) if self._rate else 0
         return max(rate, self._replay.ready_at(time) if self._replay and time is not None else 0)
 
     def spend(self, now: int, time: int | None, size: int, delivered: int) -> str:
-        """Account for a delivery; returns the subject of a flow control request that is due."""
+        """Count a delivery. Return the subject of a flow control request to be sent now, empty for none.
+
+        `delivered`: the last stream sequence delivered.
+        """
         if self._rate:
             self._rate.spend(now, size)
         if self._replay and time is not None:

@@ -1,12 +1,14 @@
-"""Deliveries that wait for their ack, in columns: some fifty bytes a message and no object.
+"""The table of deliveries that wait for their ack: columns, about fifty bytes per message and no
+objects.
 
-Messages are first delivered in stream order, so rows stand in order of stream sequence and of first consumer sequence at
-once: rows are appended at the end and found by binary search under either number. A settled row stays as GONE until
-such rows are the larger part, and then all of them leave together. `lead` is the first row that still waits; it only ever moves
-forward, because a settled message is never pending again, and it is where the ack floor ends.
+Messages are first delivered in stream order, so rows are in order of stream sequence and of first
+consumer sequence at the same time. Rows are appended at the end and found by binary search under
+either number. A settled row stays as GONE. Once GONE rows are the larger part, all of them are
+dropped together. `lead` is the first row that is still pending. It only moves forward, because a
+settled message never becomes pending again, and the ack floor ends there.
 
-An EXHAUSTED row is not pending (its deliveries are used up) but known: JetStream counts such messages as redelivered until
-they leave the stream.
+An EXHAUSTED row is not pending, because its deliveries are used up, but it is still known.
+JetStream counts such messages as redelivered until they leave the stream.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ _FEW = 1024
 
 
 class Row(enum.IntEnum):
-    """What becomes of a delivery. WAITING for its ack, QUEUED to go out again, DELAYED by a nak until its deadline."""
+    """The state of a delivered message.
+
+    WAITING for its ack, QUEUED for redelivery, DELAYED by a nak until its deadline, EXHAUSTED when
+    its deliveries are used up, GONE when it is settled.
+    """
 
     GONE = 0
     WAITING = 1
@@ -36,9 +42,9 @@ class Row(enum.IntEnum):
 COLUMNS: dict[str, type[np.generic]] = {
     "sequence": np.int64,
     "consumer_seq": np.int64,  # of the first delivery: floors count by it
-    "first": np.int64,  # ns of the first delivery
-    "last": np.int64,  # ns of the last one
-    "deadline": np.int64,  # ns; of a queued row, its place in the queue
+    "first": np.int64,  # ns since 1970 of the first delivery
+    "last": np.int64,  # ns since 1970 of the last one
+    "deadline": np.int64,  # ns since 1970; of a queued row, its ticket in the queue
     "size": np.int32,
     "deliveries": np.int32,
     "state": np.uint8,
@@ -46,7 +52,14 @@ COLUMNS: dict[str, type[np.generic]] = {
 
 
 class Pending:
-    """The table. `sequence`, `deadline` and so on are its columns, with room at the end."""
+    """The table.
+
+    `column` has the arrays by name (COLUMNS), with spare room at the end; `end` is the number of
+    rows.
+
+    `counts`: rows by state. `redelivered`: rows that are not GONE and were delivered more than
+    once.
+    """
 
     def __init__(self, room: int = 64) -> None:
         self.end = self.lead = 0
@@ -56,7 +69,7 @@ class Pending:
 
     @property
     def count(self) -> int:
-        """Messages that wait for an ack: num_ack_pending."""
+        """Number of messages that wait for an ack: JetStream's num_ack_pending."""
         return self.counts[Row.WAITING] + self.counts[Row.QUEUED] + self.counts[Row.DELAYED]
 
     @property
@@ -64,11 +77,14 @@ class Pending:
         return sum(column.nbytes for column in self.column.values())
 
     def view(self, name: str) -> npt.NDArray[Any]:
-        """A column without the room at its end."""
+        """Return a column without the spare room at its end."""
         return self.column[name][: self.end]
 
     def append(self, **columns: npt.NDArray[Any] | int) -> Ints:
-        """Add rows at the end, their sequences rising beyond all others; returns where they are."""
+        """Add rows at the end and return their row numbers.
+
+        Their sequences rise and lie above all others.
+        """
         sequences = np.asarray(columns["sequence"])
         end = self.end + sequences.size
         if end > self.column["state"].size:
@@ -84,7 +100,10 @@ class Pending:
         return rows
 
     def find(self, sequences: Ints) -> Ints:
-        """Rows of those of these stream sequences that are known, pending or exhausted."""
+        """Return the rows of those stream sequences that are known: pending or exhausted.
+
+        `sequences` rise.
+        """
         own = self.view("sequence")
         at = np.searchsorted(own, sequences)
         at, sequences = at[at < self.end], sequences[at < self.end]
@@ -93,7 +112,9 @@ class Pending:
         return found
 
     def find_delivered(self, ranges: list[tuple[int, int]]) -> Ints:
-        """Rows whose first delivery had a consumer sequence in one of the ranges, which rise and do not overlap."""
+        """Return the rows whose first consumer sequence lies in one of the ranges, which rise and
+        do not overlap.
+        """
         own, bounds = self.view("consumer_seq"), np.array(ranges, np.int64).reshape(-1, 2)
         begin = np.searchsorted(own, bounds[:, 0])
         size = np.searchsorted(own, bounds[:, 1], side="right") - begin
@@ -102,9 +123,12 @@ class Pending:
         return found
 
     def find_covered(self, consumer_seq: int, sequences: Ints) -> tuple[Ints, Ints]:
-        """For each stream sequence the last known message up to it whose first delivery was `consumer_seq` or before.
+        """Return, for each stream sequence, the last known message up to it that was first
+        delivered as `consumer_seq` or before.
 
-        Returns its stream sequence, 0 for none, and a consumer sequence up to which all such messages are covered by it.
+        The first array has the stream sequences of these messages, 0 for none. The second has a
+        consumer sequence for each: an ack of everything up to the message covers all known messages
+        first delivered up to this consumer sequence.
         """
         rows = self.find_delivered([(1, consumer_seq)])
         known, counted = (np.append(0, self.view(name)[rows]) for name in ("sequence", "consumer_seq"))
@@ -113,18 +137,18 @@ class Pending:
         return known[at], counted[at]
 
     def find_up_to(self, sequence: int) -> Ints:
-        """Rows up to a stream sequence."""
+        """Return the rows up to a stream sequence, without GONE ones."""
         end = int(np.searchsorted(self.view("sequence"), sequence, side="right"))
         return np.flatnonzero(self.view("state")[:end] != Row.GONE)
 
     def find_pending(self, rows: Ints) -> Ints:
-        """Those of the rows that wait for an ack."""
+        """Return those of the rows that wait for an ack."""
         state = self.view("state")[rows]
         waiting: Ints = rows[(state != Row.GONE) & (state != Row.EXHAUSTED)]
         return waiting
 
     def become(self, rows: Ints, state: Row) -> None:
-        """Give rows, each named once, another state."""
+        """Change the state of rows. No row may be named twice."""
         column = self.column["state"]
         for former, count in enumerate(np.bincount(column[rows], minlength=len(Row)).tolist()):
             self.counts[former] -= count
@@ -135,7 +159,10 @@ class Pending:
         self.lead = _skip_settled(column, self.lead, self.end)
 
     def compact(self) -> None:
-        """Drop settled rows, if they are the larger part. Row numbers from before mean nothing afterwards."""
+        """Drop GONE rows if they are the larger part.
+
+        Row numbers from before are invalid afterwards.
+        """
         if self.counts[Row.GONE] <= max(_FEW, self.end // 2):
             return
         kept = np.flatnonzero(self.view("state") != Row.GONE)
@@ -159,7 +186,10 @@ def _take(column: npt.NDArray[Any], kept: Ints, room: int) -> npt.NDArray[Any]:
 
 
 def distinct(numbers: Ints) -> Ints:
-    """Each number once, rising. Several times as fast as np.unique where they rise already, as they mostly do."""
+    """Return each number once, rising.
+
+    If the numbers rise already, as they mostly do, this is several times as fast as np.unique.
+    """
     if numbers.size < 2 or (numbers[1:] > numbers[:-1]).all():
         return numbers
     rising = np.sort(numbers)
@@ -169,6 +199,7 @@ def distinct(numbers: Ints) -> Ints:
 
 @kernel
 def _skip_settled(state, at, end):  # type: ignore[no-untyped-def]
+    """Return the first row from `at` on that is neither GONE (0) nor EXHAUSTED (4)."""
     while at < end and (state[at] == 0 or state[at] == 4):
         at += 1
     return at

@@ -1,7 +1,8 @@
-"""Pull requests and the statuses that answer them (facts/jetstream e), as values.
+"""Pull requests and the statuses that answer them, as values (docs/jetstream.md#pull).
 
-A request's body is empty (one message), an integer (that many), or JSON; other text counts as one. What a server refuses
-comes back as the `Status` that it sends. Descriptions are verbatim, since clients compare them.
+A request's body is empty (one message), an integer (that many), or JSON; any other text asks for
+one message. A request that nats-server refuses comes back as the status that nats-server sends.
+Descriptions are verbatim, because clients compare them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ LAST_CONSUMER, LAST_STREAM = "Nats-Last-Consumer", "Nats-Last-Stream"
 STALLED = "Nats-Consumer-Stalled"
 MAX_PRIORITY = 9
 MAX_BODY = 4 << 10
-"""Bytes of a request's body: ten fields, of which two are names."""
+"""Largest body in bytes: ten fields, two of them names."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusText:
-    """A status without its addressee."""
+    """A status without its address."""
 
     code: int
     description: str
@@ -42,7 +43,10 @@ WRONG_PIN = StatusText(423, "Nats-Wrong-Pin-Id")
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What a pull asks for. Times are ns; `expires` 0 waits for ever, `max_bytes` 0 is no limit."""
+    """The fields of a pull request.
+
+    Durations are ns; `expires` 0 waits for ever, `max_bytes` 0 is no limit.
+    """
 
     batch: int = 1
     expires: int = 0
@@ -71,7 +75,7 @@ _TYPES: dict[str, type] = {
 
 
 def parse_pull(body: bytes) -> PullRequest | StatusText:
-    """A request's body, or the 400 that it gets."""
+    """Parse the body of a request; return the status 400 that answers it if it is malformed."""
     if len(body) > MAX_BODY:
         return _refuse(f"the request has more than {MAX_BODY} bytes")
     text = body.decode(errors="replace").strip()
@@ -98,7 +102,11 @@ def _parse_json(text: str) -> PullRequest | StatusText:
 
 
 def check_pull(request: PullRequest | StatusText, config: ConsumerConfig) -> StatusText | None:
-    """The status for a request that is none or goes beyond the consumer's limits, None for a sound one."""
+    """Return the status that refuses a request, None if it is valid.
+
+    A request is refused if it is malformed, goes beyond the consumer's limits, or is for a push
+    consumer.
+    """
     if config.is_push:
         return PUSH_BASED
     if isinstance(request, StatusText):
@@ -128,23 +136,26 @@ def _check_priority(request: PullRequest, config: ConsumerConfig) -> StatusText 
 
 
 def left(code: int, description: str, batch: int, size: int) -> StatusText:
-    """A status that says what of a request was left."""
+    """Return a status whose headers say how many messages and bytes of a request are left."""
     return StatusText(code, description, ((PENDING_MESSAGES, str(batch)), (PENDING_BYTES, str(size))))
 
 
 def idle(last_consumer: int, last_stream: int, stalled: str = "") -> StatusText:
-    """An idle heartbeat. `stalled`: the subject of the flow control request that waits for an answer."""
+    """Return an idle heartbeat.
+
+    `stalled`: the subject of the flow control request that waits for an answer, or empty.
+    """
     headers = name_last(last_consumer, last_stream)
     return StatusText(100, "Idle Heartbeat", (*headers, (STALLED, stalled)) if stalled else headers)
 
 
 def name_last(last_consumer: int, last_stream: int) -> Headers:
-    """The headers that say how far deliveries have come."""
+    """Return the headers with the last delivered consumer and stream sequence."""
     return (LAST_CONSUMER, str(last_consumer)), (LAST_STREAM, str(last_stream))
 
 
 def write_go_duration(nanoseconds: int) -> str:
-    """As Go prints it: 2s, 1m30s, 2h0m0s, 1.5s, 100ms."""
+    """Return a duration as Go prints it: 2s, 1m30s, 2h0m0s, 1.5s, 100ms."""
     if nanoseconds < 1_000_000_000:
         for unit, length in (("ms", 1_000_000), ("µs", 1_000)):
             if nanoseconds >= length:

@@ -1,8 +1,8 @@
-"""Two queues of messages: those that the stream offers for the first time, and those that go out again.
+"""Two queues of messages: those offered for the first time, and those to be delivered again.
 
-Both hold arrays as they came and hand out runs of them; nobody copies a message's numbers before it is its turn. An entry of
-the redelivery queue counts only while its row says that it is queued in just this place: an ack needs no search in the
-queue, it changes the row.
+Both keep arrays as they were added and return slices of them, so no message's numbers are copied
+before its turn. An entry of the redelivery queue is valid only while its row says that it is queued
+with this entry's ticket. So an ack only changes the row and never has to search the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from .pending import Pending, Row
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages in order. `sequences`: in the stream; `times`: ns when stored; `sizes`: bytes of subject, headers and value."""
+    """Messages in order, as columns (int64, one entry per message).
+
+    `sequences`: stream sequences. `times`: ns since 1970 when stored. `sizes`: bytes of subject,
+    headers and value.
+    """
 
     sequences: Ints
     times: Ints
@@ -29,32 +33,40 @@ class Run:
         return self.sequences.size
 
     def cut(self, first: int, end: int) -> Run:
+        """Return the messages at the positions from `first` to `end`, `end` excluded."""
         return Run(self.sequences[first:end], self.times[first:end], self.sizes[first:end])
 
     def keep(self, kept: Ints) -> Run:
+        """Return the messages at these positions."""
         return Run(self.sequences[kept], self.times[kept], self.sizes[kept])
 
 
 class Offers:
-    """Messages that match and have not been delivered."""
+    """Messages that match and have not been delivered, in stream order. `count`: how many."""
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
         self.count = 0
 
     def put(self, run: Run) -> None:
-        """Add messages behind all others."""
+        """Append messages; they come after all others."""
         if len(run):
             self._runs.append(run)
             self.count += len(run)
 
     def peek(self) -> tuple[int, int, int]:
-        """Sequence, store time and size of the next message. There is one."""
+        """Return sequence, store time (ns since 1970) and size (bytes) of the next message.
+
+        The queue must not be empty.
+        """
         run = self._runs[0]
         return int(run.sequences[0]), int(run.times[0]), int(run.sizes[0])
 
     def take(self, most: int) -> Run:
-        """The next messages, `most` or fewer, but one at least."""
+        """Remove and return the next messages: at least one, at most `most`.
+
+        The queue must not be empty.
+        """
         run = self._runs.popleft()
         if len(run) > most:
             self._runs.appendleft(run.cut(most, len(run)))
@@ -63,7 +75,7 @@ class Offers:
         return run
 
     def find_next_up(self, most: int) -> Run:
-        """The next messages without taking them, `most` or fewer."""
+        """Return the next messages without removing them, at most `most`."""
         cut: list[Run] = []
         for run in self._runs:
             if most <= 0:
@@ -74,7 +86,7 @@ class Offers:
         return Run(*(np.concatenate([np.empty(0, np.int64), *(getattr(run, name) for run in cut)]) for name in names))
 
     def remove(self, below: int, sequences: Ints) -> int:
-        """Drop messages that left the stream; returns how many."""
+        """Drop messages that left the stream (all below `below`, and `sequences`); return how many."""
         before = self.count
         kept = [run.keep(_stays(run.sequences, below, sequences)) for run in self._runs]
         self._runs = deque(run for run in kept if len(run))
@@ -82,6 +94,7 @@ class Offers:
         return before - self.count
 
     def clear(self) -> None:
+        """Drop all messages."""
         self._runs.clear()
         self.count = 0
 
@@ -92,13 +105,16 @@ def _stays(own: Ints, below: int, removed: Ints) -> Ints:
 
 @dataclass(slots=True)
 class Redeliveries:
-    """The redelivery queue. `ticket`: the place that the next entry takes; a queued row's deadline is its place."""
+    """The redelivery queue. `ticket`: the place of the next entry in the queue.
+
+    A queued row has its ticket in the table's deadline column.
+    """
 
     ticket: int = 0
     _runs: deque[tuple[int, Ints]] = field(default_factory=deque)
 
     def put(self, pending: Pending, rows: Ints) -> None:
-        """Queue rows, in this order."""
+        """Append rows to the queue, in this order."""
         if not rows.size:
             return
         pending.become(rows, Row.QUEUED)
@@ -107,14 +123,14 @@ class Redeliveries:
         self.ticket += rows.size
 
     def restore(self, pending: Pending) -> None:
-        """The queue that a table tells of."""
+        """Rebuild the queue from the table."""
         rows = np.flatnonzero(pending.view("state") == Row.QUEUED)
         rows = rows[np.argsort(pending.view("deadline")[rows])]
         self._runs.clear()
         self.put(pending, rows)
 
     def peek(self, pending: Pending) -> int:
-        """The next row that is still queued; -1 without any."""
+        """Return the next row that is still queued, -1 if none is."""
         while self._runs:
             ticket, sequences = self._runs[0]
             rows = _find_queued(pending, ticket, sequences[:1])
@@ -127,7 +143,10 @@ class Redeliveries:
         return -1
 
     def take(self, pending: Pending, most: int) -> Ints:
-        """Rows of the next entries, `most` or fewer; none only when none is queued."""
+        """Remove the next entries, at most `most`, and return the rows still queued.
+
+        Empty only if no row is queued.
+        """
         while self._runs:
             ticket, sequences = self._runs[0]
             rows = _find_queued(pending, ticket, sequences[:most])
@@ -137,7 +156,7 @@ class Redeliveries:
         return np.empty(0, np.int64)
 
     def find_next_up(self, pending: Pending, most: int) -> Ints:
-        """Rows of the next entries without taking them, `most` or fewer."""
+        """Return the rows of the next entries without removing them, at most `most`."""
         found = [np.empty(0, np.int64)]
         for ticket, sequences in self._runs:
             if most <= 0:
@@ -153,7 +172,10 @@ class Redeliveries:
 
 
 def _find_queued(pending: Pending, ticket: int, sequences: Ints) -> Ints:
-    """Rows that are queued under the tickets from `ticket` on. Sequences need not rise."""
+    """Return the rows that are queued with the tickets from `ticket` on.
+
+    `sequences`: one per ticket, in any order.
+    """
     own = pending.view("sequence")
     at = np.searchsorted(own, sequences)
     tickets = np.arange(ticket, ticket + sequences.size)

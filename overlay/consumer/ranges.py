@@ -1,7 +1,9 @@
-"""Ranges of sequences as range acks name them: how many an ack may have, and one order in which none overlaps another.
+"""Ranges of sequences in range acks: how many an ack may have, and how they are joined into ranges
+without overlap.
 
-Anyone with write access to an ack topic chooses the ranges. Joined and clipped ranges select each delivery once, so the
-work that an ack causes is bounded by its own size and by what waits for an ack, not by their product.
+Anyone with write access to an ack topic chooses the ranges. Joined and clipped ranges select each
+delivery once. So the work that an ack causes is bounded by its own size and by the number of
+pending messages, not by their product.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 
 MAX_RANGES = 10_000
-"""Ranges in one ack. The client library writes up to 4,000 (client/subscribe/acking.py)."""
+"""Most ranges in one ack. The client library writes up to 4,000 (client/subscribe/acking.py)."""
 
 Range = tuple[int, int]
 
 
 def join(ranges: Iterable[Range], last: int) -> list[Range]:
-    """Return the ranges in rising order, overlapping and adjacent ones as one, without what lies above `last`.
+    """Return the ranges in rising order, clipped at `last`; overlapping and adjacent ranges become one.
 
-    Both ends belong to a range.
+    Both ends of a range are included.
     """
     joined: list[Range] = []
     for first, end in sorted(ranges):
@@ -37,7 +39,10 @@ def join(ranges: Iterable[Range], last: int) -> list[Range]:
 
 
 def find_within(sequences: Ints, joined: list[Range]) -> npt.NDArray[np.bool_]:
-    """Return which of the sequences, in any order, lie in one of some ranges that `join` has returned."""
+    """Return for each sequence, in any order, whether it lies in one of the ranges.
+
+    `joined`: as `join` returned them.
+    """
     if not joined:
         return np.zeros(sequences.size, np.bool_)
     bounds = np.array(joined, np.int64)

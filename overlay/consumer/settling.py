@@ -1,11 +1,13 @@
-"""What applications say of deliveries, as far as a machine hears it: acks, naks, progress, terms, answers to flow control.
+"""Handlers of what applications say of deliveries: acks, naks, progress, terms, and answers to flow
+control.
 
-What names a delivery that never was is refused, and so is what names another incarnation than the one that gave out the
-consumer sequence (lineage.py). The sender of such an ack is answered only if the message is settled already, as it is for late
-acks. A policy that takes no acks by name hears none of them, and sends no answers.
+An ack of a delivery that was never made is refused. So is an ack that names another incarnation
+than the one that gave out the consumer sequence (lineage.py). The sender of a refused ack gets an
+answer only if the message is settled already, as for any late ack. An ack policy without acks by
+token ignores them all and sends no answers.
 
-An incarnation that is known has ended with deliveries that it did not commit. An ack of one of these still says something of
-what was committed:
+A known incarnation may have ended with deliveries that it did not commit. An ack of one of these
+still says something about committed deliveries:
 
 - With `all` it stands for the last delivery that the incarnation committed, which it covers. Its sender is answered only if
   the message that it names is settled already.
@@ -51,8 +53,11 @@ def ack(machine: Machine, event: events.Acked, now: int) -> None:
 
 
 def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
-    """Acks by consumer sequence. Of a range that goes too far the rest counts, as the other acks of a record do; the same for
-    a range of which another incarnation gave out a part."""
+    """Handle acks by consumer sequence.
+
+    If a range reaches beyond the last delivery, or if another incarnation gave out a part of it,
+    that part is refused and the rest counts.
+    """
     newest = machine.window.delivered.consumer
     if any(last > newest for _, last in event.ranges):
         machine.effects.append(Refuse(Flaw.FUTURE))
@@ -67,7 +72,7 @@ def ack_ranges(machine: Machine, event: events.RangeAcked, now: int) -> None:
 
 
 def nak(machine: Machine, event: events.Nakked, now: int) -> None:
-    """One to go out again."""
+    """Handle a nak: queue the message for redelivery, or delay it."""
     if not _is_taken(machine, event, Verb.NAK, now):
         return
     if machine.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
@@ -75,14 +80,14 @@ def nak(machine: Machine, event: events.Nakked, now: int) -> None:
 
 
 def progress(machine: Machine, event: events.Progressed, now: int) -> None:
-    """Timers begin again."""
+    """Handle a progress report: restart the timers of its messages."""
     known = _is_known(machine, int(event.sequences.max()))
     if known and _is_given(machine, event, event.sequences, Verb.PROGRESS) and _hears(machine, event.reply, now):
         machine.window.progress(event.sequences, now)
 
 
 def term(machine: Machine, event: events.Termed, now: int) -> None:
-    """One that never goes out again."""
+    """Handle a term: settle the message for good, with an advisory and a dead letter."""
     if not _is_taken(machine, event, Verb.TERM, now):
         return
     ended = machine.window.ack(np.array([event.stream_seq]), event.consumer_seq)
@@ -93,7 +98,10 @@ def term(machine: Machine, event: events.Termed, now: int) -> None:
 
 
 def answer_flow(machine: Machine, event: events.FlowAnswered, now: int) -> None:
-    """Flow control goes on; with `ack_policy: flow_control` what the answer names is acked."""
+    """Handle an answer to flow control.
+
+    With `ack_policy: flow_control`, settle everything up to the message it names.
+    """
     if event.up_to > machine.window.delivered.consumer:
         machine.effects.append(Refuse(Flaw.FUTURE))
     elif machine.pace.flow is not None and machine.pace.flow.answer(event.subject):
@@ -103,7 +111,10 @@ def answer_flow(machine: Machine, event: events.FlowAnswered, now: int) -> None:
 
 
 class Meant(NamedTuple):
-    """The deliveries that acks by token stand for, as columns; `counts`: which of the acks are not refused."""
+    """The deliveries that acks by token stand for, as columns.
+
+    `counts`: one per ack, whether it is accepted (bool).
+    """
 
     sequences: Ints
     consumer_seqs: Ints
@@ -111,11 +122,13 @@ class Meant(NamedTuple):
 
 
 def find_meant(machine: Machine, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
-    """Return what is meant by tokens that name this incarnation and these deliveries. Whether they were delivered at all by
-    now is for the caller to ask."""
+    """Return the deliveries that tokens with this incarnation and these sequences stand for.
+
+    The caller has to check whether they have been delivered at all.
+    """
     policy, lineage = machine.config.ack_policy, machine.lineage
     if not policy.takes_acks:
-        every = np.ones(sequences.size, np.bool_)  # none of them counts, and none is worth a refusal
+        every = np.ones(sequences.size, np.bool_)  # no ack counts under this policy, and none is refused
         return Meant(sequences, consumer_seqs, every)
     given = lineage.find_given(incarnation, consumer_seqs, machine.window.delivered.consumer)
     end = lineage.find_end(incarnation)
@@ -139,6 +152,7 @@ def _is_settled(machine: Machine, sequences: Ints) -> bool:
 
 
 def _is_known(machine: Machine, stream_seq: int) -> bool:
+    """Return whether this stream sequence has been delivered; refuse the event if not."""
     if stream_seq > machine.window.delivered.stream:
         machine.effects.append(Refuse(Flaw.FUTURE))
         return False
@@ -146,13 +160,16 @@ def _is_known(machine: Machine, stream_seq: int) -> bool:
 
 
 def _is_taken(machine: Machine, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
-    """Return whether a nak or a term counts."""
+    """Return whether a nak or a term counts; refuse or answer it as needed."""
     is_given = _is_known(machine, event.stream_seq) and _is_given(machine, event, np.array([event.stream_seq]), verb)
     return is_given and _hears(machine, event.reply, now)
 
 
 def _is_given(machine: Machine, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
-    """Return whether the ack counts, by the incarnation that its token names; refuse it otherwise."""
+    """Return whether an ack counts by the incarnation in its token; refuse it if not.
+
+    The sender of a refused ack gets an answer if all its messages are settled already.
+    """
     if event.incarnation is None:
         return True
     if find_meant(machine, verb, event.incarnation, sequences[-1:], np.array([event.consumer_seq])).counts[0]:
@@ -168,7 +185,7 @@ def _count(ranges: tuple[tuple[int, int], ...]) -> int:
 
 
 def _hears(machine: Machine, reply: events.Reply, now: int) -> bool:
-    """Whether this consumer takes acks; then their sender is told."""
+    """Return whether the consumer's policy takes acks by token; if so, queue the answer to the sender."""
     if not machine.config.ack_policy.takes_acks:
         return False
     machine.active_at = now
@@ -178,6 +195,7 @@ def _hears(machine: Machine, reply: events.Reply, now: int) -> bool:
 
 
 def _settle(machine: Machine, ended: Settled, now: int) -> None:
+    """Note the time of an ack and report samples of what it settled."""
     if len(ended):
         machine.acked_at = now
     if machine.config.ack_policy is AckPolicy.EXPLICIT:

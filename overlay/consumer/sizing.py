@@ -1,4 +1,7 @@
-"""What counts as a message's size for max_bytes and for pace: its token as well, as servers have it (facts/jetstream e, f)."""
+"""The size of a message's token, which max_bytes and the pace count as well, as nats-server does.
+
+See docs/jetstream.md#pull and docs/jetstream.md#push.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _TIME_DIGITS = 19
 
 
 def measure_token(machine: Machine, again: Ints | None) -> int:
-    """Length of the next message's token; 0 where nothing counts bytes. `again`: its row, if it goes out again."""
+    """Return the length of the next message's token in bytes, 0 if nothing counts bytes.
+
+    `again`: its row if it is a redelivery, None otherwise.
+    """
     config, window = machine.config, machine.window
     if not config.max_bytes and machine.pace.is_even and config.is_push:
         return 0

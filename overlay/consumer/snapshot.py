@@ -1,17 +1,21 @@
-"""The machine's state as a log: deltas of what changed, and a checkpoint now and then.
+"""The state of a machine as a log of records: deltas with what changed, and a checkpoint from time
+to time.
 
-A record is a small JSON head (version, kind, counters) and columns behind it: the rows that changed, whole, the
-stream sequences of rows that ended, and the redeliveries since the last record. What is written is proportional to what
-changed: a message that was delivered and acked between two records appears only among the ended ones. A checkpoint is a
-delta against nothing. Reading is applying records in order, beginning at a checkpoint; offers and pull requests are no
-state, they come again.
+A record is a small JSON head (version, kind, counters) followed by columns. These are the changed
+rows in full, the stream sequences of rows that ended, and the redeliveries since the last record.
+Its size is proportional to what changed: a message that was delivered and acked between two records
+appears only among the ended ones. A checkpoint is a delta against an empty state. Reading means
+applying records in order, beginning at a checkpoint. Offers and pull requests are not part of the
+state, because they are sent again.
 
-The head's `incarnations` are the runs of lineage.py, as a checkpoint has them. A delta has the `run` of the machine that wrote
-it. Versions before them wrote neither: what such a record has given out names no incarnation. They pass over both fields when
-they read them, so that one can go back to them, and forward again.
+The head's `incarnations` are the runs of lineage.py in a checkpoint; a delta has only the `run` of
+the machine that wrote it. Earlier versions wrote neither, and the deliveries in such a record name
+no incarnation. Earlier versions ignore both fields when they read them. So it is possible to go
+back to them, and forward again.
 
-Layout: 4 bytes `OVC` and the version; 4 bytes little-endian length of the head; the head; then the columns as the head's
-`rows`, `ended` and `again` count them, each column little-endian and without gaps. A newer version is refused, never half read.
+Layout: 4 bytes `OVC` and the version; 4 bytes little-endian length of the head; the head; then the
+columns as the head's `rows`, `ended` and `again` count them, each column little-endian and without
+gaps. A record of a newer version is refused, never read in part.
 """
 
 from __future__ import annotations
@@ -43,12 +47,16 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 class SnapshotUnreadable(OverlayError):
-    """A record of consumer state that this version cannot read. The operator acts."""
+    """A record of consumer state that this version cannot read. An operator has to act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, decoded. `rows`: by column name; `ended`: stream sequences; `again`: consumer and stream sequences."""
+    """One decoded record.
+
+    `rows`: changed rows, arrays by column name. `ended`: stream sequences. `again`: consumer and
+    stream sequences of redeliveries.
+    """
 
     is_checkpoint: bool
     head: dict[str, Any]
@@ -58,7 +66,9 @@ class Record:
 
 
 def take_delta(machine: Machine) -> bytes:
-    """What changed since this was last asked, as a record; it counts as written then."""
+    """Return a record of what changed since the last record; the changes count as written from then
+    on.
+    """
     window = machine.window
     touched = window.take_touched()
     rows = window.pending.find(touched)
@@ -73,7 +83,7 @@ def take_delta(machine: Machine) -> bytes:
 
 
 def take_checkpoint(machine: Machine) -> bytes:
-    """Everything, as a record. Deltas go on from here."""
+    """Return a record of the whole state. The next delta is relative to it."""
     window = machine.window
     window.take_touched()
     window.again_fresh = []
@@ -107,7 +117,7 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
 
 
 def _list_runs(machine: Machine, *, is_checkpoint: bool) -> dict[str, Any]:
-    """The part of the head that says which incarnation gave out what; empty where none is to be named."""
+    """Return the fields of the head that name incarnations; empty if there is none to name."""
     delivered = machine.window.delivered.consumer
     if is_checkpoint:
         runs = machine.lineage.list_runs(delivered)
@@ -121,7 +131,7 @@ def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def decode(value: bytes) -> Record:
-    """Read a record. Raises SnapshotUnreadable for one that is damaged, foreign or newer."""
+    """Parse a record. Raises SnapshotUnreadable if it is damaged, foreign, or of another version."""
     try:
         magic, version, size = _HEAD.unpack_from(value)
         if magic != _MAGIC:
@@ -163,23 +173,28 @@ def _read_run(run: Any) -> Run:
 
 
 class Log:
-    """Records in order. `restore` puts what they say into a fresh machine; they are joined only then, in one pass.
+    """Records in order, from which a fresh machine is restored.
 
-    The machine may have a newer config than the one that wrote the records: with another deliver_subject all that is pending
-    goes out again.
+    They are joined in one pass, when `restore` is called.
+
+    The machine may have a newer config than the machine that wrote the records. If its
+    deliver_subject differs, all pending messages go out again.
     """
 
     def __init__(self) -> None:
         self._records: list[Record] = []
 
     def apply(self, record: Record) -> None:
-        """The next record. Without a checkpoint before it, it counts as a change to a fresh consumer."""
+        """Add the next record.
+
+        A delta without a checkpoint before it counts as a change to a fresh consumer.
+        """
         if record.is_checkpoint:
             self._records.clear()
         self._records.append(record)
 
     def restore(self, machine: Machine) -> None:
-        """Make a machine that has seen nothing yet what the one was that wrote the records."""
+        """Give a fresh machine the state that the records describe."""
         if not self._records:
             return
         head, window = self._records[-1].head, machine.window
@@ -202,7 +217,7 @@ class Log:
         machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
         machine.sampling.rest = head["sampled"]
         if head.get("deliver_subject", machine.config.deliver_subject) != machine.config.deliver_subject:
-            # nobody reads the old one any more
+            # the old subject has no reader any more
             window.requeue_all()
         if head["paused_until"]:
             machine.paused_until = head["paused_until"]
@@ -210,12 +225,12 @@ class Log:
 
 
 def _join(records: list[Record]) -> Columns:
-    """The rows that the last word on each message leaves, in stream order."""
+    """Return the rows that remain when the latest record of each message counts, in stream order."""
     sequences = np.concatenate([part for record in records for part in (record.rows["sequence"], record.ended)])
     is_row = np.concatenate(
         [np.arange(r.rows["sequence"].size + r.ended.size) < r.rows["sequence"].size for r in records]
     )
-    # the first of each in reverse order is the last word
+    # the first of each in reverse order is the latest
     _, found = np.unique(sequences[::-1], return_index=True)
     last = sequences.size - 1 - found
     places = np.cumsum(is_row)[last[is_row[last]]] - 1

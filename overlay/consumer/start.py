@@ -1,4 +1,6 @@
-"""Where a new consumer starts: deliver policies as stream sequences (facts/jetstream f)."""
+"""The first stream sequence of a new consumer, by its deliver policy
+(docs/jetstream.md#consumer-config).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What the shell has found in the stream, all of it stream sequences.
+    """What the caller has found in the stream, as stream sequences.
 
-    `first` and `last` of the stream (last = first - 1 when it is empty). `last_match`: the last message that the filters
-    match, 0 for none. `at_time`: the first message at or after opt_start_time, None for none. `per_subject`: the first of the
-    last messages of each matching subject, None without any.
+    `first` and `last`: of the stream; last = first - 1 if it is empty. `last_match`: the last
+    message that the filters match, 0 for none. `at_time`: the first message at or after
+    opt_start_time, None for none. `per_subject`: the lowest among the last messages of all matching
+    subjects, None if there are none.
     """
 
     first: int
@@ -24,9 +27,11 @@ class Ends:
 
 
 def find_start(config: ConsumerConfig, ends: Ends) -> int:
-    """The first stream sequence that the consumer may deliver; the closest one forward of what was asked for.
+    """Return the first stream sequence that the consumer may deliver.
 
-    For last_per_subject the shell offers only the last message of each subject up to `ends.last`, and everything after.
+    If the message asked for does not exist, this is the next one after it. For last_per_subject the
+    caller offers only the last message of each subject up to `ends.last`, and then everything
+    after.
     """
     beyond = ends.last + 1
     match config.deliver_policy:
@@ -37,7 +42,7 @@ def find_start(config: ConsumerConfig, ends: Ends) -> int:
         case DeliverPolicy.LAST:
             return ends.last_match or beyond
         case DeliverPolicy.BY_START_SEQUENCE:
-            # beyond the end it waits for just that sequence
+            # a sequence beyond the end is allowed: the consumer waits for it
             return max(config.opt_start_seq, ends.first)
         case DeliverPolicy.BY_START_TIME:
             return beyond if ends.at_time is None else ends.at_time

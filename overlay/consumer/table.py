@@ -1,10 +1,12 @@
-"""The states of a consumer and what leads from one to another, in full.
+"""The states of a consumer and the complete table of transitions.
 
-Two things stop delivery from outside: nobody reads the deliver subject, and a pause. Both may hold at once, and each may
-end before the other; that makes four states. What stops it from inside (max_ack_pending, flow control, pace, an empty
-stream) is no state: it is asked anew before each delivery, and `Machine.gate` names it.
+Two things stop deliveries from outside: a deliver subject without a reader, and a pause. Both may
+apply at once, and either may end first; that makes four states. What stops deliveries from inside
+(max_ack_pending, flow control, pace, an empty stream) is no state. It is checked before each
+delivery, and `Machine.gate` names it.
 
-An event that a state does not list is refused. Acks and deadlines go on in every state but GONE.
+An event that a state does not list is refused. Acks and deadlines are processed in every state but
+GONE.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from .events import (
 
 
 class State(enum.Enum):
+    """A consumer's state. ASLEEP: the deliver subject has no reader. GONE: the consumer is deleted."""
+
     ASLEEP = "asleep"
     AWAKE = "awake"
     PAUSED = "paused"

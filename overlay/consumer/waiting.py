@@ -1,8 +1,8 @@
-"""Pull requests that wait: who is served next, and what ends a request (facts/jetstream e).
+"""Waiting pull requests: which one is served next, and what ends a request (docs/jetstream.md#pull).
 
-One message a turn: a request that was served and has some of its batch left goes to the tail. With `prioritized` the
-requests stand in order of priority; with `overflow` a request may have to wait for a backlog; with `pinned_client` one
-client is served until it is silent for priority_timeout.
+A request gets one message per turn. If it has some of its batch left, it goes to the tail. With
+`prioritized`, requests are ordered by priority. With `overflow`, a request may have to wait for a
+backlog. With `pinned_client`, one client is served until it is silent for priority_timeout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ SWEEP_EVERY = 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request and what is left of it. Times are ns; `beat_at`: when its next heartbeat is due."""
+    """A request and how much of it is left.
+
+    Times are ns since 1970; `beat_at`: when its next heartbeat is due.
+
+    `batch`: messages left. `size`: bytes left. `served`: messages delivered to it so far.
+    """
 
     request: PullRequest
     reply: Reply
@@ -34,15 +39,20 @@ class Waiter:
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether the end of the stream ends it: it takes what there is, and no_wait alone takes nothing for an answer."""
+        """Whether the request ends at the end of the stream.
+
+        With no_wait it takes the messages that there are. With no_wait alone, without `expires`, it
+        may end without any.
+        """
         return self.request.no_wait and (self.served > 0 or self.expires_at == NEVER)
 
     def left(self, code: int, description: str) -> StatusText:
+        """Return a status that says how much of the request is left."""
         return left(code, description, self.batch, self.size)
 
 
 def wait_for(request: PullRequest, reply: Reply, pin: str, now: int) -> Waiter:
-    """A request from `now` on. `pin`: a fresh id for it."""
+    """Return a waiter for a request received at `now`. `pin`: a fresh id for it."""
     expires_at = now + request.expires if request.expires > 0 else NEVER
     beat_at = now + request.idle_heartbeat if request.idle_heartbeat > 0 else NEVER
     return Waiter(request, reply, request.batch, max(request.max_bytes, 0), expires_at, beat_at, pin)
@@ -53,7 +63,7 @@ Say = Callable[[Waiter, StatusText], None]
 
 @dataclass(slots=True)
 class Pin:
-    """Who is pinned, and when the pin lapses."""
+    """The pinned client, and when its pin lapses (ns since 1970). An empty id: no client is pinned."""
 
     id: str = ""
     until: int = 0
@@ -61,13 +71,15 @@ class Pin:
 
 @dataclass(slots=True)
 class Waiting:
-    """The queue. Statuses that end a request go through `say`."""
+    """The queue of requests. Statuses that end a request are passed to `say`."""
 
     config: ConsumerConfig
     say: Say
     pin: Pin = field(default_factory=Pin)
     held: tuple[str, ...] = ()
-    """What the reply addresses begin with that are given nothing for now: much is on its way there already."""
+    """Prefixes of reply addresses that get no messages for now, because many are in flight to them
+    already.
+    """
     _waiters: list[Waiter] = field(default_factory=list)
     _swept_at: int = -NEVER
 
@@ -76,27 +88,34 @@ class Waiting:
 
     @property
     def claimed(self) -> int:
-        """Messages that all requests together still wait for."""
+        """Number of messages that all requests together still ask for."""
         return sum(max(waiter.batch, 0) for waiter in self._waiters)
 
     @property
     def next_at(self) -> int:
-        """When a request expires or its heartbeat is due."""
+        """The earliest time at which a request expires or its heartbeat is due, NEVER for none."""
         return min((min(waiter.expires_at, waiter.beat_at) for waiter in self._waiters), default=NEVER)
 
     def is_full(self, now: int) -> bool:
-        """Whether max_waiting is reached; expired requests are swept for it, at most once a second."""
+        """Return whether max_waiting is reached.
+
+        If it is, first drop expired requests, at most once a second.
+        """
         if len(self) >= self.config.max_waiting > 0 and now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
             self.expire(now)
         return len(self) >= self.config.max_waiting > 0
 
     def admit(self, request: PullRequest, reply: Reply, pin: str, available: int, now: int) -> StatusText | None:
-        """Let a sound request wait, or say why not. `available`: messages that could be delivered. `pin`: a fresh id."""
+        """Queue a valid request. Return the status that refuses it, or None.
+
+        `available`: number of messages that could be delivered. `pin`: a fresh id. If the queue is
+        full, a request with heartbeats is dropped without a status, which also returns None.
+        """
         if (wrong_pin := self._refresh_pin(request, now)) is not None:
             return wrong_pin
         if self.is_full(now):
-            # nothing is said to a client that listens for heartbeats: it will miss them
+            # no status for a client that expects heartbeats: it notices that they do not come
             return MAX_WAITING if request.idle_heartbeat <= 0 else None
         if request.no_wait:
             if not available and request.expires <= 0:
@@ -108,6 +127,7 @@ class Waiting:
         return None
 
     def add(self, waiter: Waiter) -> None:
+        """Insert a waiter at its place: the tail, or by priority."""
         at = len(self._waiters)
         if self.config.priority_policy is PriorityPolicy.PRIORITIZED:
             later = (i for i, other in enumerate(self._waiters) if other.request.priority > waiter.request.priority)
@@ -115,34 +135,42 @@ class Waiting:
         self._waiters.insert(at, waiter)
 
     def expire(self, now: int) -> bool:
-        """End what has expired; whether anything has."""
+        """End the requests that have expired; return whether there were any."""
         expired = [waiter for waiter in self._waiters if waiter.expires_at <= now]
         for waiter in expired:
             self._end(waiter, waiter.left(408, "Request Timeout"))
         return bool(expired)
 
     def run_out(self, now: int) -> None:
-        """Time has passed: end what has expired. On that occasion servers end as well, even if max_ack_pending holds messages
-        back, the other requests that got some and do not wait for more (seen with nats-server 2.15.1)."""
+        """End the requests that have expired, and then also served requests with no_wait.
+
+        nats-server 2.15.1 ends these on the same occasion, even if it is max_ack_pending that holds
+        messages back.
+        """
         if self.expire(now):
             for waiter in [waiter for waiter in self._waiters if waiter.request.no_wait and waiter.served > 0]:
                 self._end(waiter, NO_MESSAGES)
 
     def end_one_shots(self) -> None:
-        """The stream has no more: requests that do not wait for it end."""
+        """End the requests that do not wait beyond the end of the stream, which has been reached."""
         for waiter in [waiter for waiter in self._waiters if waiter.is_one_shot]:
             self._end(waiter, NO_MESSAGES)
 
     def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
-        """Forget without a word the requests whose reply address is among `addresses` or begins with one of `heads`."""
+        """Forget requests without a status: those whose reply address is in `addresses` or begins
+        with one of `heads`.
+        """
         begins = tuple(heads)
         self._waiters = [
             waiter for waiter in self._waiters if waiter.reply not in addresses and not waiter.reply.startswith(begins)
         ]
 
     def hold(self, heads: Collection[str]) -> bool:
-        """Give nothing to the reply addresses that begin with one of `heads`, until the next call. Returns whether a request
-        may be given something that could not be before."""
+        """Hold back messages from the reply addresses that begin with one of `heads`, until the
+        next call.
+
+        Return whether a request that was held back before is not any more.
+        """
         before = [waiter for waiter in self._waiters if self._is_held(waiter)]
         self.held = tuple(heads)
         return not all(map(self._is_held, before))
@@ -151,6 +179,7 @@ class Waiting:
         return bool(self.held) and waiter.reply.startswith(self.held)
 
     def end_all(self, text: StatusText) -> None:
+        """End all requests with this status."""
         for waiter in list(self._waiters):
             self._end(waiter, text)
 
@@ -162,10 +191,14 @@ class Waiting:
                 waiter.beat_at = now + waiter.request.idle_heartbeat
 
     def has_taker(self, num_pending: int, num_ack_pending: int, now: int) -> bool:
+        """Return whether any request can take a message now."""
         return any(self._may_take(waiter, num_pending, num_ack_pending, now) for waiter in self._waiters)
 
     def choose(self, size: int, num_pending: int, num_ack_pending: int, now: int) -> Waiter | None:
-        """Who gets the next message, which has `size` bytes. Requests that it is too large for end."""
+        """Return the request that gets the next message, of `size` bytes; None if there is none.
+
+        Requests whose remaining max_bytes are too few for the message end on the way.
+        """
         for waiter in list(self._waiters):
             if not self._may_take(waiter, num_pending, num_ack_pending, now):
                 continue
@@ -176,11 +209,18 @@ class Waiting:
         return None
 
     def run_length(self, waiter: Waiter) -> int:
-        """Messages that a request may take in one turn: more than one only where nobody else waits and sizes do not count."""
+        """Return how many messages a request may take in one turn.
+
+        More than one only if no other request waits and the request has no max_bytes.
+        """
         return waiter.batch if len(self._waiters) == 1 and waiter.request.max_bytes <= 0 else 1
 
     def serve(self, waiter: Waiter, count: int, size: int, now: int) -> None:
-        """Count messages given to a request. Its end, if it has come, is told by `finish`, after them."""
+        """Count messages delivered to a request and move it to the tail, or remove it if its batch
+        is complete.
+
+        Call `finish` afterwards, which sends the final status behind the messages.
+        """
         waiter.batch -= count
         waiter.served += count
         if waiter.request.max_bytes > 0:
@@ -194,11 +234,12 @@ class Waiting:
             self.add(waiter)
 
     def finish(self, waiter: Waiter) -> None:
+        """Send the status of a completed batch, if bytes of the request's max_bytes are left."""
         if waiter.batch <= 0 and waiter.size > 0:
             self.say(waiter, waiter.left(409, "Batch Completed"))
 
     def take_pin(self, waiter: Waiter, now: int) -> bool:
-        """The client of this request is being served. Returns whether that pins it."""
+        """Note that the client of this request is being served, and return whether that pins it."""
         if self.config.priority_policy is not PriorityPolicy.PINNED_CLIENT:
             return False
         is_new = not self.pin.id
@@ -206,14 +247,17 @@ class Waiting:
         return is_new
 
     def lapse_pin(self, now: int) -> str:
-        """Let go of a pinned client that was silent too long; returns its id, empty for none."""
+        """Release a pinned client that was silent for too long; return its id, empty if there is none."""
         if not self.pin.id or self.pin.until > now:
             return ""
         lapsed, self.pin = self.pin.id, Pin()
         return lapsed
 
     def _refresh_pin(self, request: PullRequest, now: int) -> StatusText | None:
-        """A request of the pinned client keeps its pin; one with another id is refused."""
+        """Extend the pin if the request is the pinned client's.
+
+        Return the status that refuses another id, or None.
+        """
         if self.config.priority_policy is not PriorityPolicy.PINNED_CLIENT or not request.id:
             return None
         if request.id != self.pin.id:
@@ -222,9 +266,13 @@ class Waiting:
         return None
 
     def _may_take(self, waiter: Waiter, num_pending: int, num_ack_pending: int, now: int) -> bool:
+        """Return whether a request can take a message now, by its batch, expiry, pin and overflow
+        limits.
+        """
         request = waiter.request
         if waiter.batch <= 0 or waiter.expires_at <= now or self._is_held(waiter):
             return False
+        # a pinned client excludes all others; with overflow a request waits for its backlog
         if self.config.priority_policy is PriorityPolicy.PINNED_CLIENT and self.pin.id:
             return request.id == self.pin.id
         if self.config.priority_policy is not PriorityPolicy.OVERFLOW:

@@ -1,16 +1,21 @@
-"""What was delivered and is not settled: pending rows, their deadlines, the redelivery queue, and the ack floors.
+"""Delivered messages that are not settled: pending rows, their deadlines, the redelivery queue, and
+the ack floors.
 
-The rules are those of facts/jetstream d. A few shape the code:
+The rules are JetStream's (docs/jetstream.md#acks). A few of them shape the code:
 
-- Each delivery takes the next consumer sequence; the row keeps the first one, and floors count by it.
-- A message is in one of three pending states at a time: waiting (its timer runs), queued to go out again, delayed by a nak.
-  An ack ends any of them, in whatever order the acks of its deliveries come.
-- A floor moves with an ack: to the last delivered pair when nothing is pending, else just below the first pending message.
-  A message whose deliveries are used up leaves without moving it.
-- With `interest: group` a timer starts only when the reader group has passed the delivery: until then its deadline is NEVER.
+- Each delivery takes the next consumer sequence. The row keeps the first one, and floors count by
+  it.
+- A pending message is in one of three states: waiting (its timer runs), queued for redelivery, or
+  delayed by a nak. An ack ends any of them, in whatever order the acks of its deliveries arrive.
+- A floor moves with an ack: to the last delivered pair if nothing is pending, otherwise to just
+  below the first pending message. A message that has used up its deliveries leaves without moving
+  the floor.
+- With `interest: group` a timer starts only when the reader group has passed the delivery. Until
+  then the deadline is NEVER.
 
-Range acks name consumer sequences of any delivery. First deliveries are found in the table, which is in their order as
-well; the others are kept in `_again`, two numbers each, until their message is settled or they are too many.
+Range acks name consumer sequences of any delivery. First deliveries are found in the table, whose
+rows are also in order of the first consumer sequence. Redeliveries are kept in `_again`, two
+numbers each, until their message is settled or there are too many of them.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ EMPTY: Ints = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A place in the consumer's and in the stream's counting."""
+    """A consumer sequence and a stream sequence that belong together."""
 
     consumer: int
     stream: int
@@ -43,7 +48,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Deliveries, in order, as columns. `deliveries` counts those of each message, this one included."""
+    """Deliveries in order, as columns (int64, one entry per delivery).
+
+    `deliveries`: how often each message was delivered, this delivery included. `sizes`: bytes.
+    """
 
     sequences: Ints
     consumer_seqs: Ints
@@ -53,7 +61,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Rows that ended, as columns: what advisories, samples and dead letters tell. Times are ns."""
+    """Rows that ended, as columns, with what advisories, samples and dead letters need.
+
+    `first` and `last`: ns since 1970 of the first and the last delivery.
+    """
 
     sequences: Ints
     consumer_seqs: Ints
@@ -65,14 +76,19 @@ class Settled:
         return self.sequences.size
 
     def only(self, sequence: int) -> Settled:
-        """The row of one message, if it is among them."""
+        """Return the row of one message; empty if the message is not among them."""
         at = np.flatnonzero(self.sequences == sequence)
         names = ("sequences", "consumer_seqs", "deliveries", "first", "last")
         return Settled(*(getattr(self, name)[at] for name in names))
 
 
 class Window:
-    """See the module's text. `config` has its defaults filled in. All times are ns; `now` is given, never read."""
+    """The delivered messages of one consumer.
+
+    All times are ns since 1970; `now` is passed in, never read from a clock.
+
+    `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered.
+    """
 
     def __init__(self, config: ConsumerConfig, start: int) -> None:
         self.config = config
@@ -90,16 +106,19 @@ class Window:
 
     @property
     def tracks(self) -> bool:
-        """Whether deliveries wait for an ack at all."""
+        """Whether deliveries wait for an ack: false with ack_policy none."""
         return self.config.ack_policy is not AckPolicy.NONE
 
     @property
     def queued(self) -> int:
+        """Number of messages queued for redelivery."""
         return self.pending.counts[Row.QUEUED]
 
     @property
     def room(self) -> int:
-        """New messages that max_ack_pending still lets through."""
+        """Number of new messages that max_ack_pending still lets through; NEVER if there is no
+        limit.
+        """
         most = self.config.max_ack_pending
         if not self.tracks or most <= 0:
             return NEVER
@@ -108,11 +127,14 @@ class Window:
 
     @property
     def awaits_reader(self) -> bool:
-        """Whether there are deliveries whose timer waits for a reader."""
+        """Whether there are pending deliveries whose timers wait for the reader group (`interest:
+        group`).
+        """
         return not self._starts_at_delivery and self.pending.count > 0 and self.read_up_to < self.delivered.consumer
 
     @property
     def num_redelivered(self) -> int:
+        """Number of unsettled messages that were delivered more than once; 0 with max_deliver 1."""
         return 0 if self.config.max_deliver == 1 else self.pending.redelivered
 
     @property
@@ -123,7 +145,10 @@ class Window:
     # deliveries
 
     def give(self, sequences: Ints, sizes: Ints, now: int) -> Given:
-        """Deliver messages for the first time. Their sequences lie above all that were delivered."""
+        """Deliver messages for the first time and return the deliveries.
+
+        `sequences` lie above everything delivered before.
+        """
         consumer_seqs = self._count(sequences.size)
         last = Pair(int(consumer_seqs[-1]), int(sequences[-1]))
         once = np.ones(sequences.size, np.int64)
@@ -142,9 +167,11 @@ class Window:
         return Given(sequences, consumer_seqs, once, sizes)
 
     def give_again(self, most: int, now: int) -> tuple[Given, Settled]:
-        """Deliver `most` queued messages or fewer, and end those met on the way whose deliveries are used up.
+        """Deliver queued messages again, at most `most`; return the deliveries and the rows that
+        ended on the way.
 
-        `peek_again` has found that the next one can be delivered.
+        Messages that end have used up their deliveries. Call only after `peek_again` has found a
+        message to deliver.
         """
         rows = self.queue.take(self.pending, most)
         used_up = self._is_used_up(rows)
@@ -166,7 +193,11 @@ class Window:
         return Given(sequences, consumer_seqs, deliveries, column["size"][rows].astype(np.int64)), ended
 
     def peek_again(self, most: int = NEVER) -> tuple[Ints, Settled]:
-        """The row that goes out again next, none or one, and the rows before it that end as used up, `most` of them."""
+        """Return the row to redeliver next, and the rows before it that ended.
+
+        The first array has one row, or none. At most `most` rows end: their messages have used up
+        their deliveries.
+        """
         used_up: list[int] = []
         while (row := self.queue.peek(self.pending)) >= 0 and self._is_used_up(np.array([row]))[0]:
             if len(used_up) == most:
@@ -178,14 +209,20 @@ class Window:
         return np.array([row] if row >= 0 else [], np.int64), ended
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
-        """Stream sequences and sizes of what is queued to go out again, in its order; `most` of them or fewer."""
+        """Return stream sequences and sizes (bytes) of messages queued for redelivery, in queue
+        order, at most `most`.
+        """
         rows = self.queue.find_next_up(self.pending, most)
         return self.pending.view("sequence")[rows], self.pending.view("size")[rows].astype(np.int64)
 
     # what comes back
 
     def ack(self, sequences: Ints, consumer_seq: int) -> Settled:
-        """Settle these messages, or with `all` what is pending up to the highest. `consumer_seq`: the last token's."""
+        """Settle these messages and return those that were pending.
+
+        With ack_policy all, settle everything pending up to the highest one. `consumer_seq`: the
+        one in the last token.
+        """
         if self.config.ack_policy is AckPolicy.EXPLICIT:
             return self._settle(self.pending.find(distinct(sequences)))
         highest = int(sequences.max()) if sequences.size else 0
@@ -194,18 +231,23 @@ class Window:
         rows = self.pending.find_pending(self.pending.find_up_to(highest))
         ended = self._look(rows)
         self._drop(rows)
-        # seen on 2.15.1: the ack of a message whose deliveries are used up settles those below it, and no floor moves
+        # seen on nats-server 2.15.1: the ack of a message that has used up its deliveries settles
+        # those below it, but does not move the floor
         if len(ended) and int(ended.sequences[-1]) == highest:
             self.floor = Pair(consumer_seq, highest)
         return ended
 
     def ack_ranges(self, ranges: tuple[tuple[int, int], ...]) -> Settled:
-        """Settle the messages of these consumer sequences."""
+        """Settle the messages delivered under these consumer sequences and return those that were
+        pending.
+        """
         sequences = self.find_sequences(ranges)
         return self.ack(sequences, max(min(last, self.delivered.consumer) for _, last in ranges))
 
     def find_sequences(self, ranges: tuple[tuple[int, int], ...]) -> Ints:
-        """Stream sequences of known messages that were delivered under these consumer sequences, rising."""
+        """Return the stream sequences (rising) of known messages that were delivered under these
+        consumer sequences.
+        """
         own = self.pending.view("sequence")
         consumer_seqs, again = self.again
         joined = join(ranges, self.delivered.consumer)
@@ -213,7 +255,11 @@ class Window:
         return own[self.pending.find(distinct(np.concatenate(found)))]
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
-        """Queue a pending message, or set its timer to `delay`. False where it is not pending or below the floor."""
+        """Queue a pending message for redelivery, or with a `delay` (ns) set its timer to it.
+
+        Return False if the message is not pending, or if the delivery lies below the floor or was
+        never made.
+        """
         rows = self.pending.find_pending(self.pending.find(np.array([sequence])))
         if not rows.size or not self.floor.consumer < consumer_seq <= self.delivered.consumer:
             return False
@@ -222,13 +268,14 @@ class Window:
                 self.queue.put(self.pending, rows)
         else:
             self.pending.become(rows, Row.DELAYED)
-            # a server moves the timestamp so that ack_wait ends after the delay; a longer backoff comes on top
+            # nats-server moves the timestamp so that ack_wait ends after the delay; a longer
+            # backoff is added on top
             self._arm(rows, min(max(now + delay - self.config.ack_wait, 0), NEVER))
         self._touch(np.array([sequence]))
         return True
 
     def progress(self, sequences: Ints, now: int) -> None:
-        """Begin the timers of pending messages again. A queued one stays queued."""
+        """Restart the timers of pending messages. A message queued for redelivery stays queued."""
         rows = self.pending.find_pending(self.pending.find(distinct(sequences)))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
         if rows.size:
@@ -237,7 +284,9 @@ class Window:
             self._touch(self.pending.view("sequence")[rows].copy())
 
     def read(self, consumer_seq: int, now: int) -> None:
-        """The reader group has passed all deliveries up to `consumer_seq`: their timers start."""
+        """Start the timers of all deliveries up to `consumer_seq`: the reader group has passed
+        them.
+        """
         if consumer_seq <= self.read_up_to:
             return
         sequences = self.find_sequences(((self.read_up_to + 1, consumer_seq),))
@@ -250,15 +299,17 @@ class Window:
     # time and retention
 
     def expire(self, now: int) -> Settled:
-        """Queue what is due, in stream order. With max_deliver 1 nothing goes out again: what is due ends instead.
+        """Queue the messages that are due, in stream order, and return the messages that ended
+        instead.
 
-        With a larger one a message whose deliveries are used up is queued like the others, and ends when its turn comes; so
-        it was seen on 2.15.1.
+        Messages end here only with max_deliver 1. With a larger limit, a message that has used up
+        its deliveries is queued like the others and ends when its turn comes, as seen on
+        nats-server 2.15.1.
         """
         sequences = self.deadlines.pop_due(now)[1]
         order = np.argsort(sequences, kind="stable")
         rows = self.pending.find(sequences[order])
-        # a stale entry is known by its row: it is settled, queued, or due later
+        # a heap entry is stale if its row is settled, queued, or due later
         state, deadline = self.pending.view("state")[rows], self.pending.view("deadline")[rows]
         due = distinct(rows[((state == Row.WAITING) | (state == Row.DELAYED)) & (deadline <= now)])
         if self.config.max_deliver == 1:
@@ -268,14 +319,16 @@ class Window:
         return self._look(EMPTY)
 
     def requeue_all(self) -> None:
-        """Queue everything pending: the deliver subject changed."""
+        """Queue all pending messages for redelivery. Used when the deliver subject has changed."""
         rows = self.pending.find_pending(np.arange(self.pending.lead, self.pending.end))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
         self._touch(self.pending.view("sequence")[rows].copy())
         self.queue.put(self.pending, rows)
 
     def remove(self, below: int, sequences: Ints) -> Settled:
-        """Messages left the stream: those below `below`, and `sequences`. Returns the pending ones among them."""
+        """Drop messages that left the stream (all below `below`, and `sequences`); return the
+        pending ones among them.
+        """
         gone = np.union1d(self.pending.find_up_to(below - 1), self.pending.find(sequences))
         exhausted = gone[self.pending.view("state")[gone] == Row.EXHAUSTED]
         ended = self._settle(np.setdiff1d(gone, exhausted))
@@ -283,11 +336,13 @@ class Window:
         return ended
 
     def has_given_up(self, below: int) -> bool:
-        """Return whether there are messages below a stream sequence that were given up."""
+        """Return whether a message below this stream sequence was given up."""
         return bool(self._find_given_up(below).size)
 
     def forget_given_up(self, below: int) -> None:
-        """Forget the messages below a stream sequence that were given up: the stream does not have them any more."""
+        """Forget the given-up messages below this stream sequence, which the stream does not have
+        any more.
+        """
         self._drop(self._find_given_up(below))
 
     def _find_given_up(self, below: int) -> Ints:
@@ -298,21 +353,26 @@ class Window:
     # state
 
     def restore(self, again: tuple[Ints, Ints]) -> None:
-        """Set up what follows from the table: the queue, the heap."""
+        """Rebuild the redelivery queue and the deadline heap from the table.
+
+        `again`: as the property of that name.
+        """
         self.queue.restore(self.pending)
         self._again, self._again_size = [again], again[0].size
         self._restore_deadlines()
 
     @property
     def again(self) -> tuple[Ints, Ints]:
-        """Consumer and stream sequences of redeliveries that an ack may still name."""
+        """Consumer and stream sequences of redeliveries that an ack may still name (int64, one
+        entry per redelivery).
+        """
         if len(self._again) != 1:
             pairs = [(EMPTY, EMPTY), *self._again]
             self._again = [(np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs]))]
         return self._again[0]
 
     def take_touched(self) -> Ints:
-        """Stream sequences whose rows changed since this was last asked, rising."""
+        """Return the stream sequences (rising) whose rows changed since the last call."""
         touched = distinct(np.concatenate([EMPTY, *self._touched]))
         self._touched, self._touches = [], 0
         return touched
@@ -325,7 +385,7 @@ class Window:
         return self.config.interest is Interest.ALWAYS or not self.config.is_push
 
     def _waits(self, rows: Ints) -> Ints:
-        """ns that each row waits for its ack, by how often it was delivered."""
+        """Return how long each row waits for its ack, in ns, according to its number of deliveries."""
         if not self.config.backoff:
             return np.full(rows.size, self.config.ack_wait or NEVER)
         backoff = np.array(self.config.backoff)
@@ -333,6 +393,7 @@ class Window:
         return waits
 
     def _arm(self, rows: Ints, start: int) -> None:
+        """Set the deadlines of rows whose wait begins at `start` (ns since 1970)."""
         waits = self._waits(rows)
         self._set_deadline(rows, np.where(waits > NEVER - start, NEVER, waits + start))
 
@@ -344,7 +405,7 @@ class Window:
             self._restore_deadlines()
 
     def _restore_deadlines(self) -> None:
-        """Leave out the heap's stale entries."""
+        """Rebuild the heap without its stale entries."""
         state, deadline = self.pending.view("state"), self.pending.view("deadline")
         live = np.flatnonzero(((state == Row.WAITING) | (state == Row.DELAYED)) & (deadline != NEVER))
         self.deadlines.rebuild(deadline[live], self.pending.view("sequence")[live])
@@ -354,14 +415,17 @@ class Window:
         return np.asarray((self.pending.view("deliveries")[rows] >= most) & (most > 0))
 
     def _exhaust(self, rows: Ints) -> Settled:
-        """End rows whose deliveries are used up. The floor stays: it moves with the next ack."""
+        """Mark rows as EXHAUSTED: they have used up their deliveries.
+
+        The floor does not move; it moves with the next ack.
+        """
         ended = self._look(rows)
         self.pending.become(rows, Row.EXHAUSTED)
         self._touch(ended.sequences)
         return ended
 
     def _settle(self, rows: Ints) -> Settled:
-        """End rows for good, whatever they were, and move the floor. Returns those that were pending."""
+        """End rows in whatever state they are, move the floor, and return those that were pending."""
         ended = self._look(self.pending.find_pending(rows))
         self._drop(rows)
         if len(ended):
@@ -369,7 +433,9 @@ class Window:
         return ended
 
     def _move_floor(self, consumer_seq: int) -> None:
-        """The message first delivered as `consumer_seq` was settled, and perhaps some above it."""
+        """Move the floor after the message first delivered as `consumer_seq`, and perhaps some
+        above it, were settled.
+        """
         if not self.pending.count:
             self.floor = self.delivered
         elif consumer_seq == self.floor.consumer + 1:
@@ -382,7 +448,7 @@ class Window:
         self.pending.become(rows, Row.GONE)
 
     def _touch(self, sequences: Ints) -> None:
-        """Note rows that the next delta has to tell of."""
+        """Note stream sequences whose rows belong into the next delta."""
         self._touched.append(sequences)
         self._touches += sequences.size
         if self._touches > self._many_touches:
@@ -395,6 +461,9 @@ class Window:
         return Settled(*(self.pending.column[name][rows] for name in names))
 
     def _remember(self, consumer_seqs: Ints, sequences: Ints) -> None:
+        """Keep consumer and stream sequences of redeliveries, for range acks and for the next
+        delta.
+        """
         self.again_fresh.append((consumer_seqs, sequences))
         self._again.append((consumer_seqs, sequences))
         self._again_size += sequences.size
@@ -402,7 +471,9 @@ class Window:
             self._prune_again()
 
     def _prune_again(self) -> None:
-        """Leave out messages that are settled; and of those that are not, the earlier ones when they are too many."""
+        """Leave out redeliveries of settled messages, and the oldest of the others if there are too
+        many.
+        """
         consumer_seqs, sequences = self.again
         known = self.pending.view("sequence")[self.pending.find(distinct(sequences))]
         kept = np.flatnonzero(np.isin(sequences, known))[-(self.pending.count + _MANY_AGAIN // 2) :]

@@ -1,1 +1,2 @@
-"""The control topic: consumers that are made, changed and asked about by request and reply, without a file."""
+"""The control topic: consumers that are created, changed and looked up by request and reply,
+without a file."""

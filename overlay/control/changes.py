@@ -1,8 +1,9 @@
-"""What a request changes, by JetStream's rules for create, update, pause and delete (facts/jetstream b, end). Pure.
+"""What a request changes, by JetStream's rules for create, update, pause and delete
+(docs/jetstream.md#updates). Pure.
 
-A consumer that a file has is the file's: requests may look at it and pause it, and neither change nor delete it. Asking for
-what is there already is granted, so a request that is asked twice, or answered by the next owner after a crash, comes to the
-same.
+A consumer that a file defines belongs to the file: requests may look at it and pause it, but
+neither change nor delete it. A request for what is already there succeeds. So a request that is
+sent twice, or is answered by the next owner after a crash, has the same result.
 """
 
 from __future__ import annotations
@@ -18,26 +19,29 @@ from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_v
 
 ACTIONS = ("", "create", "update")
 MAX_FIELDS = 100
-"""Fields of a requested config: each unknown one is compared with all known ones."""
+"""Most fields of a requested config: each unknown field is compared with all known ones."""
 MAX_ITEMS = 1_000
-"""Items of a list in a requested config: each filter subject is compared with all others, on the service's event loop. A
-file may have more, since its author has the service's machine anyway."""
+"""Most items of a list in a requested config: each filter subject is compared with all others, on
+the service's event loop. A file may have more, since its author controls the service anyway."""
 
 
 def judge_create(
     book: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
 ) -> Refusal | Definition:
-    """The definition that a create or an update asks for; the one there is where nothing changes.
+    """Return the definition that a create or update asks for, the existing one if nothing changes,
+    or a refusal.
 
-    `now`: ns since 1970; `is_bound`: somebody reads the output of the consumer as it is; `ends`: where the stream's logs end,
-    for a consumer that is new.
+    `now`: ns since 1970; `is_bound`: whether the consumer's output has readers; `ends`: the ends of
+    the stream's logs, for a new consumer.
     """
     action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
+    # first what is wrong with the request itself
     if action not in ACTIONS:
         return refuse(10025, err=f"action: found {action!r}, known are {', '.join(filter(None, ACTIONS))}")
     if excess := _find_excess(request.body.get("config")):
         return refuse(10025, err=excess)
     try:
+        # then its config: the name may be in the request alone, but both must agree
         written = read_config(request.stream, request.body.get("config", {}))
     except ConfigError as error:
         return refuse(10025, err=_word(error))
@@ -66,13 +70,16 @@ def _find_excess(config: object) -> str:
 def _judge_existing(
     book: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
 ) -> Refusal | Definition:
+    """Return what a valid config leads to, given the consumer that exists under its name."""
     known = book.definitions.get(config.id)
     if known is not None and known.is_deleted:
         return refuse(10012, "ask again", err="consumer is being deleted")
+    # a file's consumer cannot be changed, but a create with the same config succeeds
     if (owner := _find_file(book, config.id)) is not None:
         if _is_same(book.files.consumers[config.id], config):
             return Definition(config, book.find_created(config.id), Origin.FILE)
         return refuse(10148, owner) if action == "create" else refuse(10012, owner, err="consumer has a file")
+    # as in JetStream: an update needs a consumer, a create none or an equal one
     is_there = config.id in book.effective().consumers
     if not is_there and action == "update":
         return refuse(10149)
@@ -82,7 +89,8 @@ def _judge_existing(
         return known
     if is_there and action == "create":
         return refuse(10148)
-    # also of a consumer whose file is gone: its state is there, and is taken up where the rules allow it
+    # also for a consumer whose file is gone: its state exists, and is continued if the rules allow
+    # the change
     for violation in check_update(known.config, config, has_interest=is_bound):
         return refuse_violation(violation)
     paused = config.model_copy(update={"pause_until": known.config.pause_until})
@@ -90,7 +98,7 @@ def _judge_existing(
 
 
 def judge_delete(book: Registry, request: Request) -> Refusal | Definition:
-    """The definition to delete."""
+    """Return the definition to delete, or a refusal."""
     known = book.definitions.get(request.about)
     owner = _find_file(book, request.about)
     if owner is not None:
@@ -99,7 +107,8 @@ def judge_delete(book: Registry, request: Request) -> Refusal | Definition:
 
 
 def judge_pause(book: Registry, request: Request, now: int) -> Refusal | Pause:
-    """Until when a consumer is to be paused; a time that is over, or none, resumes it."""
+    """Return until when a consumer is to be paused, or a refusal. A time in the past, or none,
+    resumes it. `now`: ns since 1970."""
     if refusal := find_missing(book, request):
         return refusal
     wanted = request.body.get("pause_until") if request.op is Op.PAUSE else None
@@ -113,7 +122,7 @@ def judge_pause(book: Registry, request: Request, now: int) -> Refusal | Pause:
 
 
 def find_missing(book: Registry, request: Request) -> Refusal | None:
-    """The refusal for a stream or a consumer that is not there."""
+    """Return a refusal if the request's stream or consumer does not exist, else None."""
     if request.stream and request.stream not in book.files.streams:
         return refuse(10059)
     if request.consumer and request.about not in book.effective().consumers:
@@ -122,18 +131,20 @@ def find_missing(book: Registry, request: Request) -> Refusal | None:
 
 
 def _is_same(known: ConsumerConfig, config: ConsumerConfig) -> bool:
-    """Whether two configs ask for the same. Neither says until when the consumer is paused."""
+    """Return whether two configs are equal apart from `pause_until`, which requests of their own
+    set."""
     unpaused = {"pause_until": None}
     return known.model_copy(update=unpaused) == config.model_copy(update=unpaused)
 
 
 def _find_file(book: Registry, id: tuple[str, str]) -> str | None:
-    """What to do about a consumer that a file has; None for any other."""
+    """Return what to do about a consumer that a file defines, None for any other."""
     if id not in book.files.consumers or id in book.lapsed:
         return None
     return f"it is defined in {book.files.files[id].file}: change or remove that file"
 
 
 def _word(error: ConfigError) -> str:
+    """Return a config error as a description, without its JetStream error number."""
     message = error.message.removesuffix(" (JetStream 10025)")
     return f"{error.field}: {message}" if error.field else message

@@ -1,4 +1,4 @@
-"""What is taken down of a consumer's creation: where its stream's logs end at that moment."""
+"""What is recorded when a consumer is created: where its stream's logs end at that moment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ log = get_logger(__name__)
 
 
 async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:
-    """Return the high watermarks of a stream's topics. What a transaction has written that is open now lies below them.
+    """Return the high watermarks of a stream's topics. Records of open transactions are below them.
 
-    None if Kafka does not say: then a consumer begins by where the logs end when it is first served.
+    None if Kafka does not tell; then a new consumer begins at the ends that the logs have when it
+    is first served.
     """
     try:
         denied: dict[str, str] = {}

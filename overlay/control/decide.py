@@ -1,7 +1,8 @@
-"""What is done about a request: the records that it puts into the control topic, and the answer. Pure but for `Host`.
+"""Decisions on requests: the records that a request adds to the control topic, and its answer. Pure
+except for `Host`.
 
-A decision without a response is one whose answer comes later: of a create once the consumer is served, of a delete once its
-state is forgotten, of a pull from the consumer itself.
+A decision without a response is answered later: a create once the consumer is served, a delete once
+its state is dropped, a pull request by the consumer itself.
 """
 
 from __future__ import annotations
@@ -23,30 +24,36 @@ from .requests import Op, Refusal, Request, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
 
 LIMIT = 256
-"""Consumers in one answer, as servers have it; `offset` asks for more."""
+"""Most consumers in one answer, as in nats-server; a client passes `offset` to get more."""
 
 Body = dict[str, object]
 
 
 class Host(Protocol):
-    """What the worker tells and takes."""
+    """What decisions need from the worker."""
 
     def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
-        """What the service says of a consumer; empty for one that it does not know."""
+        """Return what /consumers says of one consumer, empty if it is unknown."""
 
     def report_stream(self, name: str) -> Mapping[str, Any]:
-        """What the service says of a stream; empty for one that it does not know."""
+        """Return what /streams says of one stream, empty if it is unknown."""
 
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
-        """What a consumer's machine tells, None where it has none here."""
+        """Return the ConsumerInfo of a consumer's machine, None if it has no machine here."""
 
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
-        """Hand a pull request to a consumer; False where none takes any."""
+        """Hand a pull request to a consumer's machine. Return False if no machine takes requests
+        for it here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`records`: for the control topic; `advisory`: for the events topic. `is_settled`: nothing more is to be done."""
+    """What a request leads to.
+
+    `response`: None if the answer comes later; `records`: for the control topic; `advisory`: for
+    the events topic; `is_settled`: whether the request can be dropped from the control topic
+    without an answer.
+    """
 
     response: Body | None = None
     records: tuple[Record, ...] = ()
@@ -55,7 +62,8 @@ class Decision:
 
 
 def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
-    """`now`: ns since 1970; `ends`: where the stream's logs end, for a consumer that is to be created."""
+    """Decide a request. `now`: ns since 1970; `ends`: the ends of the stream's logs, for a consumer
+    that is to be created."""
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
     if request.op in (Op.CREATE, Op.UPDATE):
@@ -64,17 +72,18 @@ def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds
 
 
 def describe(book: Registry, host: Host, id: ConsumerId, now: int) -> Body:
-    """A ConsumerInfo of one that is in the book."""
+    """Return the ConsumerInfo of a consumer in the registry. `now`: ns since 1970."""
     config = book.effective().consumers[id]
     return describe_consumer(config, book.find_created(id), host.report_consumer(id), host.find_info(id), now)
 
 
 def delete(definition: Definition) -> Record:
-    """The definition of a consumer whose state is to be forgotten."""
+    """Return the record that marks a consumer as deleted; its state is still to be dropped."""
     return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
 
 
 def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    """Decide a create or update. The answer comes later, unless it is a refusal."""
     info = host.find_info(request.about)
     found = judge_create(book, request, now, is_bound=info is not None and info.push_bound, ends=ends)
     if isinstance(found, Refusal):
@@ -86,6 +95,7 @@ def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnd
 
 
 def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Decide a delete. The answer comes later, unless it is a refusal."""
     found = judge_delete(book, request)
     if isinstance(found, Refusal):
         return _refuse(request, found)
@@ -93,6 +103,7 @@ def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
 
 
 def _pause(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Decide a pause or resume, and answer it."""
     found = judge_pause(book, request, now)
     if isinstance(found, Refusal):
         return _refuse(request, found)
@@ -102,12 +113,14 @@ def _pause(book: Registry, host: Host, request: Request, now: int) -> Decision:
 
 
 def _info(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Answer a consumer info request."""
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     return Decision(respond(request, describe(book, host, request.about, now)))
 
 
 def _list(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Answer a consumer list request, LIMIT consumers from the requested `offset` on."""
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     ids = [id for id in sorted(book.effective().consumers) if request.stream in ("", id[0])]
@@ -119,16 +132,18 @@ def _list(book: Registry, host: Host, request: Request, now: int) -> Decision:
 
 
 def _next(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Hand a pull request to its consumer. It is answered here only if it is refused."""
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     if book.effective().consumers[request.about].is_push:
         hint = f"{'/'.join(request.about)} delivers to an output topic; read that"
         return _refuse(request, refuse(10012, hint, err="consumer is push based"))
-    # one whose shard is just beginning takes it a little later
+    # if the shard is just beginning, the request stays and is handed over later
     return Decision(is_settled=host.pull(request.about, read_pull(request.body), request.reply))
 
 
 def _stream(book: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Answer a stream info or stream list request."""
     if refusal := find_missing(book, request):
         return _refuse(request, refusal)
     streams = book.effective().streams

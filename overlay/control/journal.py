@@ -1,7 +1,9 @@
-"""Writing for the control topic: definitions, answers and events of one change, all or nothing, by the owner of a shard.
+"""Transactions on the control topic: the definitions, answers and events of one change, written by
+the owner of a shard.
 
-Each shard has a transactional id of its own for this, `<prefix>.control.<shard>`. Whoever starts a journal fences the former
-owner, whose last change is then either committed or gone. Its requests are read again after that, and so answered once.
+Each shard has a transactional id of its own for this, `<prefix>.control.<shard>`. Starting a
+journal fences the former owner, whose last change is then either committed or aborted. The new
+owner reads the requests after that, and so each request is answered once.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from overlay.output.transaction import Transactions
 from .records import ConsumerId, Subject, control_topic, make_key
 
 DEADLINE_S = 15.0
+"""Seconds that `strike` may take."""
 
 
 def journal_id(prefix: str, shard: int) -> str:
+    """Return the transactional id of a shard's journal."""
     return f"{prefix}.control.{shard}"
 
 
 class Journal:
-    """Good until its first error."""
+    """The transactional writer of one shard. Unusable after its first error."""
 
     def __init__(self, kafka: Properties, prefix: str, shard: int) -> None:
         self._topic = control_topic(prefix)
@@ -37,14 +41,15 @@ class Journal:
         self._known = {self._topic}
 
     async def start(self) -> None:
-        """Connect, and fence whoever was here before. Raises SourceUnavailable."""
+        """Connect, and fence the former owner. Raises SourceUnavailable."""
         await self._transactions.start(self._known)
 
     async def commit(self, entries: Sequence[Entry]) -> int:
-        """Write all of it; the offset of the last record in the control topic, -1 for none.
+        """Write all entries in one transaction. Return the offset of the last record in the control
+        topic, -1 if there is none.
 
-        Raises Fenced, SourceUnavailable, and DeliveryFailed with the topic that does not take what is for it; after each of
-        them this object is of no more use.
+        Raises Fenced, SourceUnavailable, or DeliveryFailed with the topic that refuses its part.
+        The journal is unusable after any of them.
         """
         batches = press_entries(entries, now_ms())
         if fresh := {entry.topic for entry in entries} - self._known:
@@ -63,7 +68,8 @@ class Journal:
 
 
 async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
-    """Drop what is written of a consumer, by whoever removes its state by hand. Raises SourceUnavailable."""
+    """Delete a consumer's records from the control topic, for a command that drops the consumer's
+    state by hand. Raises SourceUnavailable."""
     topic = control_topic(prefix)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
     try:

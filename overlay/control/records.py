@@ -1,17 +1,19 @@
-"""The control topic `<prefix>.control`: what its records say (docs/control.md).
+"""Records of the control topic `<prefix>.control` (docs/control.md).
 
-It is compacted, and a key says what a record is about:
+The topic is compacted, and a key says what a record is about:
 
     consumer STREAM NAME    how a consumer is defined, until it is deleted
-    pause STREAM NAME       until when it is paused; with null it is not, whatever its definition says
-    request ID              something that is asked for, until it has been answered
+    pause STREAM NAME       until when it is paused; null means not paused, whatever its definition says
+    request ID              a request, until it has been answered
 
-A definition says where it comes from. One that was asked for lives here only. One of a file is written down when the file is
-taken up, so that a file that changed while nobody was looking is still held to JetStream's update rules; the file stays what
-counts. `deleted` log positions a consumer whose state is yet to be forgotten.
+A definition says where it comes from. A requested one is only here. The definition of a file is
+written when the file is taken up. So a file that changed while no service ran is still checked
+against JetStream's update rules. The file itself stays the source. A definition with `deleted`
+marks a consumer whose state is still to be dropped.
 
-Values are JSON with a version; a newer version is passed over and counted, so that an old worker leaves alone what a newer
-one has written. Configs have JetStream's names, with the overlay's own fields beside them.
+Values are JSON with a version. A newer version is skipped and counted, so that an old worker leaves
+alone what a newer one has written. Configs have JetStream's field names, with the overlay's own
+fields beside them.
 """
 
 from __future__ import annotations
@@ -33,19 +35,21 @@ from overlay.units import format_time, parse_time
 
 VERSION = 1
 MAX_KEY = 1_000
-"""Bytes of a key: two names of at most 255 characters, or the id of a request, which its answer and its end repeat."""
+"""Most bytes of a key. It holds two names of at most 255 characters, or the id of a request, which
+its answer and its tombstone repeat."""
 DEEPEST = 50
-"""Levels of a value: configs have six at most, and they are walked by recursion."""
+"""Most levels of nesting in a value. Configs have six at most, and they are walked by recursion."""
 
 ConsumerId = tuple[str, str]
 
 
 def control_topic(prefix: str) -> str:
+    """Return the name of the control topic."""
     return f"{prefix}.control"
 
 
 class Subject(enum.StrEnum):
-    """The first word of a key."""
+    """What a record is about: the first word of its key."""
 
     CONSUMER = "consumer"
     PAUSE = "pause"
@@ -53,7 +57,7 @@ class Subject(enum.StrEnum):
 
 
 class Origin(enum.StrEnum):
-    """What a definition was made from."""
+    """Where a definition comes from."""
 
     FILE = "file"
     REQUEST = "request"
@@ -61,8 +65,12 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A consumer as it was asked for, with its defaults filled in. `created`: ns since 1970; `ends`: where the stream's logs
-    ended then, None where the deliver policy does not depend on it or Kafka did not say."""
+    """A consumer's config with its defaults filled in.
+
+    `created`: ns since 1970; `is_deleted`: its state is still to be dropped; `ends`: the ends of
+    the stream's logs at creation, None if the deliver policy does not depend on them or Kafka did
+    not tell.
+    """
 
     config: ConsumerConfig
     created: int
@@ -77,7 +85,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`until`: ns since 1970, None for not paused."""
+    """A pause. `until`: ns since 1970, None for not paused."""
 
     until: int | None
 
@@ -87,7 +95,7 @@ class Unreadable(ValueError):
 
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
-    """What a key is about. Raises Unreadable."""
+    """Return what a key is about, and its names. Raises Unreadable."""
     if key is not None and len(key) > MAX_KEY:
         raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}")
     try:
@@ -101,10 +109,12 @@ def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
 
 
 def make_key(subject: Subject, *names: str) -> bytes:
+    """Return the key of a record."""
     return " ".join((subject, *names)).encode()
 
 
 def write_definition(definition: Definition) -> Record:
+    """Return the record of a definition."""
     body: dict[str, Any] = {
         "v": VERSION,
         "origin": definition.origin,
@@ -119,7 +129,7 @@ def write_definition(definition: Definition) -> Record:
 
 
 def read_definition(id: ConsumerId, value: bytes) -> Definition:
-    """Raises Unreadable."""
+    """Return the definition in a record's value. Raises Unreadable."""
     body = read_json(value)
     try:
         config = read_config(id[0], body["config"])
@@ -139,12 +149,13 @@ def _read_ends(ends: Mapping[str, Any]) -> LogEnds:
 
 
 def write_pause(id: ConsumerId, pause: Pause) -> Record:
+    """Return the record of a pause."""
     until = None if pause.until is None else format_time(pause.until)
     return Record(make_key(Subject.PAUSE, *id), write_json({"v": VERSION, "pause_until": until}))
 
 
 def read_pause(value: bytes) -> Pause:
-    """Raises Unreadable."""
+    """Return the pause in a record's value. Raises Unreadable."""
     try:
         until = read_json(value)["pause_until"]
         return Pause(None if until is None else parse_time(until))
@@ -153,13 +164,15 @@ def read_pause(value: bytes) -> Pause:
 
 
 def write_config(config: ConsumerConfig) -> dict[str, object]:
-    """JetStream's fields as its JSON has them, and the overlay's own where they say something."""
+    """Return a config as JSON: JetStream's fields, and those of the overlay's own that differ from
+    their defaults."""
     own = set(ConsumerConfig.model_fields) - {"stream", *JETSTREAM_FIELDS}
     return to_wire(config) | config.model_dump(mode="json", include=own, exclude_defaults=True)
 
 
 def read_config(stream: str, config: object) -> ConsumerConfig:
-    """A config from its JSON; durations may be texts as well, as in files. Raises ConfigError for the first fault."""
+    """Return the config in a JSON object; durations may be texts, as in files. Raises ConfigError
+    with the first fault."""
     if not isinstance(config, dict):
         raise ConfigError(Place("config"), "is not an object. Write the consumer's fields into it")
     given = {name: value for name, value in config.items() if value is not None}
@@ -179,10 +192,10 @@ def write_json(body: Mapping[str, object]) -> bytes:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """An object of our version. Raises Unreadable."""
+    """Return a JSON object of our version. Raises Unreadable."""
     try:
         body = json.loads(value)
-        # an escape can write half of a surrogate pair, which nothing could hash, send or print
+        # an escape can produce half of a surrogate pair, which cannot be hashed, sent or printed
         json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"is not JSON: {error}") from error
@@ -196,7 +209,8 @@ def read_json(value: bytes) -> dict[str, Any]:
 
 
 def _measure(value: object) -> int:
-    """How many levels a value has. Without recursion, which is what the limit is there for."""
+    """Return how many levels a value has. Not recursive, since a deep value would exceed the
+    recursion limit."""
     level, depth = [value], 0
     while level:
         nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
@@ -205,13 +219,14 @@ def _measure(value: object) -> int:
 
 
 def _freeze(value: object) -> object:
-    """Lists as tuples, which is what configs hold."""
+    """Return a value with lists as tuples, which configs hold."""
     if isinstance(value, dict):
         return {name: _freeze(item) for name, item in value.items()}
     return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
 
 
 def _walk(value: object, path: Path) -> list[Path]:
+    """Return the path of every value in a nested value."""
     found = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
     for step, item in items:

@@ -1,12 +1,14 @@
-"""The book: which consumers there are, by the files of the folder and by the control topic.
+"""The registry: which consumers there are, by the files of the folder and by the control topic.
 
-Both count, and a file wins over a definition of the same name. What is written down of a file serves one purpose: a file that
-says something else than when it was last taken up is an update, and an update that JetStream forbids leaves the consumer as
-it was (facts/jetstream b). So does a file that has become unreadable while the service runs. A consumer whose file is gone is
-not served; its definition stays with its state until both are removed.
+Both count, and a file takes precedence over a definition of the same name. A file's definition is
+written to the topic for one purpose. If a file differs from what was last taken up, it is an
+update; if JetStream's rules forbid the update, the consumer stays as it was
+(docs/jetstream.md#updates). The same holds for a file that becomes unreadable while the service
+runs. A consumer whose file was removed is not served. Its definition stays, with its state, until
+both are removed.
 
-The book is read from the topic's records in order, and from nothing else: whoever writes a definition sees it here when
-it comes back.
+The registry is filled from the topic's records in order, and from nothing else. A worker that
+writes a definition sees it here when it has read the record back.
 """
 
 from __future__ import annotations
@@ -42,31 +44,35 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Registry:
-    """Changes by `take` and `reload`; `effective` is what is to be served."""
+    """The consumers of a service. `take` and `reload` change it; `effective` is what is to be
+    served."""
 
     files: Loaded
     definitions: dict[ConsumerId, Definition] = field(default_factory=dict)
     pauses: dict[ConsumerId, Pause] = field(default_factory=dict)
     requests: dict[str, Request] = field(default_factory=dict)
-    """Those without an answer, in their order."""
+    """Requests without an answer by id, in their order."""
     lapsed: set[ConsumerId] = field(default_factory=set)
-    """Consumers of files that inactive_threshold has ended; they come back with the next start."""
+    """Consumers of files that inactive_threshold has ended; they return at the next start."""
     foreign: int = 0
-    """Records that were passed over."""
+    """Number of records that were skipped."""
     fault: str = ""
-    """Why the last of them was."""
+    """Why the last of them was skipped."""
     _effective: Loaded | None = None
 
     @property
     def prefix(self) -> str:
+        """The prefix of the overlay's own topics."""
         return self.files.service.topics.prefix
 
     def take(
         self, key: bytes | None, value: bytes | None, find_header: Callable[[str], bytes | None], timestamp: int
     ) -> Subject | None:
-        """Take in a record; what it was about, None for one that was passed over. `timestamp`: ms."""
+        """Add a record. Return what it was about, None if it was skipped. `timestamp`: of the
+        record, ms since 1970."""
         try:
             subject, names = split_key(key)
+            # a request, or the tombstone that ends it
             if subject is Subject.REQUEST:
                 (id,) = names
                 self.requests.pop(id, None)
@@ -75,6 +81,7 @@ class Registry:
                         id, value, find_header, timestamp, make_rule(self.files.service.topics)
                     )
                 return subject
+            # a definition or a pause, or the tombstone of one
             consumer = names[0], names[1]
             self._effective = None
             if subject is Subject.PAUSE:
@@ -84,17 +91,18 @@ class Registry:
         except Unreadable as error:
             self._pass_over(str(error))
             return None
-        except Exception as error:  # noqa: BLE001 - every worker reads the record at every start, and would end there
+        except Exception as error:  # noqa: BLE001 - every worker reads the record at every start, and would fail
             self._pass_over(f"{type(error).__name__}: {error}")
             return None
         return subject
 
     def _pass_over(self, reason: str) -> None:
+        """Count a record that is skipped."""
         self.foreign += 1
         self.fault = reason
 
     def reload(self, files: Loaded) -> None:
-        """The folder has changed. What was sound and is not any more goes on as it was."""
+        """Take up changed files. A consumer whose file cannot be read any more stays as it was."""
         self._effective = None
         broken = {problem.place.file for problem in files.problems}
         kept = {
@@ -106,25 +114,31 @@ class Registry:
         self.files = replace(files, consumers={**files.consumers, **kept}, files=places)
 
     def clear(self) -> None:
-        """Forget what the topic has said: it is read anew from its start. What files say, and that a consumer of a file has
-        ended, did not come from there."""
+        """Forget everything from the topic, which is read again from its start.
+
+        Consumers of files, and those of them that have ended, stay: they did not come from the
+        topic.
+        """
         self._effective = None
         self.definitions.clear()
         self.pauses.clear()
         self.requests.clear()
 
     def lapse(self, id: ConsumerId) -> None:
-        """A consumer of a file has ended by inactive_threshold."""
+        """Stop serving a consumer of a file that inactive_threshold has ended."""
         self._effective = None
         self.lapsed.add(id)
 
     def effective(self) -> Loaded:
-        """The folder's configs with the consumers of the topic among them, and what is wrong with either in `problems`."""
+        """Return the folder's configs together with the consumers of the topic; `problems` says
+        what is wrong with either."""
         if self._effective is None:
             self._effective = self._combine()
         return self._effective
 
     def _combine(self) -> Loaded:
+        """Return what `effective` caches. Definitions of the topic are judged in the order in which
+        they were created."""
         found = replace(self.files, consumers={}, files=dict(self.files.files), ends={})
         problems = list(self.files.problems)
         for id, config in self.files.consumers.items():
@@ -151,7 +165,8 @@ class Registry:
         return replace(found, problems=tuple(problems))
 
     def find_unwritten(self, now: int) -> Iterator[Definition]:
-        """Definitions of files as they are taken up now, where the topic says otherwise. `now`: ns, of new ones."""
+        """Yield the definitions of files that differ from what the topic has. `now`: ns since 1970,
+        the creation time of new ones."""
         for id, config in self.files.consumers.items():
             if id in self.lapsed or self._is_deleted(id):
                 continue
@@ -162,11 +177,11 @@ class Registry:
                 yield Definition(taken, created, Origin.FILE, ends=ends)
 
     def find_deleted(self) -> list[ConsumerId]:
-        """Consumers whose state is to be forgotten."""
+        """Return the consumers whose state is to be dropped."""
         return [id for id, definition in self.definitions.items() if definition.is_deleted]
 
     def find_created(self, id: ConsumerId) -> int:
-        """When a consumer was made, ns since 1970; 0 where nobody wrote it down."""
+        """Return when a consumer was created, ns since 1970; 0 if unknown."""
         known = self.definitions.get(id)
         return known.created if known else 0
 
@@ -174,7 +189,8 @@ class Registry:
         return id in self.definitions and self.definitions[id].is_deleted
 
     def _follow(self, id: ConsumerId, config: ConsumerConfig) -> tuple[ConsumerConfig, list[ConfigError]]:
-        """What counts of a file: what it says, or what it said before where the change is not allowed, and why."""
+        """Return the valid config of a file's consumer, and errors if the change is not allowed.
+        Then the earlier config stays valid."""
         known = self.definitions.get(id)
         if known is None or known.config == config:
             return config, []
@@ -189,13 +205,17 @@ class Registry:
         return (known.config, refused) if refused else (config, [])
 
     def _pause(self, config: ConsumerConfig) -> ConsumerConfig:
+        """Return a config with the consumer's pause in it, if it has one."""
         if config.id not in self.pauses:
             return config
         return config.model_copy(update={"pause_until": self.pauses[config.id].until})
 
 
 def find_fault(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
-    """The first thing that is wrong with a consumer that no file has; `loaded`: those that it would stand beside."""
+    """Return the first thing that is wrong with a requested consumer, None if nothing is.
+
+    `loaded`: the configs beside which it would be served.
+    """
     stream = loaded.streams.get(config.stream)
     if stream is None:
         return refuse(10059, f"there is no stream {config.stream!r} in {loaded.files[''].file}'s folder")
@@ -210,7 +230,8 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
 
 
 def _judge(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
-    """Return what `find_fault` does; an error in there is a fault of this one config, which every worker would meet."""
+    """Return the result of `find_fault`. An unexpected error in it becomes a refusal of this one
+    config, since every worker would meet it."""
     try:
         return find_fault(config, loaded)
     except Exception as error:  # noqa: BLE001 - as above
@@ -218,11 +239,13 @@ def _judge(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
 
 
 def refuse_field(path: Path, message: str) -> Refusal:
-    """A fault that JetStream has no number for: its general one for consumers that cannot be made."""
+    """Return a refusal for a fault without a JetStream error of its own: the general one for
+    consumers that cannot be created."""
     return Refusal(ERRORS[10012], f"{show_path(path)} {message}")
 
 
 def _put(entries: dict[ConsumerId, T], id: ConsumerId, entry: T | None) -> None:
+    """Set an entry, or remove it if `entry` is None."""
     if entry is None:
         entries.pop(id, None)
     else:

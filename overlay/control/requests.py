@@ -1,8 +1,10 @@
-"""Requests and responses: what can be asked of the overlay, and how it answers (docs/control.md).
+"""Requests and responses: what clients can ask of the overlay, and how it answers
+(docs/control.md).
 
-A request is a record of the control topic, `request ID` with a JSON object, and headers that name where the answer goes. The
-answer is JetStream's response to the request of that name: the same `type`, the same fields, and `error` with the same
-`code`, `err_code` and `description` where it is refused. `hint` in an error is ours and says what to do.
+A request is a record of the control topic with the key `request ID` and a JSON object as its value.
+Its headers name where the answer goes. The answer is JetStream's response to the request of that
+name: the same `type` and fields. A refusal has an `error` with the same `code`, `err_code` and
+`description`. `hint` in an error is the overlay's own and says what to do.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from overlay.units import parse_duration
 from .records import ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
-"""How long a request is worth an answer, where it does not say: 10 s."""
+"""Default time for which a request may be answered, in ns: 10 s."""
 CLIENT = "Overlay-Client"
-"""Header with the name of who asks, for the audit."""
+"""Header with the client's name, for the audit."""
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
-"""The errors of requests that are about no config, which codes.py lists."""
+"""An error of requests that contain no config; codes.py lists only those that do."""
 
 
 class Op(enum.Enum):
-    """What can be asked: its name, the name of the response, and JetStream's subject for it."""
+    """A kind of request: its name, the name of its response, and JetStream's subject for it."""
 
     CREATE = "consumer.create", "consumer_create_response", "CONSUMER.CREATE"
     UPDATE = "consumer.update", "consumer_create_response", "CONSUMER.CREATE"
@@ -47,15 +49,17 @@ class Op(enum.Enum):
 
     @property
     def word(self) -> str:
+        """The name of the request."""
         return self.value[0]
 
     @property
     def response(self) -> str:
+        """The `type` of the response."""
         return f"{_TYPE}.{self.value[1]}"
 
     @property
     def changes(self) -> bool:
-        """Whether it is worth an audit: it may leave things otherwise than they were."""
+        """Whether the request may change something, and so is audited."""
         return self in (Op.CREATE, Op.UPDATE, Op.DELETE, Op.PAUSE, Op.RESUME)
 
 
@@ -65,8 +69,12 @@ _NAMED = (Op.DELETE, Op.INFO, Op.PAUSE, Op.RESUME, Op.NEXT)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that is asked for. `fault`: why it makes no sense, to be answered as such. `expires_at`: ns since 1970, when
-    nobody waits any more. `text`: as it came."""
+    """A request as it was read from the control topic.
+
+    `reply`: address of the answer; `expires_at`: ns since 1970, after which no client waits for the
+    answer; `op`: None if unknown; `text`: the value as it came; `fault`: why the request is
+    invalid, which is answered, else "".
+    """
 
     id: str
     reply: str
@@ -81,12 +89,13 @@ class Request:
 
     @property
     def about(self) -> ConsumerId:
-        """Whose owner answers: a consumer, or with an empty name a stream, or all of them."""
+        """The consumer whose owner answers. The consumer's name is empty for a request about a
+        stream, both names for one about all."""
         return self.stream, self.consumer
 
     @property
     def subject(self) -> str:
-        """What JetStream would have been asked at."""
+        """The JetStream API subject of such a request."""
         names = (name for name in (self.stream, self.consumer) if name)
         return ".".join(("$JS.API", self.op.value[2] if self.op else "UNKNOWN", *names))
 
@@ -101,21 +110,24 @@ class Refusal:
 
 
 def refuse(error: ApiError | int, hint: str = "", **parts: str) -> Refusal:
-    """`parts` fill the braces of the error's description."""
+    """Return a refusal with this error, or with the error of this number. `parts` fill the braces
+    of the error's description."""
     found = ERRORS[error] if isinstance(error, int) else error
     return Refusal(found, found.description.format(**parts), hint)
 
 
 def refuse_violation(found: Violation) -> Refusal:
+    """Return a violated config rule as a refusal."""
     return Refusal(found.error, found.description, f"{found.field}: {found.hint}" if found.hint else found.field)
 
 
 def parse_request(
     id: str, value: bytes, find_header: Callable[[str], bytes | None], timestamp: int, rule: ReplyRule
 ) -> Request:
-    """A request from its record. `timestamp`: of the record, ms.
+    """Return a request from its record. `timestamp`: of the record, ms since 1970.
 
-    One that names no topic, or none that may be written to, is answered in the overlay's own reply topic.
+    If it names no reply topic, or one that may not be written to, it is answered in the overlay's
+    own reply topic.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
@@ -133,13 +145,15 @@ def parse_request(
 
 
 def _find_name(body: Mapping[str, Any], id: str) -> object:
-    """The name in a config; one that has none gets a name of its own, the same whenever the request is read."""
+    """Return the consumer name in a requested config. Without one, the name is made from the
+    request's id, so that it is the same whenever the request is read."""
     config = body.get("config")
     config = config if isinstance(config, dict) else {}
     return config.get("durable_name") or config.get("name") or f"{mmh3.hash(id, signed=False):08x}"
 
 
 def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[str, Any]) -> str:
+    """Return what is wrong with the parts of a request, empty if nothing is."""
     if op is None:
         return f"op: found {body.get('op')!r}, known are {', '.join(_OPS)}"
     if not isinstance(stream, str) or not isinstance(consumer, str):
@@ -150,11 +164,12 @@ def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[s
 
 
 def respond(request: Request, fields: Mapping[str, object]) -> dict[str, object]:
-    """The response to a request that was granted."""
+    """Return the response to a request that was granted."""
     return {"type": _type_of(request), **fields}
 
 
 def respond_refused(request: Request, refusal: Refusal) -> dict[str, object]:
+    """Return the response to a request that was refused."""
     error: dict[str, object] = {
         "code": refusal.error.code,
         "err_code": refusal.error.err_code,
@@ -166,4 +181,5 @@ def respond_refused(request: Request, refusal: Refusal) -> dict[str, object]:
 
 
 def _type_of(request: Request) -> str:
+    """Return the `type` of the response."""
     return request.op.response if request.op else f"{_TYPE}.error"

@@ -1,4 +1,5 @@
-"""What responses say: JetStream's ConsumerInfo and StreamInfo, filled from the book and from what the service reports. Pure.
+"""Contents of responses: JetStream's ConsumerInfo and StreamInfo, filled from the registry and the
+service's reports. Pure.
 
 A consumer with `ack_policy: none` waits for no acks, and its floor follows what is delivered. `num_pending` is left out while
 nobody knows whether messages that match lie ahead, as when a shard starts; `lag_records` tells how many offsets there are to
@@ -19,13 +20,18 @@ from overlay.units import format_time, parse_duration
 from .records import Pause, write_config, write_json
 
 OWN = ("state", "reason", "positions", "lag_records", "lag_seconds", "rate", "num_pending_is")
+"""Fields of a report that go under `overlay`."""
 _PULL = ("batch", "no_wait", "max_bytes", "group", "min_pending", "min_ack_pending", "id", "priority")
 
 
 def describe_consumer(
     config: ConsumerConfig, created: int, report: Mapping[str, Any], info: ConsumerInfo | None, now: int
 ) -> dict[str, object]:
-    """A ConsumerInfo. `report`: what the service says of the consumer; `info`: of its machine, if it has one. Times: ns."""
+    """Return a ConsumerInfo.
+
+    `created`, `now`: ns since 1970; `report`: what /consumers says of the consumer; `info`: what
+    its machine says, None without a machine.
+    """
     stream, name = config.id
     own = {key: report[key] for key in OWN if key in report}
     return {
@@ -54,9 +60,9 @@ def _describe_gate(info: ConsumerInfo) -> dict[str, object]:
 
 
 def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
-    """Of a consumer without acks: everything that was delivered is settled."""
+    """Return the numbers of a consumer without acks: everything that was delivered is acked."""
     sequence, positions = report.get("consumer_sequence", 0), report.get("positions", {})
-    # of one partition the stream's sequences are its offsets, from 1 on
+    # in a stream of one partition the stream's sequences are its offsets, counted from 1
     pair = {"consumer_seq": sequence, "stream_seq": next(iter(positions.values()), 0) if len(positions) == 1 else 0}
     return {
         "delivered": pair,
@@ -68,6 +74,7 @@ def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _describe_machine(info: ConsumerInfo) -> dict[str, object]:
+    """Return the numbers of a consumer with a machine."""
     found: dict[str, object] = {
         "delivered": _describe_pair(info.delivered, info.delivered_at),
         "ack_floor": _describe_pair(info.ack_floor, info.acked_at),
@@ -88,14 +95,15 @@ def _describe_pair(pair: Pair, at: int) -> dict[str, object]:
 
 
 def describe_pause(pause: Pause, now: int) -> dict[str, object]:
-    """The body of a pause response."""
+    """Return the body of a pause response. `now`: ns since 1970."""
     if pause.until is None:
         return {"paused": False, "pause_until": "0001-01-01T00:00:00Z"}
     return {"paused": True, "pause_until": format_time(pause.until), "pause_remaining": pause.until - now}
 
 
 def describe_stream(stream: StreamConfig, report: Mapping[str, Any], now: int) -> dict[str, object]:
-    """What there is of a StreamInfo: how the stream is made, and how it is."""
+    """Return what the overlay has of a StreamInfo: the stream's config and its state. `now`: ns
+    since 1970."""
     config = {"name": stream.name, "topics": list(stream.topic_names), "subjects": list(stream.subjects)}
     state = {"consumer_count": len(report.get("consumers", ()))}
     own = {key: report[key] for key in ("state", "reason", "partitions", "rate") if key in report}
@@ -103,7 +111,8 @@ def describe_stream(stream: StreamConfig, report: Mapping[str, Any], now: int) -
 
 
 def read_pull(body: Mapping[str, Any]) -> PullRequest | StatusText:
-    """The pull request in the body of a request; JetStream's fields, durations also as texts."""
+    """Return the pull request in a request's body, or the status that refuses it. Durations are ns,
+    or texts such as "5s"."""
     given = {name: body[name] for name in _PULL if name in body}
     given.setdefault("batch", 1)
     for name in ("expires", "idle_heartbeat"):

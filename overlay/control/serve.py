@@ -1,13 +1,16 @@
-"""The service's side of the control topic: it reads all of it, takes up what changes, and answers what it is asked.
+"""The service's side of the control topic: reads all of it, takes up changes, and answers requests.
 
-Every worker reads the topic from its start, so every worker has the same book. A request is answered by the worker that owns
-the shard of what it is about, and only that worker writes about it (journal.py). One request at a time is decided, on a book
-that has seen every earlier decision: after something is written, the next request waits until it has been read back.
+Every worker reads the topic from its start, so every worker has the same registry. A request is
+answered by the worker that owns the shard of the request's consumer or stream. Only that worker
+writes about it (journal.py). Requests are decided one at a time, on a registry that includes every
+earlier decision: after something is written, the next request waits until it has been read back.
 
-What takes time does not hold up the others. A consumer that was created is answered for once it is being served, so that
-whoever is told of it can produce the next record and be sure of it; one that was deleted, once its state is forgotten. Until
-then the request stays in the topic. Should this worker die, its successor finds it there and comes to the same answer. Only the
-answer itself may be lost, if the worker dies between the commit and the sending; the client then asks again.
+Slow answers do not hold up other requests. A create is answered once the consumer is being served.
+So a client that has the answer can produce the next record and be sure that it is delivered. A
+delete is answered once the consumer's state is dropped. Until then the request stays in the topic.
+If this worker dies, its successor finds the request there and comes to the same answer. Only the
+answer itself may be lost, if the worker dies between the commit and the sending. The client then
+asks again.
 """
 
 from __future__ import annotations
@@ -51,39 +54,48 @@ from .topics import list_topics
 log = get_logger(__name__)
 
 SERVED_S = 8.0
-"""How long the answer to a create waits until the consumer is served: less than clients wait."""
+"""Seconds for which the answer to a create waits until the consumer is served: less than clients
+wait."""
 LOOK_S = 0.02
+"""Seconds between two looks at whether something has happened that a task waits for."""
 RECENT_S = 10.0
-"""How long shards that were given to us wait for the book."""
+"""Seconds for which shards that were assigned to us wait until the control topic is read to its
+end."""
 REST_S = (0.5, 30.0)
-"""After an error, before the next try; longer each time."""
+"""Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
 DELETED = "it was deleted meanwhile"
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
-"""Errors that no request is to blame for."""
+"""Errors that no request has caused."""
 
 
 class Host(rules.Host, Protocol):
-    """The worker around it."""
+    """The worker that runs the registrar."""
 
     def find_shard(self, about: ConsumerId) -> int | None:
-        """The shard that a consumer belongs to (an empty name: its stream's; both: the first), None while it is not ours."""
+        """Return the shard of a consumer, None if this worker does not own it.
+
+        With an empty consumer name, return the shard of the stream; with both empty, shard 0.
+        """
 
     def tend(self) -> Collection[ConsumerId]:
-        """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
+        """Pause and resume consumers as their configs ask. Return the worker's consumers that
+        inactive_threshold has ended."""
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
-        """Serve what is loaded from now on, and forget the state of consumers of ours that are not in it."""
+        """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
+        to the worker's shards."""
 
 
 @dataclass(slots=True)
 class Registrar:
-    """Good for one connection to Kafka: `open`, then `run` for a host until it is told to stop, then `close`."""
+    """Answers the requests of the control topic. Good for one connection to Kafka: call `open`,
+    then `run`, then `close`."""
 
     kafka: Properties
     admin: Admin
     book: Registry
     name: str
-    """Of this worker, in audits."""
+    """The worker's name, for audits."""
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
@@ -92,24 +104,26 @@ class Registrar:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the worker is to end."""
     _hold: int = 0
-    """How far the book has to have read before anything more is decided."""
+    """The offset that must have been read before anything more is decided."""
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
     _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """Requests whose answer takes time."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
-    """Deleted consumers whose state is gone already."""
+    """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
-    """Those among the deleted that inactive_threshold has ended."""
+    """Deleted consumers that inactive_threshold has ended."""
     _reloaded: Loaded | None = None
+    """Changed files that are to be taken up."""
     _unwritten: list[Definition] | None = None
-    """What files say and the topic does not; None where that has to be looked at anew."""
+    """Definitions of files that the topic does not have yet; None if they have to be compared
+    again."""
     _told: set[str] = field(default_factory=set)
-    """Problems that are in the log."""
+    """Problems that were logged."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """A journal has one transaction at a time."""
+    """Held while writing: a journal has one transaction at a time."""
     _taken_up: int = -1
-    """How far the book had read that the host serves; -1 while nothing reads on."""
+    """The offset up to which the host serves what the topic says; -1 while `run` does not run."""
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
@@ -117,6 +131,7 @@ class Registrar:
 
     @property
     def prefix(self) -> str:
+        """The prefix of the overlay's own topics."""
         return self.book.prefix
 
     def _count_refused(self, reason: str, count: int) -> None:
@@ -156,10 +171,10 @@ class Registrar:
             self._taken_up = -1
 
     async def catch_up(self) -> None:
-        """Wait until the host knows what the topic says now, for RECENT_S at most.
+        """Wait until the host serves what the topic says now, for RECENT_S at most.
 
-        A worker that slept may be given shards before it hears that their consumers were deleted: served once more, they would
-        begin anew.
+        A worker that was suspended may be assigned shards before it reads that their consumers were
+        deleted. If it served them once more, they would begin anew.
         """
         try:
             async with asyncio.timeout(RECENT_S):
@@ -174,17 +189,20 @@ class Registrar:
             )
 
     def reload(self, files: Loaded) -> None:
-        """The folder has changed."""
+        """Have the next turn take up changed files of the folder."""
         self._reloaded = files
 
     async def _turn(self) -> None:
+        """Read what is new, have the host serve it, and decide the requests of our shards."""
         await self._outbox.make_room()
         subjects = await self._tail.read()
+        # while the topic is read again from its start, the registry is incomplete
         if self._tail.is_behind:
             self._taken_up = 0
             return
         if self._tail.beginnings != self._beginnings:
             await self._begin_again()
+        # changed files, and changed definitions and pauses, are served before requests are decided
         if self._reloaded is not None:
             self.book.reload(self._reloaded)
             self._reloaded = None
@@ -197,6 +215,7 @@ class Registrar:
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
         self._taken_up = self._tail.seen
         await self._keep_book()
+        # each decision needs a registry that contains every earlier one
         for request in list(self.book.requests.values()):
             if self._tail.seen < self._hold:
                 return
@@ -218,7 +237,8 @@ class Registrar:
         self._beginnings = self._tail.beginnings
 
     def _tell_problems(self) -> None:
-        """Log what the book has found wrong since the last time; what is wrong with files by themselves is told elsewhere."""
+        """Log what was found wrong since the last time. Problems of the files themselves are logged
+        elsewhere."""
         found = self.book.effective().problems[len(self.book.files.problems) :]
         for problem in found:
             if str(problem) not in self._told:
@@ -228,7 +248,7 @@ class Registrar:
     # what is to be done without being asked
 
     async def _keep_book(self) -> None:
-        """Write down what files say, and end consumers that are to go."""
+        """Write definitions of files to the topic, end idle consumers, and finish deletions."""
         if self._tail.seen < self._hold:
             return
         await self._write_files()
@@ -239,7 +259,8 @@ class Registrar:
                 await self._bury(id)
 
     async def _write_files(self) -> None:
-        """Write down what files say that the topic does not, a transaction for each shard of ours."""
+        """Write the definitions of files that the topic does not have, in one transaction for each
+        shard of ours."""
         if self._unwritten is None:
             self._unwritten = list(self.book.find_unwritten(now_ns()))
         by_shard: dict[int, list[Definition]] = {}
@@ -254,7 +275,7 @@ class Registrar:
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
 
     async def _complete(self, definition: Definition) -> Definition:
-        """A definition of a file with where the logs end, if the consumer is new."""
+        """Return a file's definition, with the ends of the logs added if the consumer is new."""
         stream = self.book.files.streams.get(definition.config.stream)
         is_new = definition.id not in self.book.definitions and definition.config.deliver_policy.begins_at_end
         if stream is None or not is_new:
@@ -262,6 +283,8 @@ class Registrar:
         return replace(definition, ends=await find_log_ends(self.admin, stream))
 
     async def _lapse(self, id: ConsumerId) -> None:
+        """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
+        stop it until the next start."""
         known = self.book.definitions.get(id)
         if known is not None and known.origin is Origin.REQUEST:
             shard = self.host.find_shard(id)
@@ -274,15 +297,16 @@ class Registrar:
             await self.host.take_up(self.book.effective(), [id])
             if config is not None:
                 await self._drop_output(config)
-            # with the next start it is created anew, and begins where the logs end then
+            # the next start creates it anew, and it begins where the logs end then
             await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _bury(self, id: ConsumerId) -> None:
-        """Forget the state; then drop what is written of the consumer, and answer who asked for it.
+        """Finish a deletion: drop the state, then the consumer's records in the topic, and answer
+        the clients that asked for it.
 
-        Creates that came before go with it: without an answer they would be in the topic still, and the next owner of the shard
-        would make the consumer once more.
+        Earlier creates without an answer are answered as well. They would otherwise still be in the
+        topic, and the next owner of the shard would create the consumer again.
         """
         shard = self.host.find_shard(id)
         if shard is None or not await self._knows_all(shard):
@@ -294,9 +318,11 @@ class Registrar:
         self._forgotten.discard(id)
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
         config = self.book.definitions[id].config
-        # a machine has told its end itself
+        # a machine has sent the advisory of its end itself
         advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
+        # answer all deletes, and the creates before the last of them; a later create makes the
+        # consumer anew
         asked = [request for request in self.book.requests.values() if request.about == id]
         deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
         for at, request in enumerate(asked):
@@ -311,7 +337,8 @@ class Registrar:
             await self._drop_output(config)
 
     async def _drop_output(self, config: ConsumerConfig) -> None:
-        """The consumer is gone, and a temporary topic goes with it, unless another one delivers to it."""
+        """Delete the temporary output topic of a consumer that was removed, unless another consumer
+        delivers to it."""
         topic, others = config.deliver_subject, self.book.effective().consumers.values()
         if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
             return
@@ -350,6 +377,8 @@ class Registrar:
             )
 
     async def _decide(self, request: Request) -> None:
+        """Decide a request and carry the decision out. A create or update is answered by a task
+        once the consumer is served."""
         decision = decide(self.book, self.host, request, now_ns(), await self._find_ends(request))
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
@@ -358,7 +387,8 @@ class Registrar:
             task.add_done_callback(lambda _: self._answering.pop(request.id, None))
 
     async def _find_ends(self, request: Request) -> LogEnds | None:
-        """Where the logs end for a request that may create a consumer; None where there is no need to know."""
+        """Return the ends of the stream's logs for a request that may create a consumer, None if
+        they are not needed or unknown."""
         stream, config = self.book.files.streams.get(request.stream), request.body.get("config")
         is_new = request.op is Op.CREATE and request.about not in self.book.definitions
         policy = config.get("deliver_policy") if isinstance(config, dict) else None
@@ -367,6 +397,7 @@ class Registrar:
         return await find_log_ends(self.admin, stream)
 
     async def _carry_out(self, request: Request, decision: Decision) -> None:
+        """Write what was decided."""
         entries: list[Entry] = []
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
@@ -377,7 +408,10 @@ class Registrar:
             await self._write(request.about, records, entries)
 
     async def _answer_served(self, request: Request, written: int) -> None:
-        """Answer a create once the consumer is served, or after a while if it is not."""
+        """Answer a create once the consumer is served, or after SERVED_S if it is not.
+
+        `written`: the offset behind the definition, which must have been read back.
+        """
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SERVED_S):
@@ -393,6 +427,7 @@ class Registrar:
             await self._drop_journals()
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
+        """Wait until the definition was read back, and the consumer is served or deleted."""
         while True:
             is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
             if self._tail.seen >= written and (is_served or id not in self.book.effective().consumers):
@@ -401,7 +436,8 @@ class Registrar:
 
     @contextlib.asynccontextmanager
     async def _answer_failure(self, request: Request) -> AsyncIterator[None]:
-        """A request that we cannot handle is answered as such: left in the topic, it would end every worker in turn."""
+        """Answer a request that raises an unexpected error with that error. If it stayed in the
+        topic, it would end every worker in turn."""
         try:
             yield
         except OF_KAFKA:
@@ -412,7 +448,8 @@ class Registrar:
             await self._write(request.about, [], self._answer(request, respond_refused(request, refusal)))
 
     def _answer(self, request: Request, response: Body) -> list[Entry]:
-        """The answer, the end of the request, and the audit of it."""
+        """Return the answer, the tombstone of the request, and the audit if the request may change
+        something."""
         value = write_json(response)
         entries = [answer(request.reply, value), Entry(self._tail.topic, _settle(request))]
         if request.op is not None and request.op.changes:
@@ -424,9 +461,11 @@ class Registrar:
     # writing
 
     async def _write(self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = ()) -> None:
-        """Commit as the owner of what it is about; nothing for what is not ours any more.
+        """Commit records and entries as the owner of a consumer's or stream's shard. Write nothing
+        if the shard is not ours any more.
 
-        Answers are sent behind the commit, outside it: clients choose their topics, and one that refuses must hold up nothing.
+        Answers are sent after the commit, outside of it: clients choose their topics, and a topic
+        that refuses must not block anything.
         """
         shard = self.host.find_shard(about)
         if shard is None:
@@ -447,13 +486,17 @@ class Registrar:
                     await self._journals.pop(shard).close()
                     wanted = self._leave_out(error, wanted)
                 except BaseException:
-                    # the journal is of no more use, and other tasks may wait here to write
+                    # the journal is unusable now, and other tasks may wait here to write
                     await self._journals.pop(shard).close()
                     raise
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
-        """Return what is written if the events topic does not take its share: an audit repeats what was asked, and may be
-        larger than that topic takes."""
+        """Return what is written if the events topic refuses its part. An audit repeats the
+        request, and may be larger than that topic accepts.
+
+        Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
+        refuses.
+        """
         if not error.final and error.topic in list_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
         if error.topic == self._tail.topic:
@@ -462,6 +505,8 @@ class Registrar:
         return [entry for entry in wanted if entry.topic != error.topic]
 
     async def _open_journal(self, shard: int) -> None:
+        """Open the shard's journal, which fences the former owner, and have decisions wait until
+        all that owner wrote was read."""
         if shard in self._journals:
             return
         journal = Journal(self.kafka, self.prefix, shard)
@@ -471,13 +516,15 @@ class Registrar:
         self._hold = max(self._hold, await self._tail.find_end())
 
     async def _knows_all(self, shard: int) -> bool:
-        """Return whether the book holds all that was written about a shard, by its former owners too, who are fenced first."""
+        """Return whether the registry contains everything that was written about a shard. Former
+        owners are fenced first."""
         if shard not in self._journals:
             async with self._writing:
                 await self._open_journal(shard)
         return self._tail.seen >= self._hold
 
     async def _drop_journals(self) -> None:
+        """Close all journals. They are opened again when needed."""
         async with self._writing:
             journals = list(self._journals.values())
             self._journals.clear()
@@ -486,5 +533,5 @@ class Registrar:
 
 
 def _settle(request: Request) -> Record:
-    """The end of a request."""
+    """Return the tombstone that ends a request."""
     return Record(make_key(Subject.REQUEST, request.id), None)

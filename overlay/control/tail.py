@@ -1,13 +1,15 @@
-"""Reading the control topic into a book: all of it, and then what comes.
+"""The reader of the control topic: fills a registry with all of it, and then with what is appended.
 
-Any client with Write on the topic chooses its bytes, and every worker reads them at every start. So they are read by the
-project's own decoder and not by a client's consumer, which raises on some of them. A batch or a record that cannot be read
-is passed over, counted and logged with its place; the records behind it are taken in.
+Any client with Write on the topic chooses its bytes, and every worker reads them at every start. So
+they are read by the project's own decoder and not by a client library's consumer, which raises on
+some of them. A batch or a record that cannot be read is skipped, counted and logged with its
+offset. The records behind it are read.
 
-The topic is compacted, and a tombstone stays for `delete.retention.ms` only. So what is read must have no holes: a worker that
-slept for longer finds that offsets are gone from where it stood, and does not know whether a deletion was among them. It reads
-the topic anew. Below the end that the topic had when the reading began, holes are no harm, as long as it takes less time than
-tombstones stay.
+The topic is compacted, and a tombstone stays for `delete.retention.ms` only. So what is read must
+have no holes. A worker that was suspended for longer finds that offsets are missing after its
+position, and cannot tell whether a deletion was among them. It reads the whole topic again. Below
+the end that the topic had when such a reading began, holes are harmless, as long as the reading
+takes less time than tombstones stay.
 """
 
 from __future__ import annotations
@@ -41,15 +43,19 @@ from .topics import HOUR_MS
 log = get_logger(__name__)
 
 POLL_S = 0.2
+"""Seconds for which a read waits for records."""
 OPEN_S = 30.0
+"""Seconds for which the first reading may take."""
 MOST_BYTES = 32 << 20
-"""What one batch may decompress to: a batch of the default size limit, compressed 32 times smaller."""
+"""Most bytes to which one batch may decompress: a batch of the default size limit, compressed 32
+times."""
 TURN = 200
-"""Records that are taken in before the event loop's other work has a turn."""
+"""Records that are added in one go, before the event loop does other work."""
 MOST_NAMED = 100
-"""Consumers that one line of the log names."""
+"""Most consumers that one log line names."""
 WHOLE_MS = HOUR_MS // 2
-"""Longest time to read all of the topic, by the wall clock, which goes on while a machine is suspended."""
+"""Longest time to read the whole topic, in ms of the wall clock, which continues while a machine is
+suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
 
 
@@ -59,27 +65,30 @@ def _ignore(_: int) -> None:
 
 @dataclass(slots=True)
 class Tail:
-    """`open`, then `read` as often as one likes, then `close`."""
+    """Reads the control topic into a registry. Call `open`, then `read` repeatedly, then
+    `close`."""
 
     kafka: Properties
     admin: Admin
     book: Registry
     on_passed_over: Callable[[int], None] = _ignore
-    """Told how many records and batches could not be read."""
+    """Called with the number of records and batches that could not be read."""
     seen: int = 0
-    """How far the book has read."""
+    """The offset up to which the topic was read."""
     beginnings: int = 0
     """How often the topic was found to have lost records behind `seen`, and the book began again at its start."""
     brokers: BrokerTime = field(default_factory=BrokerTime)
     """What the records that were read say of the brokers' time."""
     _again_to: int = -1
-    """Where the topic ended when the book began, or began again; -1 once it has read up to there."""
+    """Where the topic ended when the current reading from the start began; -1 once it was read up
+    to there."""
     _began_at: int = 0
-    """When that was, ms since 1970."""
+    """When that reading began, ms since 1970."""
     _is_same: bool = False
-    """Whether the topic is the log that it was when the book began again, so that what is not in it was deleted."""
+    """Whether the topic is still the same log, so that consumers missing after a new reading were
+    deleted."""
     _former: dict[ConsumerId, Definition] = field(default_factory=dict)
-    """What the book held before it began again."""
+    """What the registry contained before the topic was read again."""
     _client: AIOKafkaClient | None = None
     _fetcher: Fetcher | None = None
     _partition_fetch: PartitionFetch | None = None
@@ -87,15 +96,17 @@ class Tail:
 
     @property
     def topic(self) -> str:
+        """The name of the control topic."""
         return control_topic(self.book.prefix)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the book has begun again and does not hold yet what the topic says."""
+        """Whether the topic is being read from its start, so that the registry is incomplete."""
         return self._again_to >= 0
 
     async def open(self) -> None:
-        """Read the topic, which is there, up to its present end. Raises SourceUnavailable, CredentialsRefused."""
+        """Read the topic, which must exist, up to its present end. Raises SourceUnavailable,
+        CredentialsRefused."""
         try:
             async with asyncio.timeout(OPEN_S):
                 self._client = await open_client(self.kafka)
@@ -113,10 +124,10 @@ class Tail:
             raise SourceUnavailable(f"{self.topic}: cannot be read: {reason}") from error
 
     async def read(self) -> set[Subject]:
-        """Take in the records that are there, or that come soon. Returns what they were about, with everything that a book
-        may have lost which began again.
+        """Add the records that were fetched, or arrive within POLL_S. Return what they were about.
 
-        Raises CredentialsRefused, SourceUnavailable.
+        When a new reading from the start has ended, everything is returned, since the registry may
+        have lost records of any kind. Raises CredentialsRefused, SourceUnavailable.
         """
         subjects = await self._read_on()
         if self.is_behind and self.seen >= self._again_to and await self._end_beginning():
@@ -124,7 +135,7 @@ class Tail:
         return subjects
 
     async def _end_beginning(self) -> bool:
-        """Note that the topic has been read from its start to its end; False where that took too long and begins again."""
+        """End a reading from the start. Return False if it took too long and has to begin again."""
         if now_ms() - self._began_at > WHOLE_MS:
             await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
             return False
@@ -133,6 +144,8 @@ class Tail:
         return True
 
     async def _read_on(self) -> set[Subject]:
+        """Add what was fetched, or begin again if records are missing. Return what they were
+        about."""
         assert self._fetcher is not None
         assert self._partition_fetch is not None
         self._fetcher.changed.clear()
@@ -140,6 +153,8 @@ class Tail:
         if taken is None:
             await is_set_within(self._fetcher.changed, POLL_S)
             taken = self._partition_fetch.take()
+        # a hole, a truncated log and a position that the log does not have all lead back to its
+        # start
         match taken:
             case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):
                 await self._read_anew("records were compacted away before they were read")
@@ -156,20 +171,21 @@ class Tail:
                 start, end = await self._find_bounds()
                 if end < max(self.seen, self._again_to):
                     self._begin_again(end)
-                # else compaction or retention has moved the log's start; what went with it is not in force any more
+                # otherwise compaction or retention has moved the log's start; the records it
+                # deleted are no longer valid
                 self.seen = start
                 self._partition_fetch.seek(start)
         return set()
 
     def _begin_again(self, end: int) -> None:
-        """The topic ends below what the book has read: it was made anew, or has lost its end. What it says now counts, as for a
-        worker that starts now."""
+        """Clear the registry because the topic ends below `seen`: it was created again or has lost
+        its end. What it says now counts, as for a worker that starts now."""
         log.error("the control topic has lost records: read anew", topic=self.topic, end=end, read_before=self.seen)
         self._clear(end)
         self._is_same = False
 
     async def _read_anew(self, reason: str) -> None:
-        """The book may hold what was deleted: it begins again at the topic's start."""
+        """Read the topic again from its start, since the registry may contain what was deleted."""
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
         assert self._partition_fetch is not None
         start, end = await self._find_bounds()
@@ -179,6 +195,7 @@ class Tail:
         self._partition_fetch.seek(start)
 
     def _clear(self, end: int) -> None:
+        """Clear the registry. `end`: where the topic ends now."""
         if not self.is_behind:
             self._former = dict(self.book.definitions)
         self.book.clear()
@@ -186,7 +203,8 @@ class Tail:
         self.beginnings += 1
 
     def _tell_missing(self) -> None:
-        """Log the consumers that only the lost records told of. Their state stays: made again, they go on where they stood."""
+        """Log the consumers that only the lost records defined. Their state is kept: if they are
+        created again, they continue."""
         missing = [
             f"{stream}/{name}"
             for (stream, name), known in sorted(self._former.items())
@@ -205,6 +223,7 @@ class Tail:
             )
 
     async def _take(self, fetched: Fetched, partition_fetch: PartitionFetch) -> set[Subject]:
+        """Add the records of a fetch, and move past them. Return what they were about."""
         subjects: set[Subject] = set()
         reached = fetched.next_offset
         passed_over: list[tuple[int, str]] = []
@@ -219,9 +238,8 @@ class Tail:
             if count % TURN == TURN - 1:
                 await asyncio.sleep(0)
         if reached > fetched.next_offset:
-            partition_fetch.seek(
-                reached
-            )  # the header of a batch cannot be read, so nothing says where the next one begins
+            # the header of a batch cannot be read, so it is unknown where the next one begins
+            partition_fetch.seek(reached)
         self.seen = reached
         self._tell(passed_over)
         return subjects
@@ -231,7 +249,8 @@ class Tail:
         return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
 
     def _tell(self, passed_over: list[tuple[int, str]]) -> None:
-        """Count what cannot be read and log the first of it: others choose how much of it there is."""
+        """Count the records that cannot be read, and log only the first: any client may write many
+        of them."""
         if not passed_over:
             return
         self.on_passed_over(len(passed_over))
@@ -241,7 +260,7 @@ class Tail:
         )
 
     async def find_end(self) -> int:
-        """The committed end of the topic."""
+        """Return the committed end of the topic."""
         return (await self._find_bounds())[1]
 
     async def _find_bounds(self) -> tuple[int, int]:
@@ -259,8 +278,10 @@ class Tail:
 
 
 def has_hole(fetched: Fetched, since: int = 0) -> bool:
-    """Return whether offsets from `since` on are missing between `position` and the end of what was fetched. Only compaction
-    leaves out any: the markers of transactions and what was aborted are batches as well."""
+    """Return whether offsets from `since` on are missing in a fetch.
+
+    Only compaction leaves holes: transaction markers and aborted records are batches as well.
+    """
     batches = fetched.batches[fetched.batches["last_offset"] >= since]
     if not batches.size:
         return False
@@ -270,7 +291,8 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
 
 async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
-    """The book as the topic and the files have it now; where there is no topic, the files alone. Raises SourceUnavailable."""
+    """Return the registry as the topic and the files have it now; of the files alone if there is no
+    topic. Raises SourceUnavailable."""
     book = Registry(files)
     tail = Tail(kafka, admin, book)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):

@@ -1,4 +1,5 @@
-"""The overlay's own topics beside state and index: control, replies and events, made when they are missing."""
+"""The overlay's own topics besides state and index: control, replies and events. They are created
+if they are missing."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .records import control_topic
 HOUR_MS = 3_600_000
 CONTROL_CONFIG = {
     "cleanup.policy": "compact",
-    # whether somebody still waits for an answer is told by one clock, not by that of each who asks
+    # one clock decides whether a request has expired, not those of all clients
     "message.timestamp.type": "LogAppendTime",
     # answered requests are tombstones; compaction takes whole segments, so they must not grow old
     "segment.ms": str(HOUR_MS),
@@ -23,7 +24,7 @@ EVENTS_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR_M
 
 
 def list_topics(prefix: str) -> dict[str, dict[str, str]]:
-    """Names and properties; each has one partition."""
+    """Return the properties of these topics, by name. Each has one partition."""
     return {
         control_topic(prefix): CONTROL_CONFIG,
         reply_topic(prefix): REPLY_CONFIG,
@@ -32,7 +33,8 @@ def list_topics(prefix: str) -> dict[str, dict[str, str]]:
 
 
 async def ensure_own_topics(admin: Admin, prefix: str, replication: int) -> dict[str, str]:
-    """Create those that are missing; why for each that is not there and cannot be made. Raises SourceUnavailable."""
+    """Create the missing topics. Return the reason for each that is missing and cannot be created.
+    Raises SourceUnavailable."""
     wanted = list_topics(prefix)
     refused: dict[str, str] = {}
     present = await admin.find_topics(wanted, with_config=False, denied=refused)

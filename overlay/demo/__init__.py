@@ -1,5 +1,10 @@
-"""`overlay demo`: real flights through a real Kafka and a real service, and a check of what came out.
+"""`overlay demo`: real flights through a real Kafka and service, with a check of the outputs.
 
-home (its folder) · service (the process and what it says of itself) · verdict and selection (what the outputs must hold;
-pure) · outputs (what they hold) · screen (what is shown meanwhile) · play (all of it in order).
+- home: the demo's folder
+- service: the service's process, and its answers over HTTP
+- verdict, selection: the expected content of the output topics, computed without the overlay;
+  pure
+- outputs: the actual content of the output topics
+- screen, report: what the demo prints
+- play: all of it in order
 """

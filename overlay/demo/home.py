@@ -1,9 +1,9 @@
-"""The demo's folder: a broker of its own, a copy of the example's config, the service's log.
+"""The demo's folder, with its own broker, a copy of the example's config, and the service's log.
 
-Each demo begins with an empty Kafka, so it throws away what the last one left in the same folder. That must never hit
-somebody's own files: only a folder that carries the demo's mark is emptied, and only of what a demo puts there.
-Whether a demo still runs is told by locks, as for the broker (see overlay/local/broker.py): the service inherits a
-locked file.
+Each demo begins with an empty Kafka, so it deletes the remains of the last one in the same folder.
+It must never delete a user's own files. So only a folder with the demo's marker file is emptied,
+and only of what a demo writes there. Locks tell whether a demo still runs, as for the broker
+(overlay/local/broker.py): the service inherits a locked file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _HOST = "127.0.0.1"
 
 
 class DemoError(OverlayError):
-    """The demo cannot go on. The message says why and what to do."""
+    """The demo cannot continue. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoHome:
-    """The folder and the paths in it."""
+    """The demo's folder and the paths in it."""
 
     root: Path
 
@@ -47,7 +47,7 @@ class DemoHome:
 
     @property
     def config(self) -> Path:
-        # as deep as in the source tree, so that the files' first lines find the schemas
+        # as deep as in the source tree: the files' first lines have relative paths to the schemas
         return self.root / "config" / EXAMPLE
 
     @property
@@ -69,13 +69,17 @@ class DemoHome:
 
     @property
     def play_lock(self) -> Path:
-        """Held by `overlay demo` itself."""
+        """Held by the `overlay demo` process."""
         return self.root / "demo.lock"
 
 
 @contextmanager
 def open_home(root: Path | None) -> Iterator[DemoHome]:
-    """An empty demo folder, ours for the block. Default: `demo` beside the local broker's home. Raises DemoError."""
+    """Yield an empty demo folder, locked for the block.
+
+    Default: `demo` beside the local broker's home. Raises DemoError if the folder has other files,
+    is in use, or still runs a demo.
+    """
     home = DemoHome((root or find_home().parent / "demo").absolute())
     if home.root.is_dir() and any(home.root.iterdir()) and not (home.root / _MARK).is_file():
         raise DemoError(f"{home.root}: holds files that are not the demo's. Name a new or empty folder with --home")
@@ -96,7 +100,7 @@ def open_home(root: Path | None) -> Iterator[DemoHome]:
 
 
 def describe_stop(home: DemoHome) -> list[str]:
-    """The commands that stop what runs in a demo's folder, by what runs there now."""
+    """Return the commands that stop what runs in a demo's folder now."""
     commands = []
     if is_locked(home.life_lock) and home.pid.is_file():
         commands.append(f"kill {home.pid.read_text().strip()}")
@@ -113,7 +117,7 @@ def _refuse_running(home: DemoHome) -> None:
 
 
 def write_config(home: DemoHome, bootstrap: str) -> str:
-    """Copy the example's config, set to this broker and a free HTTP port; returns the service's URL."""
+    """Copy the example's config, set it to this broker and a free HTTP port, and return the URL."""
     shutil.copytree(find_example(EXAMPLE), home.config)
     home.schema.mkdir(parents=True)
     for kind in MODELS:

@@ -1,4 +1,4 @@
-"""What an output topic holds, read back by a plain confluent-kafka consumer that sees committed records only."""
+"""The content of an output topic, read by a plain confluent-kafka consumer (read_committed)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from .verdict import Content
 _SILENCE_S = 30.0
 _BATCH = 10_000
 _SEQUENCE = -4
-"""Which part of an ack token is the stream sequence: `...<deliveries>.<stream_seq>.<consumer_seq>.<time>.<num_pending>`"""
+"""Index of the stream sequence in an ack token.
+
+A token is `...<deliveries>.<stream_seq>.<consumer_seq>.<time>.<num_pending>`.
+"""
 
 
 def read_output(bootstrap: str, topic: str) -> Content:
-    """All committed records of a topic of one partition. Raises DemoError when they cannot be read or understood."""
+    """Return all committed records of a topic of one partition.
+
+    Raises DemoError if they cannot be read or are no deliveries of the overlay.
+    """
     settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"demo-{uuid.uuid4().hex}", **settings})
     counts: Counter[str] = Counter()
     sequences: list[int] = []
     try:
-        # assigning a topic that is not there would be waited out in silence; asking for its bounds is refused
+        # assign() waits silently for a missing topic; this question fails at once
         consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SILENCE_S)
         consumer.assign([TopicPartition(topic, 0, 0)])
         heard = time.monotonic()

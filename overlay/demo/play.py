@@ -1,8 +1,8 @@
-"""The demo in order: broker, flights, service, watching, check, verdict; and everything stopped whatever happens.
+"""The demo in order: broker, flights, service, check, verdict. At the end everything is stopped.
 
-The rate that is told at the end counts from the first look at which records had been worked on to the first at which
-all were committed. So the start of the process and the loading of its kernels are left out, and so are the records of
-before the first look.
+The reported rate covers the time from the first look with processed records to the first look with
+all of them committed. It leaves out the start of the process, the loading of its kernels, and the
+records before the first look.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ from .verdict import compare, expect
 TOPIC = "flights"
 _PAUSE_S = 0.04
 _PATIENCE_S = 180.0
-"""How long nothing may change before the demo gives up. Compiling the kernels on a slow machine takes part of it."""
+"""Seconds without progress before the demo gives up. Compiling kernels may take a part of them."""
 
 
 def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool:
-    """Whether every output holds what it must. Raises OverlayError when the demo cannot be played to its end."""
+    """Play the demo and return whether every output has the expected content.
+
+    With `keep`, Kafka and the service go on running if the demo reaches its end. Raises
+    OverlayError if it does not.
+    """
     with open_home(root) as home, _ended_by_signals(), ExitStack() as stack:
         screen.say(f"starting Apache Kafka in {home.kafka} ...")
         broker = start(home.kafka)
@@ -57,7 +61,7 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
 
 
 def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Pace]:
-    """Look at the service until it is through with all records. Raises DemoError when it fails or halts."""
+    """Poll the service until all records are committed. Raises DemoError if it fails or stalls."""
     first: Look | None = None
     moved = time.monotonic()
     before = Look(0)
@@ -79,7 +83,7 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
 
 
 def check(bootstrap: str, last: Look, flights: pa.Table, records: int) -> list[Checked]:
-    """Read every output topic and hold it against the data set."""
+    """Read every output topic and compare it with the data set."""
     checked, rows = [], subjects(flights)
     for consumer in last.consumers:
         wanted = expect(rows, consumer.filters, records, select(flights, consumer.sql))
@@ -102,7 +106,7 @@ def _stop_service(service: ServiceProcess, screen: Screen) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP end the block as exceptions, so that what was started is stopped."""
+    """Turn SIGINT, SIGTERM and SIGHUP into exceptions, so that the block stops what it started."""
     received: list[BaseException] = []
 
     def end(number: int, _: FrameType | None) -> None:
@@ -113,7 +117,7 @@ def _ended_by_signals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # a handler may run within a call of librdkafka's binding, which then raises an error of its own instead
+        # if the handler runs within a librdkafka call, the binding raises its own error instead
         if received:
             raise received[0] from error
         raise

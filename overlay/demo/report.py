@@ -29,7 +29,10 @@ _LOOK = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """A consumer's output topic held against the data set."""
+    """A consumer's output topic compared with the data set.
+
+    `faults`: the differences, a sentence each; empty if there are none.
+    """
 
     consumer: Delivered
     wanted: Content
@@ -39,7 +42,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records worked through in a span of time."""
+    """The number of records processed in a time."""
 
     records: int
     seconds: float
@@ -55,7 +58,7 @@ def report(
     *,
     keep: bool,
 ) -> None:
-    """Print everything that there is to say at the end."""
+    """Print the result of the demo and the next steps."""
     screen.say()
     screen.console.print(_build_table(checked))
     _say_verdict(screen, home, checked)
@@ -134,7 +137,7 @@ def _spell_look(bootstrap: str, checked: list[Checked]) -> str:
 
 
 def _name_program(name: str) -> str:
-    """How this environment's program is called from here: by its name when it is on the path, else by where it lies."""
+    """Return how to call a program of this environment: by name if on the PATH, else by path."""
     folder = Path(sys.executable).parent
     found = shutil.which(name)
     if found and Path(found).parent == folder:
@@ -144,6 +147,6 @@ def _name_program(name: str) -> str:
 
 
 def _shorten(path: Path) -> str:
-    """As a shell takes it, relative where it lies below the current folder."""
+    """Return a path quoted for a shell, relative if it is below the current folder."""
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,4 +1,4 @@
-"""What the demo shows: bars and a live table on a terminal, plain lines elsewhere."""
+"""The demo's output: progress bars and a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ _RATE_OVER_S = 1.0
 
 
 class Screen:
+    """The demo's output on a console."""
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
 
     def say(self, text: str = "", style: str = "") -> None:
-        """A line, never wrapped, so that paths and commands can be copied."""
+        """Print a line without wrapping, so that paths and commands can be copied."""
         self.console.print(text, style=style, soft_wrap=True, markup=False)
 
     @contextmanager
     def show_publishing(self, total: int) -> Iterator[Callable[[int], None]]:
-        """Yields what is to be told the number of records published so far."""
+        """Yield a function to call with the number of records published so far."""
         title = "publishing flights"
         if not self.console.is_terminal:
             yield _Steps(self, title, total).step
@@ -46,7 +48,7 @@ class Screen:
 
     @contextmanager
     def show_scan(self, total: int) -> Iterator[Callable[[Look], None]]:
-        """Yields what is to be told every look at the service."""
+        """Yield a function to call with every look at the service."""
         scan = _Scan(total)
         if not self.console.is_terminal:
             yield _Lines(self, scan).step
@@ -61,7 +63,7 @@ class Screen:
 
 
 class _Steps:
-    """A line for each tenth of the way, and one now and then while a tenth lasts."""
+    """Prints a line for each tenth of the work, and every few seconds in between."""
 
     def __init__(self, screen: Screen, title: str, total: int) -> None:
         self._screen, self._title, self._total = screen, title, total
@@ -76,7 +78,7 @@ class _Steps:
 
 
 class _Scan:
-    """The last looks, and the rates that follow from them."""
+    """The looks of the last second, and the rates computed from them."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -90,6 +92,7 @@ class _Scan:
 
     @property
     def phase(self) -> str:
+        """The current phase, in words for the user."""
         look = self.looks[-1]
         waited = look.at - self.began
         if not look.is_serving:
@@ -99,7 +102,7 @@ class _Scan:
         return f"{LOADING} ({waited:.0f} s so far)"
 
     def rate(self, count: Callable[[Look], int]) -> float:
-        """Records a second over the last second."""
+        """Return records per second over the last second."""
         first, last = self.looks[0], self.looks[-1]
         return (count(last) - count(first)) / (last.at - first.at) if last.at > first.at else 0.0
 
@@ -125,7 +128,7 @@ def _count_delivered(i: int, look: Look) -> int:
 
 
 class _Lines:
-    """A line for each new phase, and one now and then while a phase lasts."""
+    """Prints a line for each new phase, and every few seconds while a phase lasts."""
 
     def __init__(self, screen: Screen, scan: _Scan) -> None:
         self._screen, self._scan, self._told, self._told_at = screen, scan, "", 0.0
@@ -136,7 +139,7 @@ class _Lines:
         fresh = phase.split(" (")[0] != self._told.split(" (")[0]
         waited = look.at - self._told_at >= _LINE_EVERY_S
         if (fresh and not look.scanned) or (phase != self._told and waited) or look.has_done(self._scan.total):
-            # the sentence about kernels is long: once is enough
+            # print the long sentence about kernels only once
             said = phase if fresh or not phase.startswith(LOADING) else "still loading" + phase.removeprefix(LOADING)
             self._told, self._told_at = phase, look.at
             self._screen.say(said)

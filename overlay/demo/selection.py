@@ -1,4 +1,4 @@
-"""What the example's SQL filters select, said once more in pandas: the demo's own answer, without a part of the overlay."""
+"""The selections of the example's SQL filters, repeated in pandas: a check without the overlay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ SELECTIONS: dict[str, Callable[[Frame], Frame]] = {
 
 
 def select(table: pa.Table, sql: str) -> Flags:
-    """Which rows of the data set a filter selects; all of them for none. Raises DemoError for one that is not known here."""
+    """Return which rows of the data set a filter selects; all of them for "".
+
+    Raises DemoError for a filter that is not listed here.
+    """
     if not sql:
         return np.ones(table.num_rows, np.bool_)
     if sql not in SELECTIONS:

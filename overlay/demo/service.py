@@ -1,4 +1,4 @@
-"""The service as the demo sees it: a process of its own, and what it says of itself over HTTP."""
+"""The service's process as the demo sees it, and its answers over HTTP."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from .home import DemoError, DemoHome
 STOP_S = 30.0
 _ANSWER_S = 10.0
 _LOG_LINES = 12
-# a proxy of the environment is for other hosts
+# no proxy: the service is on this machine
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A consumer: `lag` is None until it is being served; `trouble` says why it is not."""
+    """A consumer's progress.
+
+    `lag` is None until it is served; `trouble` says why it cannot be served.
+    """
 
     name: str
     topic: str
@@ -38,18 +41,21 @@ class Delivered:
 
     @property
     def selects(self) -> str:
-        """Its filters, a line each."""
+        """The consumer's filters, one per line."""
         return "\n".join([*self.filters, *([self.sql] if self.sql else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the service said at `at` (monotonic seconds). `scanned`: records whose outcome is committed."""
+    """The service's progress at `at` (monotonic seconds).
+
+    `scanned`: records whose results are committed.
+    """
 
     at: float
     scanned: int = 0
     read: int = 0
-    """Records that have been worked on, committed or not yet."""
+    """Records that have been processed, committed or not."""
     consumers: tuple[Delivered, ...] = ()
 
     @property
@@ -57,20 +63,23 @@ class Look:
         return bool(self.consumers) and all(consumer.lag is not None for consumer in self.consumers)
 
     def has_done(self, records: int) -> bool:
-        """Whether the topic's `records` are all worked on and every consumer has caught up."""
+        """Return whether all `records` are committed and every consumer has caught up."""
         return self.is_serving and self.scanned >= records and not any(consumer.lag for consumer in self.consumers)
 
 
 @dataclass(slots=True)
 class ServiceProcess:
-    """`python -m overlay run` on the demo's config."""
+    """The process `python -m overlay run` with the demo's config."""
 
     home: DemoHome
     url: str
     process: subprocess.Popen[bytes]
 
     def look(self) -> Look:
-        """Ask it how far it is. Nothing yet while it starts. Raises DemoError when it has ended."""
+        """Ask the service for its progress.
+
+        Returns an empty Look while the service starts. Raises DemoError if it has ended.
+        """
         at = time.monotonic()
         try:
             streams, consumers = self._get("/streams"), self._get("/consumers")
@@ -81,20 +90,23 @@ class ServiceProcess:
         return Look(at, sum(stream["decoded"] for stream in streams), read, tuple(map(_read_consumer, consumers)))
 
     def check_alive(self) -> None:
-        """Raises DemoError with the end of its log unless it runs."""
+        """Raise DemoError with the end of the log if the process has ended."""
         code = self.process.poll()
         if code is not None:
             raise DemoError(f"the service has ended with exit code {code}. {self.quote_log()}")
 
     def quote_log(self) -> str:
-        """The end of its log, one event a line, for an error message."""
+        """Return the end of the log for an error message, one event per line."""
         lines = read_tail(self.home.log, _LOG_LINES).splitlines()
         return "\n  ".join(
             [f"The end of {self.home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"]
         )
 
     def stop(self) -> int:
-        """Stop it by SIGTERM and wait for its end; returns its exit code. Raises DemoError when it must be killed."""
+        """Stop the process by SIGTERM, wait for its end and return its exit code.
+
+        Raises DemoError if the process had to be killed.
+        """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -113,7 +125,10 @@ class ServiceProcess:
 
 
 def start_service(home: DemoHome, url: str) -> ServiceProcess:
-    """Start the service detached from this terminal, its output in the log; does not wait for it."""
+    """Start the service, detached from this terminal, with its output in the log.
+
+    Does not wait for it.
+    """
     lock = take_lock(home.life_lock)
     if lock is None:
         raise DemoError(f"{home.life_lock}: another process has locked this file. End it and try again")
@@ -130,7 +145,7 @@ def start_service(home: DemoHome, url: str) -> ServiceProcess:
                 start_new_session=True,
             )
     finally:
-        # from here on only the service's own copy holds the lock
+        # from now on only the service's own descriptor holds the lock
         os.close(lock)
     home.pid.write_text(f"{process.pid}\n")
     return ServiceProcess(home, url, process)
@@ -150,7 +165,7 @@ def _read_consumer(found: dict[str, Any]) -> Delivered:
 
 
 def _spell_line(line: str) -> str:
-    """A line of the JSON log as people read it; other lines as they are."""
+    """Return an event of the JSON log as plain text; other lines unchanged."""
     try:
         entry = json.loads(line)
     except ValueError:

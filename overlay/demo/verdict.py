@@ -1,9 +1,10 @@
-"""What the output topics must hold, from the data set alone, and how it compares with what they hold. Pure.
+"""The expected content of the output topics, from the data set alone, and its comparison. Pure.
 
-The flights lie in one partition of a topic of their own, published in order by one producer. So the row number of a
-record is its offset, and its stream sequence is the row number + 1. That makes the check exact: not only how many
-records of which subject an output must hold, but which ones, in which order. The subjects are selected by regular
-expressions, not by the matcher that the service uses, and what SQL filters select is said in pandas (selection.py).
+The flights are in one partition of their own topic, published in order by one producer. So the row
+number of a record is its offset, and its stream sequence is the row number + 1. That makes the
+check exact: it knows not only how many records of each subject an output must have, but which ones,
+in which order. Subjects are selected by regular expressions, not by the service's matcher. The
+selections of SQL filters are written in pandas (selection.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Records of an output topic: how many of each subject, and their stream sequences in the topic's order."""
+    """The records of an output topic: counts by subject, and stream sequences in topic order."""
 
     counts: Counter[str]
     sequences: Sequences
@@ -36,9 +37,10 @@ class Content:
 
 
 def expect(subjects: pa.Array, filters: Sequence[str], records: int, selected: Flags | None = None) -> Content:
-    """What a consumer with these filters must be given of `records` records that repeat rows with these subjects.
+    """Return what a consumer with these filters must receive of `records` records.
 
-    `selected`: which of the rows its SQL filter selects, all when left out.
+    The records repeat the rows with these subjects. `selected`: the rows that the consumer's SQL
+    filter selects, None for all.
     """
     selects = re.compile("|".join(_spell_pattern(text) for text in filters or [">"]))
     distinct = [subject for subject in pc.unique(subjects).to_pylist() if selects.fullmatch(subject)]
@@ -57,7 +59,10 @@ def _spell_pattern(text: str) -> str:
 
 
 def compare(wanted: Content, found: Content) -> list[str]:
-    """What is wrong with an output, a sentence each; empty when it holds exactly what it must."""
+    """Return the faults of an output, a sentence each.
+
+    The list is empty if the output has exactly the expected content.
+    """
     faults = []
     for word, difference in (("missing", wanted.counts - found.counts), ("too many", found.counts - wanted.counts)):
         if difference:

@@ -1,1 +1,4 @@
-"""Between the machines of consumers and Kafka: what they are told, and what becomes of what they want. See dispatcher.py."""
+"""The dispatcher and its parts, between the machines of consumers and Kafka.
+
+Acks and requests are decoded into events, effects are encoded into batches. See dispatcher.py.
+"""

@@ -1,13 +1,15 @@
-"""What a fetch of the ack topic says, for the machines of one stream.
+"""The decoder of an ack topic: from fetched batches to ack batches and events for the machines of
+one stream.
 
-Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the key, and a body
-that is a verb alone. A kernel reads these to columns, and what one consumer is told in a row by one verb is one
-`AckBatch`. The tokens of a fetch name few incarnations: the kernel numbers them, and their texts are made once for
-each slice of a fetch. Everything else goes through `parse_ack` row by row: ranges, delays, reasons, tokens of other
-domains, acks that want an answer.
+Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the
+key, and a body that is only a verb. A kernel reads these into columns. Consecutive acks of one
+consumer with the same verb become one `AckBatch`. The tokens of a fetch name few incarnations, so
+the kernel numbers them, and their texts are made once per slice of a fetch. All other records go
+through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, and acks that want
+an answer.
 
-The order of what one consumer is told is kept. Acks of the stream's other consumers, which other workers serve, are passed
-over; all that is no ack at all is counted by reason and changes nothing.
+The order of one consumer's acks is kept. Acks of consumers that other workers serve are skipped.
+Records that are no acks are counted by reason and change nothing.
 """
 
 from __future__ import annotations
@@ -38,22 +40,27 @@ _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PAR
 _KEY = Field(FieldKind.KEY)
 
 _ODD, _ELSEWHERE = 0, 1
+"""Kinds of rows, beside those of the verbs: to be parsed row by row, and to be skipped."""
 _VERBS = (Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM)
 _FIRST_VERB = 2
 _MOST_INCARNATIONS = 64
-"""Of a slice's tokens; those of further ones are read row by row."""
+"""Most incarnations that the kernel numbers in a slice; tokens of further ones are parsed row by row."""
 FLOW = "$JS.FC."
 HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
 MOST_BYTES = 32 << 20
-"""What one batch of acks may decompress to: any client may write one, and each of its records is looked at."""
+"""Most bytes that one batch of acks may decompress to. Any client may write one, and each of its
+records is looked at.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AckBatch:
-    """The same verb for some deliveries of one consumer, in order, as columns.
+    """Acks with the same verb for deliveries of one consumer, in order, as columns (int64, one
+    entry per ack).
 
-    `incarnations`: what the tokens name, as places in `names`; None where all tokens are of version 1, which names none. The
-    last of the names is empty, for those among others: place -1.
+    `incarnations`: the place of each token's incarnation in `names`; None if all tokens are of
+    version 1, which names none. The last name is empty: place -1 stands for a version 1 token among
+    others.
     """
 
     verb: Verb
@@ -64,13 +71,13 @@ class AckBatch:
     names: tuple[str, ...] = field(default=("",), kw_only=True)
 
     def keep(self, kept: Ints) -> AckBatch:
-        """Some of them."""
+        """Return the acks at these positions."""
         by = None if self.incarnations is None else self.incarnations[kept]
         columns = self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept]
         return AckBatch(self.verb, *columns, by, names=self.names)
 
     def split(self) -> Iterator[tuple[str, Ints]]:
-        """Each incarnation that is named, empty for none, and its rows."""
+        """Yield each incarnation, empty for none, with the positions of its acks."""
         if self.incarnations is None:
             yield "", np.arange(self.sequences.size)
             return
@@ -80,25 +87,26 @@ class AckBatch:
 
 @dataclass(slots=True)
 class DecodedAcks:
-    """What was said, by consumer and in order; how many acks there were by verb, and what was refused by reason."""
+    """Acks by consumer, in order; how many there were by verb, and how many were refused by reason."""
 
     said: dict[str, list[AckBatch | Event]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     refused: Counter[Flaw] = field(default_factory=Counter)
     unanswered: int = 0
-    """Acks that name a reply topic which is not allowed. They count all the same."""
+    """Number of acks that name a reply topic that is not allowed. These acks count all the same."""
     since: AckOffsets = EVERYTHING
-    """Records before that were heard, and count for nothing here."""
+    """Records below these offsets were processed before and are ignored."""
 
     def add(self, consumer: str, *said: AckBatch | Event) -> None:
+        """Append ack batches or events for a consumer."""
         self.said.setdefault(consumer, []).extend(said)
 
 
 class AckDecoder:
-    """Reads a stream's acks. Not for two threads at once.
+    """The decoder of one stream's acks. Not thread-safe.
 
-    `mine`: the names of the consumers whose machines are told; `others`: those of the stream's other consumers. `rule`: which
-    topics take answers.
+    `mine`: names of the consumers whose machines run here. `others`: names of the stream's other
+    consumers. `rule`: which topics may take answers.
     """
 
     def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
@@ -115,8 +123,11 @@ class AckDecoder:
         self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
 
     def read(self, data: Bytes, position: int, aborted: Aborted, since: AckOffsets = EVERYTHING) -> DecodedAcks:
-        """Return what the acks from `position` on say to consumers that have not heard them. Batches that cannot be read are
-        passed over and counted."""
+        """Return the acks from the offset `position` on that consumers have not processed yet.
+
+        Batches that cannot be read are skipped and counted. `aborted`: the aborted transactions of
+        the fetch. `since`: what each consumer has processed before.
+        """
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
             if isinstance(piece, Malformed):
@@ -152,14 +163,20 @@ class AckDecoder:
                     heard.add(name, said)
 
     def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: AckOffsets) -> None:
-        """Have what a consumer has heard before count as somebody else's. `_tell` looks at odd rows by itself."""
+        """Mark the rows that their consumer has processed before as _ELSEWHERE.
+
+        Odd rows are checked in `_tell`.
+        """
         if since.last > piece.offset[0]:
             first = np.array([since.of(name) for name in self._names], np.int64)
             kind[(consumer >= 0) & (piece.offset < first[consumer])] = _ELSEWHERE
 
     def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
-        """The rows of each consumer of ours, in order. Odd rows may be of any: where there are some, all rows come at once,
-        cut wherever the consumer changes."""
+        """Yield the consumers of this worker with their rows, in order.
+
+        An odd row may belong to any consumer. If there are odd rows, all rows are yielded in order,
+        cut wherever the consumer changes; the name of an odd run is empty.
+        """
         ours = np.flatnonzero(kind != _ELSEWHERE)
         if not (kind == _ODD).any():
             for number in np.flatnonzero(np.bincount(consumer[ours])).tolist():
@@ -172,6 +189,7 @@ class AckDecoder:
 
     @staticmethod
     def _open(piece: Records) -> tuple[Ints, Ints]:
+        """Return where the values of the records begin, and their sizes in bytes (-1 for null)."""
         columns = [np.empty(len(piece), np.int64) for _ in range(5)]
         open_bodies(piece.buf, piece.body, piece.end, *columns)
         return columns[2], columns[3]
@@ -186,6 +204,11 @@ class AckDecoder:
     def _tell(
         self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: DecodedAcks
     ) -> None:
+        # an answer to flow control, or no ack at all
+        """Parse one record and add its events.
+
+        `offset`: of the record; `find_header`: returns a reply header's value or None.
+        """
         if text.startswith(FLOW.encode()):
             return self._tell_flow(text, body, offset, heard)
         found = parse_ack(text, body)
@@ -195,19 +218,23 @@ class AckDecoder:
         stream, name = _name(found)
         if offset < heard.since.of(name):
             return
+        # a valid ack: unknown consumer, flawed body, ours, or (without an effect) another worker's
         if stream != self._stream or name not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
         elif isinstance(found, Ack) and found.is_flawed:
             heard.refused[Flaw.PAYLOAD] += 1
         elif name in self._mine:
             heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
-            # the record's offset serves as the id that a pinned client would get
+            # the record's offset serves as the id that a pinned client gets
             reply = read_address(find_header, self._rule)
             heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
             heard.add(name, *read_ack(found, reply, str(offset)))
 
     def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
-        """An answer to a flow control request. Its body may name what was taken, as a range ack does."""
+        """Add the event of an answer to a flow control request.
+
+        Its body may name what was taken, as a range ack does.
+        """
         parts = text.decode(errors="replace").split(".")
         if offset < heard.since.of(parts[-2]):
             return
@@ -239,12 +266,12 @@ def _cut(buf: Bytes, at: int, size: int) -> bytes | None:
 
 
 def _cut_text(buf: Bytes, at: int, size: int) -> str:
-    # a text that is no UTF-8 names no incarnation of ours, and neither does what is made of it here
+    # a text that is not UTF-8 names no incarnation of ours, nor does its replacement
     return buf[at : at + size].tobytes().decode(errors="replace")
 
 
 def _split(values: Ints) -> Sequence[slice]:
-    """Runs of equal values."""
+    """Return slices of equal values."""
     if not values.size:
         return []
     cuts = np.flatnonzero(np.diff(values)) + 1
@@ -264,7 +291,7 @@ def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
 
 @kernel
 def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
-    """Below 0, 0 or above 0, as bytes compare."""
+    """Return less than 0, 0, or more than 0, as the bytes compare."""
     for i in range(min(size, end - first)):
         if buf[at + i] != text[first + i]:
             return np.int64(buf[at + i]) - np.int64(text[first + i])
@@ -273,7 +300,7 @@ def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-def]
-    """The number of a name, -1 for one that is not there. `guess` is tried first."""
+    """Return the number of a name, -1 if it is unknown. `guess` is tried first."""
     if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
         return guess
     low, high = 0, bounds.size - 1
@@ -291,7 +318,10 @@ def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-d
 
 @kernel
 def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
-    """Five decimals with dots between them, up to `end`; whether that is what is there, and each fits."""
+    """Read five decimals separated by dots, up to `end`, into `out`.
+
+    Return whether they are there and each is valid.
+    """
     for k in range(5):
         digits, value = 0, np.uint64(0)
         while at < end and 48 <= buf[at] <= 57:
@@ -319,7 +349,10 @@ def _find_dot(buf, at, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
-    """The number of a text among `count` known ones, which are places in the same buffer; `count` for another one."""
+    """Return the number of a text among the first `count` known ones, `count` if it is new.
+
+    `known`: places and sizes of texts in the same buffer. `guess` is tried first.
+    """
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step
         if known[1, each] == size:
@@ -333,7 +366,7 @@ def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
 
 @kernel
 def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
-    """The kind that a body alone makes, 0 for another body."""
+    """Return the kind of a row whose body is only a verb, 0 for any other body."""
     if size <= 0:
         return 2
     if size == 3 and buf[at] == 43 and buf[at + 1] == 79 and buf[at + 2] == 75:  # +OK
@@ -363,8 +396,11 @@ def _read(  # type: ignore[no-untyped-def]
     buf, at, size, value_at, value_size, has_reply, head, head_2, stream, names, bounds, is_mine, kind, consumer, numbers,
     known,
 ):  # fmt: skip
-    """`head`: of tokens of version 1; `head_2` and, behind the incarnation, `stream`: of version 2. `known`: where the
-    incarnations are that the tokens name, by number; returns how many there are."""
+    """Classify all rows and read their numbers. Return how many incarnations the tokens name.
+
+    `head`: what tokens of version 1 begin with. `head_2` and, behind the incarnation, `stream`: the
+    same for version 2. `known`: receives places and sizes of the incarnations' texts, by number.
+    """
     found = np.empty(5, np.int64)
     guess, count, latest = -1, 0, 0
     for row in range(at.size):
@@ -372,7 +408,8 @@ def _read(  # type: ignore[no-untyped-def]
         first, end = at[row], at[row] + size[row]
         if size[row] <= 0:
             continue
-        # a stream or a consumer may be named `_`: version 2 has the stream's name behind the incarnation, version 1 a number
+        # a stream or a consumer may be named `_`: after the incarnation version 2 has the stream's
+        # name, version 1 a number
         by, text, length = -1, first + head_2.size, 0
         if _starts_with(buf, first, end, head_2):
             dot = _find_dot(buf, text, end)
@@ -383,6 +420,7 @@ def _read(  # type: ignore[no-untyped-def]
             if not _starts_with(buf, first, end, head):
                 continue
             first += head.size
+        # the consumer: unknown ones are parsed row by row, those of other workers are skipped
         dot = _find_dot(buf, first, end)
         name = _find_name(buf, first, dot - first, names, bounds, guess)
         if name < 0:
@@ -393,6 +431,7 @@ def _read(  # type: ignore[no-untyped-def]
             continue
         if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
             continue
+        # the number of the incarnation
         if length > 0:
             by = _number(buf, text, length, known, count, latest)
             if by == known.shape[1]:
@@ -401,6 +440,7 @@ def _read(  # type: ignore[no-untyped-def]
                 known[0, by], known[1, by] = text, length
                 count += 1
             latest = by
+        # the verb, and the numbers of the delivery
         kind[row] = _read_verb(buf, value_at[row], value_size[row])
         consumer[row] = name
         numbers[3, row] = by

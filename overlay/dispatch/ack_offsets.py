@@ -1,7 +1,8 @@
-"""From which offset of an ack topic on each consumer is told what the records say. Pure.
+"""From which offset of an ack topic on each consumer still has to process the records. Pure.
 
-Consumers of a stream share one position in each partition of its ack topic. A consumer that was away stands behind it: the
-partition is read again from there, and the others have heard all of that before.
+The consumers of a stream share one position in each partition of its ack topic. A consumer that was
+away may be behind it. Then the partition is read again from there, and the records are ignored for
+the others, which have processed them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class AckOffsets:
-    """Of one partition of an ack topic. `shared`: the first offset that is news for consumers that `own` does not name;
-    `own`: the same by name, for those that have heard less."""
+    """Offsets in one partition of an ack topic.
+
+    `shared`: the first offset that is new for all consumers not in `own`. `own`: the first new
+    offset by consumer name, for consumers that have processed less.
+    """
 
     shared: int = 0
     own: Mapping[str, int] = field(default_factory=dict)
@@ -25,7 +29,7 @@ class AckOffsets:
 
     @property
     def last(self) -> int:
-        """The offset from which the records are news for everybody."""
+        """The offset from which on the records are new for all consumers."""
         return max([self.shared, *self.own.values()])
 
     def clip(self, cut: int) -> AckOffsets:
@@ -33,7 +37,7 @@ class AckOffsets:
         return AckOffsets(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
 
     def of(self, name: str) -> int:
-        """Return the first offset that is news for a consumer; for a name that is no consumer's, `shared`."""
+        """Return the first offset that is new for a consumer; `shared` for an unknown name."""
         return self.own.get(name, self.shared)
 
 

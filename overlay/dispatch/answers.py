@@ -1,8 +1,9 @@
-"""What goes back to somebody: answers to acks, statuses of pull requests, heartbeats and flow control (interfaces, Status).
+"""Records for clients: answers to acks, statuses of pull requests, heartbeats and flow control requests.
 
-A status is a record with neither key nor value: its headers say all, as in a NATS message without a body. On an output topic
-it stands in every partition, since each may have a reader of its own; the first answer to a flow control request counts, and
-those after it change nothing.
+A status is a record with neither key nor value: its headers say everything, as in a NATS message
+without a body (docs/control.md#answers). On an output topic it goes to every partition, because
+each may have a reader of its own. The first answer to a flow control request counts, and later ones
+change nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ PIN = "Nats-Pin-Id"
 
 
 def encode_answers(effects: Iterable[Effect]) -> list[Entry]:
-    """The answers to acks among the effects: empty values, the sender's correlation as key and header."""
+    """Return the answers to acks among the effects: empty values, with the sender's correlation id
+    as key and header.
+    """
     return [answer(effect.reply, b"") for effect in effects if isinstance(effect, Answer)]
 
 
 def answer(reply: str, value: bytes | None, headers: Headers = ()) -> Entry:
-    """A record for whoever waits at a reply address. `headers`: beside the correlation."""
+    """Return a record for a reply address. `headers`: those beside the correlation id."""
     address = parse_address(reply)
     record = Record(address.correlation, value, [(CORRELATION, address.correlation), *headers])
     return Entry(address.topic, record, address.partition or 0)
 
 
 def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
-    """The headers that a delivery has for the pull request that it answers."""
+    """Return the headers that a delivery has for its pull request. `pin`: the pin id, empty for none."""
     more = [(CORRELATION, parse_address(reply).correlation)]
     return [*more, (PIN, pin.encode())] if pin else more
 
@@ -42,7 +45,10 @@ def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
 def encode_statuses(
     effects: Iterable[Effect], stream: str, consumer: str, topic: str = "", partitions: int = 0
 ) -> list[Entry]:
-    """The statuses among the effects. `topic`, `partitions`: of the output, for those that no pull request waits for."""
+    """Return the statuses among the effects as records.
+
+    `topic`, `partitions`: of the output topic, for statuses that answer no pull request.
+    """
     found: list[Entry] = []
     for effect in effects:
         if not isinstance(effect, Status):
@@ -50,7 +56,7 @@ def encode_statuses(
         headers = _describe(effect, stream, consumer)
         if effect.reply:
             entry = answer(effect.reply, None, headers)
-            # a key would tell compacted topics to forget what else has it
+            # with a key, the null value would be a tombstone in a compacted topic
             found.append(entry._replace(record=entry.record._replace(key=None)))
         else:
             found += [Entry(topic, Record(None, None, headers), partition) for partition in range(partitions)]

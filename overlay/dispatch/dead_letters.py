@@ -1,11 +1,14 @@
-"""Dead letters: messages that are given up, as they would be delivered, with the reason and the history in headers.
+"""Dead letters: messages that are given up, as they would be delivered, with the reason and the
+history in headers.
 
-The record is the delivery: key, value and headers of the source, `Nats-Subject` and the token. Its token names the last
-delivery, whose consumer sequence is not known any more and is 0; so no ack of it can ever be taken for an ack of a message.
-Its time is the time of burial, since the source's may be why the message was given up.
+The record is the delivery: key, value and headers of the source, `Nats-Subject` and the token. The
+token names the last delivery. Its consumer sequence is not known any more and is written as 0, so
+no ack of it is ever taken for an ack of a message. The record's time is the time when the message
+was given up, because the source's time may be why it was given up.
 
-A letter that its topic cannot take either goes without its value: `Nats-Msg-Size` says so, as it does with headers_only, and
-source partition and offset say where the value is. What is to be known of the message is in its key and its headers.
+A dead letter that is too large for its topic goes without its value. `Nats-Msg-Size` says so, as it
+does with headers_only. Source partition and offset say where the value is. Key and headers are
+still there.
 """
 
 from __future__ import annotations
@@ -30,20 +33,24 @@ FIRST, LAST = "Overlay-First-Delivered", "Overlay-Last-Delivered"
 STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
 SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
 CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
-"""Headers that dead letters have beside those of a delivery. Times are RFC 3339 UTC."""
+"""Headers that dead letters have in addition to those of a delivery. Times are RFC 3339 UTC."""
 UNDELIVERABLE = "undeliverable"
-"""The reason of messages that their output topic can never take (output/undeliverable.py)."""
+"""The reason for messages that their output topic can never take (output/undeliverable.py)."""
 UNSET = -62_135_596_800_000_000_000
-"""JetStream's time for never, ns: 0001-01-01T00:00:00Z."""
+"""JetStream's time for never, in ns since 1970: 0001-01-01T00:00:00Z."""
 
 
 def give_up(stream_seq: int) -> DeadLetter:
-    """The letter of a message that was never delivered, since its output topic can never take it."""
+    """Return the dead letter of a message that was never delivered, because its output topic can
+    never take it.
+    """
     return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
 
 
 def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
-    """The headers that say why a message lies there and where it came from, in the order of CAUSES."""
+    """Return the headers that say why a message was given up and where it came from, in the order
+    of CAUSES.
+    """
     texts = (
         letter.reason,
         str(letter.deliveries),
@@ -60,11 +67,11 @@ def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: i
 def press_letters(
     output_topic: OutputTopic, piece: Slice, rows: Ints, letters: Sequence[DeadLetter], partition: int, now: int
 ) -> list[OutputBatch]:
-    """The dead letters of `rows`, one for each, as batches for the dead-letter topic.
+    """Return the dead letters of `rows`, one for each, as batches for the dead-letter topic.
 
-    `output_topic`: that topic, with the envelope of the consumer; `partition`: of the source; `now`: ms. A letter
-    that is larger than the topic takes even without its value comes with its source offset in `oversized_offset`, as
-    deliveries do.
+    `output_topic`: the dead-letter topic, with the consumer's envelope. `partition`: of the source.
+    `now`: ms since 1970. If a dead letter is too large even without its value, its batch has the
+    source offset in `oversized_offset`, as deliveries do.
     """
     places = place(
         output_topic.partition_by, output_topic.partitions, partition, piece.records, rows, piece.codes, piece.texts
@@ -80,7 +87,10 @@ def press_letters(
 
 
 class _Writing:
-    """The letters of one output partition. Each has headers of its own, so each is a call of the kernel."""
+    """A writer of the dead letters of one output partition.
+
+    Each letter has headers of its own, so each takes a call of the kernel.
+    """
 
     def __init__(self, output_topic: OutputTopic, piece: Slice, partition: int, target: int, now: int) -> None:
         self._output_topic, self._piece, self._partition, self._target, self._now = (
@@ -95,6 +105,10 @@ class _Writing:
         self._done: list[OutputBatch] = []
 
     def add(self, row: Ints, letter: DeadLetter) -> None:
+        """Add a letter to the current batch.
+
+        If it is too large for one, give it a batch of its own, with or without its value.
+        """
         piece = self._piece
         offset = int(piece.records.offset[row[0]])
         more = encode_headers(describe_letter(letter, *self._names, self._partition, offset))
@@ -117,6 +131,7 @@ class _Writing:
         self._body = Body(np.empty(0, np.uint8))
 
     def finish(self) -> list[OutputBatch]:
+        """Return the batches of all letters."""
         self._close()
         return self._done
 
@@ -126,7 +141,9 @@ class _Writing:
         assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
 
     def _make_room(self, size: int) -> None:
-        """Room for one more record: in this batch while it stays small enough, else in another."""
+        """Make room for one more record: in this batch while it stays within the limit, otherwise
+        in a new one.
+        """
         body, limit = self._body, self._output_topic.body_limit
         if body.size + size <= body.out.size:
             return

@@ -1,21 +1,28 @@
-"""The dispatcher: where the machines of a shard sit, between what comes in and the records that go out. No IO, no clock.
+"""The dispatcher: runs the consumer machines of a shard.
 
-A step has three parts, all of them run by the shell (worker/acks/dispatch_loop.py) one after the other:
+Offers and acks go in, batches of records come out. No I/O, no clock.
 
-1. `take_in`: offers, acks, orders and the time are handed to the machines. Nothing goes out yet.
-2. `find_wanted`: which records the next deliveries need that are not at hand. The shell reads them again, and says which of
-   them are gone; JetStream's rule for those is that they are terminated.
-3. `give_out`: the machines deliver, as many messages as there are records for, and what they want done becomes batches.
-   Those and the machines' state go into one transaction.
+A step has three parts. The dispatch loop (worker/acks/dispatch_loop.py) runs them one after the
+other:
 
-The parts are apart so that a delivery never takes a consumer sequence without having its record, and so that nothing has
-to wait in the middle of a machine's move. A step is bounded by STEP_MESSAGES and STEP_BYTES for each consumer, and by
-ROUND_BYTES for all; who has more to give takes the next step at once. What has been taken in is never put off: its dead
-letters, answers and advisories go out with the state and the place in the acks that they belong to.
+1. `take_in` hands offers, acks, orders and the time to the machines. Nothing goes out yet.
+2. `find_wanted` names the records that the next deliveries need and that are not in the cache. The
+   loop reads them again (a refetch) and reports which of them the log does not have any more.
+   JetStream terminates such messages.
+3. `give_out` lets the machines deliver, as many messages as there are records for. Their effects
+   become batches. Batches and the machines' state go into one transaction.
 
-Between a consumer's machine and the log stands its hold: the first message that was offered and is not delivered. A
-restart reads from there on. A changed filter or deliver_subject comes with a restart too (worker/shard_manager.py):
-what was offered under the old filter is offered anew from the hold on, as the machine's Rewind asks for.
+The parts are separate for two reasons. A delivery must never take a consumer sequence without
+having its record. And no machine may wait for I/O in the middle of an event. A step is bounded by
+STEP_MESSAGES and STEP_BYTES for each consumer and by ROUND_BYTES for all. A consumer with more to
+deliver takes part in the next step, which is due at once. What follows from events is never
+postponed to another step. Dead letters, answers and advisories go out with the state and the ack
+offsets that they belong to.
+
+Each consumer has a hold position: the first message that was offered and is not delivered. A
+restart reads from there. A changed filter or deliver_subject always comes with a restart
+(worker/shard_manager.py). So what was offered under the old filter is offered again from the hold
+position on, as the machine's Rewind asks for.
 """
 
 from __future__ import annotations
@@ -51,14 +58,16 @@ STEP_MESSAGES = 16_384
 STEP_BYTES = 8 << 20
 ROUND_BYTES = 16 << 20
 LEAST_LOG = 1 << 20
-"""Bytes of changes before everything is written anew; with more state than this, as many as that has."""
+"""Least bytes of deltas before a new checkpoint of all machines. With a larger checkpoint, as many
+bytes as that has.
+"""
 MILLISECOND = 1_000_000
 _NO_RUN = Run(EMPTY, EMPTY, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Rows of a piece that a consumer's filters want."""
+    """Rows of a record slice that match a consumer's filters."""
 
     consumer: ConsumerId
     piece: RecordSlice
@@ -67,35 +76,39 @@ class Offer:
 
 @dataclass(slots=True)
 class Work:
-    """What a step came to, for one transaction."""
+    """The result of a step, for one transaction."""
 
     batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
+    """Batches for output, dead-letter and events topics, in order."""
     answers: list[tuple[ConsumerId, Entry | OutputBatch]] = field(default_factory=list)
-    """For reply topics, to be sent in order once the transaction is committed."""
+    """Answers for reply topics, to be sent in order after the transaction is committed."""
     records: dict[ConsumerId, bytes] = field(default_factory=dict)
-    """What is to be remembered of each machine that moved."""
+    """A record of state (delta or checkpoint) for each machine that changed."""
     facts: dict[ConsumerId, Facts] = field(default_factory=dict)
-    """What each machine that moved is after the step."""
+    """Facts of each machine that changed, as of the end of the step."""
     is_checkpoint: bool = False
-    """Whether `records` holds everything of every machine."""
+    """Whether `records` has a checkpoint of every machine."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
     redelivered: Counter[ConsumerId] = field(default_factory=Counter)
     buried: Counter[ConsumerId] = field(default_factory=Counter)
+    """Number of dead letters."""
     refused: Counter[Flaw] = field(default_factory=Counter)
     unnamed: Counter[str] = field(default_factory=Counter)
-    """Acks that name no incarnation, for consumers whose tokens do: by what lacks it, `token` or `range`."""
+    """Acks without an incarnation for consumers whose tokens have one, by the kind of ack: `token`
+    or `range`.
+    """
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     oldest: dict[ConsumerId, int] = field(default_factory=dict)
-    """ms of the source records."""
+    """ms since 1970: times of the newest and the oldest source record among the deliveries."""
     removed: list[ConsumerId] = field(default_factory=list)
-    """Consumers that nobody uses any more (inactive_threshold)."""
+    """Consumers to be deleted, because they were unused for inactive_threshold."""
 
     def __bool__(self) -> bool:
         return bool(self.batches or self.answers or self.records)
 
 
 class Dispatcher:
-    """See the module's text. Not for two threads at once."""
+    """The machines of a shard's consumers; the module's text describes it. Not thread-safe."""
 
     def __init__(
         self, slots: Mapping[ConsumerId, ConsumerSlot], printing: EffectEncoder, record_cache: RecordCache | None = None
@@ -104,7 +117,8 @@ class Dispatcher:
         self.record_cache = record_cache or RecordCache()
         self._printing = printing
         self._effects: dict[ConsumerId, list[Effect]] = {}
-        # each is asked once when it sits down, and when its pull requests are held back no more
+        # each machine gets a tick at its start, and when its pull requests are not held back any
+        # more
         self._fresh: dict[ConsumerId, None] = dict.fromkeys(self.slots)
         self._active: dict[ConsumerId, None] = {}
         self._touched: dict[ConsumerId, None] = {}
@@ -113,23 +127,25 @@ class Dispatcher:
 
     @property
     def next_at(self) -> int:
-        """When a step is due even if nothing comes, ns; NEVER for not at all."""
+        """When the next step is due without new input, ns since 1970; 0 for at once, NEVER for not
+        at all.
+        """
         if self._fresh or self._active:
             return 0
         return min((slot.machine.armed_at for slot in self.slots.values()), default=NEVER)
 
     @property
     def waiting_for_acks(self) -> set[str]:
-        """Streams with a deadline that waits for acks that are not read yet."""
+        """Streams with a deadline that waits for acks that were not read yet."""
         return {consumer[0] for consumer, slot in self.slots.items() if slot.blocked_at < NEVER}
 
     @property
     def facts(self) -> dict[ConsumerId, Facts]:
-        """What every machine is. Only the thread that takes the dispatcher's steps may ask."""
+        """The facts of every machine. Only the thread that runs the dispatcher's steps may call this."""
         return {consumer: slot.machine.facts for consumer, slot in self.slots.items()}
 
     def hold_back(self, topics: frozenset[str]) -> None:
-        """Give nothing to pull requests that name one of these reply topics, until the next call."""
+        """Deliver nothing to pull requests with one of these reply topics, until the next call."""
         if topics == self._full:
             return
         self._full = topics
@@ -148,8 +164,13 @@ class Dispatcher:
         now: int,
         beyond: Mapping[ConsumerId, int] = MappingProxyType({}),
     ) -> None:
-        """Hand everything to the machines. `acks_up_to`: by stream, the time up to which all acks are in `said`, or were in
-        that of an earlier step; ns, like `now`. `beyond`: messages behind the offers, where that has changed."""
+        """Hand offers, acks, new counts and the time to the machines. Nothing is delivered yet.
+
+        `said`: ack batches and events by consumer, in order. `acks_up_to`: by stream, ns since
+        1970; all acks before this time are in this `said` or were in an earlier one. `now`: ns
+        since 1970. `beyond`: matching messages above the offers, by consumer, where the count has
+        changed.
+        """
         known: dict[int, RecordSlice] = {}
         for consumer, events in said.items():
             if slot := self.slots.get(consumer):
@@ -172,8 +193,11 @@ class Dispatcher:
         self._fresh.clear()
 
     def expire(self, lows: Mapping[str, int], now: int) -> None:
-        """Let machines forget messages that were given up and that their logs have lost: else every checkpoint has them.
-        `lows`: by stream, the lowest stream sequence that is left."""
+        """Let machines forget given-up messages that the log has lost; otherwise every checkpoint
+        would contain them.
+
+        `lows`: by stream, the lowest stream sequence that the log still has.
+        """
         for consumer, slot in self.slots.items():
             low = lows.get(consumer[0], 0)
             if slot.machine.window.has_given_up(low):
@@ -189,6 +213,10 @@ class Dispatcher:
             self._do(offer.consumer, Offered(run, int(run.sequences[-1])), now)
 
     def _tell(self, consumer: ConsumerId, slot: ConsumerSlot, said: AckBatch | Event, now: int) -> None:
+        """Hand an ack batch or an event to a machine.
+
+        Acks that the machine's incarnations did not give out are refused.
+        """
         if slot.names_itself:
             self._unnamed += count_unnamed(said)
         if not isinstance(said, AckBatch):
@@ -201,16 +229,17 @@ class Dispatcher:
             self._do(consumer, event, now)
 
     def order(self, consumer: ConsumerId, event: Event, now: int) -> None:
-        """Hand in one more event: what an operator, a reader or a pull request wants."""
+        """Hand one more event to a consumer's machine: an operator's, a reader's, or a pull request."""
         if consumer in self.slots:
             self._do(consumer, event, now)
 
     def _do(self, consumer: ConsumerId, event: Event, now: int) -> None:
+        """Run an event without deliveries, and mark the consumer as active for this step."""
         self._note(consumer, self.slots[consumer].machine.handle(event, now, 0))
         self._active[consumer] = None
 
     def _note(self, consumer: ConsumerId, effects: Iterable[Effect]) -> None:
-        """Keep what a machine wants done. Whatever it is, the machine has moved."""
+        """Queue the machine's effects and mark its state as changed."""
         self._touched[consumer] = None
         kept = self._effects.setdefault(consumer, [])
         kept.extend(effect for effect in effects if not isinstance(effect, ArmTimer))
@@ -218,7 +247,9 @@ class Dispatcher:
     # 2: what is needed
 
     def find_wanted(self) -> dict[str, Ints]:
-        """By stream, the stream sequences of records that this step needs and that are not at hand; rising."""
+        """Return the stream sequences (rising), by stream, of records that this step needs and that
+        are not in the cache.
+        """
         wanted: dict[str, list[Ints]] = {}
         for consumer in self._active:
             found = np.concatenate((self._find_turn(consumer), self._find_letters(consumer)))
@@ -228,12 +259,13 @@ class Dispatcher:
         return {stream: distinct(np.concatenate(parts)) for stream, parts in wanted.items()}
 
     def _find_turn(self, consumer: ConsumerId) -> Ints:
-        """Whose turn it is in this step."""
+        """Return the stream sequences of a consumer's next messages, within the limits of a step."""
         sequences, sizes = self.slots[consumer].machine.find_next_up(STEP_MESSAGES)
         fits = int(np.searchsorted(np.cumsum(sizes), STEP_BYTES, side="right"))
         return sequences[: max(fits, 1)]
 
     def _find_letters(self, consumer: ConsumerId) -> Ints:
+        """Return the stream sequences of a consumer's dead letters in this step."""
         letters = [effect.stream_seq for effect in self._effects.get(consumer, ()) if isinstance(effect, DeadLetter)]
         return np.array(letters, np.int64)
 
@@ -242,9 +274,12 @@ class Dispatcher:
     def give_out(
         self, recalled: Iterable[tuple[str, RecordSlice]], gone: Mapping[str, Ints], now: int, tells_all: bool = False
     ) -> Work:
-        """Deliver what there are records for. `recalled`: pieces for what was wanted, with their stream; `gone`: by stream,
-        sequences that were wanted and that the log does not hold any more. `tells_all`: everything of all machines is to be
-        remembered, moved or not."""
+        """Deliver the messages whose records are available, and return the work of the step.
+
+        `recalled`: refetched slices with their stream. `gone`: by stream, the wanted sequences that
+        the log does not have any more. `now`: ns since 1970. `tells_all`: write checkpoints of all
+        machines, changed or not.
+        """
         work = Work(unnamed=self._unnamed)
         self._unnamed = Counter()
         for stream, piece in recalled:
@@ -253,40 +288,47 @@ class Dispatcher:
         for consumer in list(self._active):
             if size < ROUND_BYTES:
                 self._give(consumer, gone.get(consumer[0]), now)
-            # also of those who are still active: the acks that it came from, and the machine's state, go with this step
+            # also for consumers that are still active: their effects go with the acks and the state
+            # of this step
             size += self._print(consumer, work, now)
         self.record_cache.clear()
         self._remember(work, tells_all)
         return work
 
     def _give(self, consumer: ConsumerId, lost: Ints | None, now: int) -> None:
+        """Let one consumer deliver.
+
+        `lost`: stream sequences of its stream that the log does not have any more.
+        """
         slot = self.slots[consumer]
         if lost is not None and lost.size:
             self._do(consumer, Removed(sequences=lost), now)
         del self._active[consumer]
         turn, ready = self._find_ready(consumer)
         while ready and slot.buries_refused and self._refuse(consumer, slot, turn[:ready], now):
-            turn, ready = self._find_ready(consumer)  # others have moved up
+            turn, ready = self._find_ready(consumer)  # other messages have moved up
         if ready:
             self._note(consumer, slot.machine.deliver(now, ready))
         if slot.machine.armed_at <= now and turn.size:
-            self._active[consumer] = None  # it has more to give
+            self._active[consumer] = None  # it has more to deliver
 
     def _find_ready(self, consumer: ConsumerId) -> tuple[Ints, int]:
-        """Whose turn it is, and how many of the first of them are at hand."""
+        """Return the next messages of a consumer, and how many of the first of them have their
+        records in the cache.
+        """
         turn = self._find_turn(consumer)
         missing = self.record_cache.find(consumer[0], turn).missing
         return turn, int(missing[0]) if missing.size else turn.size
 
     def _refuse(self, consumer: ConsumerId, slot: ConsumerSlot, turn: Ints, now: int) -> bool:
-        """Give up what the output can never take; whether there was any."""
+        """Give up the messages that the output can never take. Return whether there were any."""
         refused = self._printing.find_refused(consumer, slot, self.record_cache, turn, now)
         if refused.size:
             self._note(consumer, refuse(slot.machine, np.sort(refused), now))
         return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:
-        """Turn a consumer's effects into batches; returns their bytes."""
+        """Encode a consumer's effects into batches and return their bytes."""
         effects = self._effects.pop(consumer, [])
         if not effects:
             return 0
@@ -310,7 +352,9 @@ class Dispatcher:
         return sum(outgoing.batch.size for outgoing in printed.batches) + sum(answer.size for answer in printed.answers)
 
     def _remember(self, work: Work, tells_all: bool) -> None:
-        """Put the machines' state beside the batches: what changed, or everything when the changes have grown beyond it."""
+        """Add the machines' state to the work: deltas, or checkpoints of all once the deltas have
+        outgrown the last ones.
+        """
         slots = self.slots.values()
         if tells_all or sum(slot.logged for slot in slots) > max(LEAST_LOG, sum(slot.base for slot in slots)):
             work.records = {consumer: slot.take_checkpoint() for consumer, slot in self.slots.items()}

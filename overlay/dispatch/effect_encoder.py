@@ -1,5 +1,8 @@
-"""From a machine's effects to batches: deliveries, dead letters, statuses, answers and advisories, in the order of the effects
-where they go to the same place."""
+"""The encoder of a machine's effects: deliveries, dead letters, statuses, answers and advisories
+become batches.
+
+Records for the same partition keep the order of their effects.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,31 @@ from .served_consumer import ConsumerSlot
 
 MILLISECOND = 1_000_000
 REPLY_ROOM = 4_096
-"""What the headers may take by which a reply finds its pull request."""
+"""Most bytes of the headers by which a reply finds its pull request."""
 
 
 @dataclass(slots=True)
 class EncodedEffects:
-    """Batches in order; the newest and the oldest source record among the deliveries, ms, None for none."""
+    """Encoded batches, in order.
+
+    `newest` and `oldest`: times of the source records among the deliveries, ms since 1970; None if
+    there are none.
+    """
 
     batches: list[OutputBatch] = field(default_factory=list)
     answers: list[Entry | OutputBatch] = field(default_factory=list)
-    """What goes to reply topics, in order: it belongs to no transaction (reply_sender.py)."""
+    """Records for reply topics, in order. They belong to no transaction (reply_sender.py)."""
     newest: int | None = None
     oldest: int | None = None
 
     def note(self, first: int, last: int) -> None:
-        """Records of these times are among the deliveries. A time may be 0 or below."""
+        """Widen `oldest` and `newest` by records with these times, which may be 0 or negative."""
         self.oldest = first if self.oldest is None else min(self.oldest, first)
         self.newest = last if self.newest is None else max(self.newest, last)
 
 
 class EffectEncoder:
-    """Not for two threads at once. `prefix`: of the overlay's topics."""
+    """The encoder. Not thread-safe. `prefix`: of the overlay's topics."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -58,14 +65,17 @@ class EffectEncoder:
     def print(
         self, consumer: ConsumerId, slot: ConsumerSlot, effects: Sequence[Effect], record_cache: RecordCache, now: int
     ) -> EncodedEffects:
-        """What one consumer's effects become. The record cache has the records of all deliveries; now: ns."""
+        """Encode one consumer's effects.
+
+        The record cache has the records of all deliveries. `now`: ns since 1970.
+        """
         printed = EncodedEffects()
         time = now // MILLISECOND
         for effect in effects:
             if isinstance(effect, Deliver):
                 self._deliver(effect, consumer, slot, record_cache, time, printed)
             elif isinstance(effect, Status) and not effect.reply and slot.output_topic is not None:
-                # it stands behind the deliveries that it is about
+                # the status comes after the deliveries that it is about
                 self._flush(printed)
                 statuses = encode_statuses([effect], *consumer, slot.output_topic.topic, slot.output_topic.partitions)
                 printed.batches += press_entries(statuses, time)
@@ -79,7 +89,11 @@ class EffectEncoder:
     def find_refused(
         self, consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, sequences: Ints, now: int
     ) -> Ints:
-        """Those of these stream sequences that their output can never take. The record cache has them all; now: ns."""
+        """Return those stream sequences whose messages the output can never take.
+
+        The record cache has all of them. `now`: ns since 1970. A pull consumer is measured against
+        a reply topic with Kafka's default limits.
+        """
         output_topic = slot.output_topic
         if output_topic is None:
             envelope = make_envelope(
@@ -105,6 +119,9 @@ class EffectEncoder:
         time: int,
         printed: EncodedEffects,
     ) -> None:
+        """Add the messages of one Deliver effect to the batches: those of the output topic, or of
+        the pull request's reply topic.
+        """
         output_topic = slot.output_topic if not deliver.reply else _reply_output_topic(deliver, consumer, slot)
         if output_topic is None:
             return
@@ -130,7 +147,7 @@ class EffectEncoder:
     def _bury(
         self, effects: Sequence[Effect], consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, time: int
     ) -> Iterator[OutputBatch]:
-        """Dead letters; records that the log does not hold any more are left out."""
+        """Yield batches of dead letters. Records that the log does not have any more are left out."""
         letters = [effect for effect in effects if isinstance(effect, DeadLetter)]
         if not letters or slot.letters is None:
             return
@@ -140,8 +157,11 @@ class EffectEncoder:
 
 
 def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tuple[RecordSlice, Ints, slice]]:
-    """Runs of neighbours that lie in one piece: the piece, their rows there, and which they are. Those that are nowhere are
-    left out."""
+    """Yield runs of sequences whose records are in one slice: the slice, their rows there, and
+    their positions.
+
+    Sequences that are not in the cache are left out.
+    """
     found = record_cache.find(stream, sequences)
     cuts = np.flatnonzero(np.diff(found.number)) + 1
     bounds = [0, *cuts.tolist(), sequences.size]
@@ -152,7 +172,7 @@ def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tu
 
 
 def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSlot) -> OutputTopic:
-    """Where the messages of a pull request go."""
+    """Return the reply topic of a pull request as an output topic."""
     envelope = make_envelope(
         *consumer,
         full=False,
@@ -165,5 +185,8 @@ def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSl
 
 
 def _make_reply_output_topic(topic: str, envelope: Envelope, max_message_bytes: int) -> OutputTopic:
-    """A reply topic takes what Kafka's topics take by default: nobody asks it what else it would."""
+    """Return a reply topic as an output topic.
+
+    Its settings are not looked up: Kafka's defaults are assumed.
+    """
     return OutputTopic(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, False, envelope)

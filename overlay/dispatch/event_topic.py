@@ -1,7 +1,8 @@
 """The events topic `<prefix>.events`: advisories, samples and the audit of requests, in JetStream's JSON.
 
-The key of a record is the subject that JetStream would publish to, so that whoever reads the topic can tell the kinds apart
-without a look at the values. Records of one consumer keep their order: all of the topic's records go to one partition.
+The key of a record is the subject that JetStream would publish to, so that readers can tell the
+kinds apart without parsing values. All records go to one partition, so the order of one consumer's
+events is kept.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ _AUDIT_TYPE = "io.nats.jetstream.advisory.v1.api_audit"
 
 
 def events_topic(prefix: str) -> str:
+    """Return the name of the events topic."""
     return f"{prefix}.events"
 
 
 def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: int, prefix: str) -> list[Entry]:
-    """The advisories and samples among the effects of one step. `now`: ns since 1970; `prefix`: of the overlay's topics."""
+    """Return records for the advisories and samples among the effects of one step.
+
+    `now`: ns since 1970. `prefix`: of the overlay's topics.
+    """
     topic = events_topic(prefix)
     found = []
     for at, effect in enumerate(effects):
@@ -39,7 +44,11 @@ def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: i
 def encode_audit(
     server: str, subject: str, request: str, response: Mapping[str, object], now: int, prefix: str, client: str = ""
 ) -> Entry:
-    """What was asked of the overlay and what it answered. `server`, `client`: names; `request`: its body as it came."""
+    """Return the audit record of a request and its response.
+
+    `server`, `client`: names. `request`: its body as received. `now`: ns since 1970. `prefix`: of
+    the overlay's topics.
+    """
     body = {
         "type": _AUDIT_TYPE,
         "id": _make_id(subject, request, now, 0),
@@ -54,5 +63,5 @@ def encode_audit(
 
 
 def _make_id(*parts: object) -> str:
-    """An id that no other event has: one consumer takes no two steps at the same nanosecond."""
+    """Return an id that no other event has: a consumer never takes two steps in the same nanosecond."""
     return f"{mmh3.hash128('/'.join(map(str, parts)), signed=False):032x}"

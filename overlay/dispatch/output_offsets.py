@@ -1,12 +1,15 @@
-"""Where a consumer's deliveries lie in its output topic, so that a reader's offsets can be told as consumer sequences.
+"""Which offsets of an output topic have which consumer sequences, to turn a reader's offsets into
+consumer sequences.
 
-A group that reads the output commits offsets; a machine counts its deliveries. Each batch that was written leaves one
-entry: its offsets and its first and last consumer sequence. In a topic of one partition that is exact to the record. Where
-a topic has several, a batch holds only some of the sequences in between, and counts as read when all of it is.
+A group that reads the output commits offsets, but a machine counts its deliveries. Each written
+batch leaves one entry: its offsets and its first and last consumer sequence. In a topic of one
+partition this is exact to the record. In a topic of several partitions a batch has only some of the
+sequences in between. It counts as read when all of it has been read.
 
-Entries go when they are passed. When there are many, neighbours become one that counts as read when both are: ack_wait then
-begins later for some, never earlier. What was written before this process began is one entry that ends behind the last record
-that was there then.
+Entries that the group has passed are dropped. If there are many, two neighbours become one entry,
+which counts as read when both are. Then ack_wait begins later for some deliveries, never earlier.
+Everything written before this process began is one entry, which ends after the last record that
+existed then.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ MOST_ENTRIES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Offsets base <= offset < end and the consumer sequences in them; `is_exact`: one for each offset."""
+    """A batch: offsets base <= offset < end, and its first and last consumer sequence.
+
+    `is_exact`: each offset has one consumer sequence, in order.
+    """
 
     base: int
     end: int
@@ -29,13 +35,17 @@ class _Entry:
     is_exact: bool
 
     def find_unread(self, committed: int) -> int:
-        """The first sequence that a reader at `committed` has not passed."""
+        """Return the first consumer sequence that a reader with this committed offset has not passed."""
         return self.first + max(0, committed - self.base) if self.is_exact else self.first
 
 
 class OutputOffsets:
-    """One consumer's. `ends`: behind the last record of each partition that had any when this began; `read`, `given`: the last
-    consumer sequences known as read, and given out, before that."""
+    """The entries of one consumer.
+
+    `ends`: at the start of this process, the offset after the last record of each partition that
+    had any. `read` and `given`: the last consumer sequences that were known as read, and given out,
+    before that.
+    """
 
     def __init__(self, ends: Mapping[int, int], read: int, given: int) -> None:
         self._given = given
@@ -43,7 +53,9 @@ class OutputOffsets:
         self._entries: dict[int, deque[_Entry]] = {partition: deque([entry]) for partition, entry in earlier}
 
     def note(self, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """A batch has been written: `count` deliveries from the offset `base` on, with these consumer sequences."""
+        """Add a written batch: `count` deliveries from offset `base` on, with the consumer
+        sequences `first` to `last`.
+        """
         entries = self._entries.setdefault(partition, deque())
         entries.append(_Entry(base, base + count, first, last, last - first + 1 == count))
         self._given = max(self._given, last)
@@ -51,7 +63,9 @@ class OutputOffsets:
             self._entries[partition] = deque(_halve(entries))
 
     def find_read(self, committed: Mapping[int, int]) -> int:
-        """The consumer sequence up to which a group with these committed offsets has read everything."""
+        """Return the consumer sequence up to which a group with these committed offsets has read
+        everything.
+        """
         unread = []
         for partition, entries in self._entries.items():
             at = committed.get(partition, -1)
@@ -63,6 +77,7 @@ class OutputOffsets:
 
 
 def _halve(entries: deque[_Entry]) -> list[_Entry]:
+    """Return the entries with each two neighbours merged."""
     pairs = zip(*[iter(entries)] * 2, strict=False)
     merged = [_Entry(one.base, two.end, one.first, max(one.last, two.last), False) for one, two in pairs]
     return merged + ([entries[-1]] if len(entries) % 2 else [])

@@ -1,9 +1,10 @@
-"""The record cache: records that were offered lately, so that a delivery is made without reading them again.
+"""The record cache: recently offered records, so that a delivery need not read them again.
 
-A stream's pieces stand in the order in which they came; small ones are joined as they come, each time the last is at least
-half as large as the one before it, so that a trickle makes few pieces and each byte is copied a few times only. When there are
-too many bytes the oldest piece of all goes. What is not here has to be read again (refetch), and lies on the counter
-for one step only.
+The slices of a stream are kept in the order of their arrival. Small neighbours are joined as they
+arrive, whenever the last one is at least half as large as the one before it. So a trickle makes few
+slices, and each byte is copied only a few times. If the cache has too many bytes, the oldest slice
+of all streams is dropped. Records that are not in the cache have to be refetched; refetched slices
+are kept for one step only.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from .record_slice import RecordSlice, join
 
 LARDER_BYTES = 64 << 20
 JOINED_BYTES = 1 << 20
-"""Pieces are joined up to here."""
+"""Slices are joined up to this size in bytes."""
 NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """For each sequence asked for: the number of its piece in `pieces`, NOWHERE where there is none, and its row there."""
+    """Where the records of some sequences are: for each the number of its slice in `pieces`, and
+    its row there.
+
+    `number` is NOWHERE for a record that is not in the cache.
+    """
 
     pieces: Sequence[RecordSlice]
     number: Ints
@@ -34,12 +39,15 @@ class Found:
 
     @property
     def missing(self) -> Ints:
-        """Places of those that are not here."""
+        """Positions of the sequences that are not in the cache."""
         return np.flatnonzero(self.number == NOWHERE)
 
 
 class RecordCache:
-    """See the module's text. `limit`: bytes over all streams; `joined`: up to which pieces are joined."""
+    """The cache; the module's text describes it.
+
+    `limit`: bytes over all streams. `joined`: bytes up to which slices are joined.
+    """
 
     def __init__(self, limit: int = LARDER_BYTES, joined: int = JOINED_BYTES) -> None:
         self.size = 0
@@ -64,14 +72,18 @@ class RecordCache:
             self.size -= self._shelves[self._order.popleft()].pop(0).size
 
     def lay_out(self, stream: str, piece: RecordSlice) -> None:
-        """Have a piece at hand until `clear`."""
+        """Add a refetched slice, which is kept until `clear`."""
         self._counter.setdefault(stream, []).append(piece)
 
     def clear(self) -> None:
+        """Drop the refetched slices."""
         self._counter.clear()
 
     def find(self, stream: str, sequences: Ints) -> Found:
-        """Where the records of these stream sequences are."""
+        """Return where the records of these stream sequences are.
+
+        Refetched and newer slices come first.
+        """
         pieces = [*self._counter.get(stream, ()), *reversed(self._shelves.get(stream, ()))]
         number = np.full(sequences.size, NOWHERE, np.int64)
         row = np.zeros(sequences.size, np.int64)

@@ -1,4 +1,4 @@
-"""Records that are kept for a while: copies of some rows of a slice, which itself is gone with the next one."""
+"""Record slices that are kept: copies of selected rows of a decoded slice, whose buffer is reused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordSlice:
-    """Some records of one partition in order of their offsets, with their stream sequences and subjects. Belongs to nobody
-    else, so it may be kept and shared."""
+    """Some records of one partition in offset order, with stream sequences and subjects.
+
+    It owns its memory, so it may be kept and shared.
+    """
 
     records: Records
     codes: Codes
@@ -32,18 +34,23 @@ class RecordSlice:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Bytes of memory that it takes."""
         return self.records.buf.size + self.texts.text.size + 44 * len(self)
 
     def measure(self, rows: Ints) -> Ints:
-        """Bytes of subject, key, headers and value of some rows, as pace and max_bytes count them."""
+        """Return the bytes of subject, key, headers and value of each row, as pace and max_bytes
+        count them.
+        """
         bounds = self.texts.bounds
         codes = self.codes[rows]
         return self.records.end[rows] - self.records.body[rows] + bounds[codes + 1] - bounds[codes]
 
 
 def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
-    """A copy of rows, rising, that outlives the slice. `sequences`: of these rows, rising."""
+    """Return a copy of rows (rising) that outlives the decoded slice.
+
+    `sequences`: their stream sequences, rising.
+    """
     source = slice_.records
     sizes = source.end[rows] - source.body[rows]
     end = np.cumsum(sizes)
@@ -56,7 +63,7 @@ def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
 
 
 def join(first: RecordSlice, second: RecordSlice) -> RecordSlice:
-    """Two pieces of a partition as one, the second behind the first."""
+    """Return two slices of one partition as one, the second behind the first."""
     one, two = first.records, second.records
     at, code = one.buf.size, first.texts.bounds.size - 1
     records = _place(
@@ -81,7 +88,10 @@ def _place(like: Records, buf: Bytes, offset: Ints, timestamp: Ints, body: Ints,
 
 
 def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
-    """Only the subjects that occur, numbered anew: a dictionary has those of the whole topic."""
+    """Return only the subjects that occur, with new codes.
+
+    A dictionary has the subjects of the whole topic.
+    """
     used, own = np.unique(codes, return_inverse=True)
     sizes = texts.bounds[used + 1] - texts.bounds[used]
     bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))

@@ -1,8 +1,10 @@
-"""Reply addresses: where an answer goes, as one string that a machine can carry without knowing what it means.
+"""Reply addresses: where an answer goes, as one string that a machine carries without knowing its
+meaning.
 
-An address is `topic/partition/correlation`; the partition may be empty, which means the first, and the correlation is
-percent-escaped. The client that wants an answer names the topic, and the service writes there with its own rights. So only a
-topic that is meant for answers is an address: the overlay's reply topics, and those that overlay.yaml lists.
+An address is `topic/partition/correlation`. The partition may be empty, which means partition 0.
+The correlation id is percent-escaped. A client that wants an answer names the topic, and the
+service writes there with its own rights. So only topics meant for answers are allowed: the
+overlay's reply topics, and those listed in overlay.yaml.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from overlay.config.service import TopicsConfig
 REPLY_TOPIC = "Overlay-Reply-Topic"
 REPLY_PARTITION = "Overlay-Reply-Partition"
 CORRELATION = "Overlay-Correlation-Id"
-"""Headers of an ack or a request whose sender wants an answer; the answer has the last one again."""
+"""Headers of an ack or a request whose sender wants an answer. The answer repeats the last one."""
 
 MAX_CORRELATION = 256
 _MAX_PARTITION = (1 << 31) - 1
@@ -25,7 +27,7 @@ _MAX_PARTITION = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`partition`: None for the first."""
+    """A parsed reply address. `partition`: None for partition 0."""
 
     topic: str
     correlation: bytes = b""
@@ -37,29 +39,33 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """An address from its text. Raises ValueError for a text that is none."""
+    """Parse an address. Raises ValueError if the text is not one."""
     topic, partition, correlation = text.split("/")
     return Address(check_topic(topic), unquote_to_bytes(correlation), int(partition) if partition else None)
 
 
 def reply_topic(prefix: str) -> str:
-    """The reply topic that the overlay provides."""
+    """Return the name of the reply topic that the overlay provides."""
     return f"{prefix}.replies"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyRule:
-    """Which topics a client may name for answers: the overlay's reply topics, and the listed ones.
+    """The topics that a client may name for answers: the overlay's reply topics, and the listed ones.
 
-    `prefix`: of the overlay's own topics. `listed`: names of topics (`topics.reply_to` in overlay.yaml); one that ends in
-    `.*` stands for all names that begin with what is before the star.
+    `prefix`: of the overlay's own topics. `listed`: names of topics (`topics.reply_to` in
+    overlay.yaml). A name that ends in `.*` stands for all names that begin with the text before the
+    star.
     """
 
     prefix: str
     listed: tuple[str, ...] = ()
 
     def allows(self, topic: str) -> bool:
-        """Return whether a client may name this topic. Kafka's own topics and the overlay's other ones never are allowed."""
+        """Return whether a client may name this topic.
+
+        Kafka's internal topics and the overlay's other topics are never allowed.
+        """
         own = reply_topic(self.prefix)
         if topic.startswith((f"{self.prefix}.", "__")):
             return topic == own or topic.startswith(f"{own}.")
@@ -67,7 +73,7 @@ class ReplyRule:
 
 
 def make_rule(topics: TopicsConfig) -> ReplyRule:
-    """Return the rule that a service's config states."""
+    """Return the rule that the service's config describes."""
     return ReplyRule(topics.prefix, topics.reply_to)
 
 
@@ -76,9 +82,11 @@ def _fits(topic: str, name: str) -> bool:
 
 
 def read_address(find_header: Callable[[str], bytes | None], rule: ReplyRule, correlation: bytes = b"") -> str:
-    """Return the address that a record's headers name; empty if no answer is wanted or the address is not allowed.
+    """Return the address that a record's headers name; empty if no answer is wanted or the address
+    is not allowed.
 
-    `find_header(name)`: the last header of that name. `correlation`: what the answer has where the record names none.
+    `find_header(name)`: returns the last header of that name, None without one. `correlation`: the
+    correlation id if the record names none.
     """
     wanted = find_header(REPLY_TOPIC)
     if not wanted:

@@ -1,5 +1,8 @@
-"""Answers and pulled messages packed for a reply topic: neighbours of one partition share a batch, so that a thousand pulled
-messages do not take a thousand requests. What a topic refuses for its size can be taken apart again."""
+"""Batches of answers and pulled messages for a reply topic.
+
+Neighbours for one partition share a batch, so that a thousand pulled messages do not take a
+thousand requests. A batch that the topic refuses for its size can be split again.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +27,36 @@ class ReplyBatch:
 
     @property
     def count(self) -> int:
-        """Records in it."""
+        """Number of records in the batch."""
         return self.batch.count
 
     @property
     def reply(self) -> str:
-        """The address of the pull request that its only piece is for; empty for several, and for an answer."""
+        """The address of the pull request if the batch has only one piece and that is for a pull
+        request; empty otherwise.
+        """
         (first, *others) = self.pieces
         return first.reply if isinstance(first, OutputBatch) and not others else ""
 
     def split(self, now: int) -> list[ReplyBatch]:
-        """Return two halves, or nothing where there is one piece only. `now`: ms."""
+        """Return the batch as two halves, or an empty list if it has only one piece.
+
+        `now`: ms since 1970.
+        """
         middle = len(self.pieces) // 2
         return [_make_reply_batch(part, now) for part in (self.pieces[:middle], self.pieces[middle:])] if middle else []
 
 
 def count_records(piece: Piece) -> int:
-    """Return how many records a piece holds."""
+    """Return how many records a piece has."""
     return piece.batch.count if isinstance(piece, OutputBatch) else 1
 
 
 def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[ReplyBatch]]:
-    """Return the pieces, all for one topic, as batches by partition. Within a partition they keep their order. `now`: ms."""
+    """Return pieces for one topic as batches by partition, in order within each partition.
+
+    `now`: ms since 1970.
+    """
     by_partition: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_partition.setdefault(piece.partition, []).append(piece)
@@ -56,7 +67,7 @@ def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[ReplyBatch]]:
 
 
 def _group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield neighbours that may share a batch: entries, or small batches that are not compressed."""
+    """Yield runs of pieces that may share a batch: entries, or small batches that are not compressed."""
     run: list[Piece] = []
     size = 0
     for piece in pieces:

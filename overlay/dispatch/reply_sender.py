@@ -1,14 +1,16 @@
-"""What goes to reply topics: answers to acks, statuses, and the messages of pull requests. It is sent outside every
-transaction, once the state that it tells of is committed.
+"""The sender for reply topics: answers to acks, statuses, and the messages of pull requests.
 
-The client that waits for an answer chose its topic, so no transaction may depend on that topic. A topic that refuses a batch
-would abort the transaction, and one that takes no transaction marker (a size limit of 64 bytes is enough) would keep it open
-for ever. Here each topic has a queue of its own, and one that refuses, or takes its time, holds up no other.
+They are sent outside all transactions, after the state that they tell of is committed. The client
+that waits for an answer chose the topic, so no transaction may depend on that topic. A topic that
+refuses a batch would abort the transaction. A topic that cannot take a transaction marker (a size
+limit of 64 bytes is enough) would keep the transaction open for ever. Here each topic has its own
+queue. A topic that refuses or is slow delays no other topic.
 
-What is sent here may be lost, in a crash or because its topic refuses. The client that waits for an answer then asks again.
-Messages of a pull request wait for their ack and are delivered again after ack_wait; only those of a consumer without acks
-are lost, as in NATS. What waits for a topic that takes records is never dropped: while much waits for it, the pull requests
-that name it are given nothing more (`full`), and beyond a limit for all topics the dispatcher waits (`make_room`).
+Records sent here may be lost, in a crash or because their topic refuses them. A client without an
+answer asks again. Messages of a pull request wait for their ack and are delivered again after
+ack_wait. Only messages of a consumer without acks are lost, as in NATS. What waits for a working
+topic is never dropped. Instead there is backpressure. If much waits for a topic, pull requests that
+name it get nothing more (`full`). Beyond a limit for all topics the dispatcher waits (`make_room`).
 """
 
 from __future__ import annotations
@@ -38,28 +40,30 @@ from .reply_topics import ReplyTopics
 log = get_logger(__name__)
 
 AVOID_S = 60.0
-"""How long a topic that has refused gets no answers."""
+"""Seconds during which a topic that has refused gets no answers."""
 AVOID_PASSING_S = 2.0
-"""The same where the reason may pass by itself: Kafka is away, or a partition has no leader."""
+"""The same for a refusal that may pass: Kafka is not reachable, or a partition has no leader."""
 PATIENCE_S = 5.0
-"""How long a topic may refuse for passing reasons."""
+"""Seconds for which batches are retried after such a refusal."""
 BACKOFF_S = 0.1
 TOPIC_ROOM = 8 << 20
-"""Bytes on their way to one topic, committed or not, from which on no pull request that names it is given more."""
+"""Bytes in flight to one topic, committed or not, from which on pull requests that name it get
+nothing more.
+"""
 ROOM = 64 << 20
-"""Bytes on their way to all topics while nothing more is handed out."""
+"""Bytes in flight to all topics above which the dispatcher waits."""
 REQUEST_BYTES = 1 << 20
-"""A request is full with this; a single batch may be larger."""
+"""Bytes in a produce request; a single batch may be larger."""
 TURN = 2_000
-"""Pieces that are packed at once: the event loop does nothing else meanwhile."""
+"""Most pieces packed at once, because the event loop is blocked meanwhile."""
 CLOSE_S = 2.0
 ACKS_LEADER = 1
 TIMEOUT_MS = 5_000
 
 OnRefused = Callable[[str, int], None]
-"""Told of answers that went nowhere: the reason (missing, refused) and how many."""
+"""Called when answers are dropped, with the reason (missing, refused) and their number."""
 OnUnreachable = Callable[[frozenset[str], frozenset[str]], None]
-"""Told where nothing can be sent: what the addresses begin with (`TOPIC/` or `TOPIC/PARTITION/`), and single addresses."""
+"""Called with unreachable addresses: prefixes (`TOPIC/` or `TOPIC/PARTITION/`), and single addresses."""
 Fault = type[Exception]
 
 
@@ -69,19 +73,19 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 @dataclass(slots=True)
 class ReplySender:
-    """The answers of one shard. `put` them, and `close` at the end."""
+    """The sender for one shard's answers. Queue them with `put`, and call `close` at the end."""
 
     kafka: Properties
     reply_topics: ReplyTopics
     on_refused: OnRefused
     on_unreachable: OnUnreachable = _ignore
-    """Of the session that serves the shard now."""
+    """Of the session that owns the shard now."""
     _waiting: dict[str, deque[Piece]] = field(default_factory=dict)
     """By topic."""
     _sizes: Counter[str] = field(default_factory=Counter)
-    """Bytes that wait or are under way, by topic."""
+    """Bytes that wait or are being sent, by topic."""
     _announced: Counter[str] = field(default_factory=Counter)
-    """Bytes that will be put once they are committed, by topic."""
+    """Bytes that will be queued once they are committed, by topic."""
     _sent: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _client: AIOKafkaClient | None = None
@@ -89,30 +93,33 @@ class ReplySender:
 
     @property
     def full(self) -> frozenset[str]:
-        """The topics that much is on its way to."""
+        """The topics with TOPIC_ROOM bytes or more in flight."""
         topics = self._sizes.keys() | self._announced.keys()
         return frozenset(topic for topic in topics if self._sizes[topic] + self._announced[topic] >= TOPIC_ROOM)
 
     def announce(self, pieces: Iterable[Piece]) -> None:
-        """Count pieces that will be put once they are committed."""
+        """Count pieces that will be queued once they are committed."""
         for piece in pieces:
             self._announced[piece.topic] += piece.size
 
     def put_announced(self, pieces: Sequence[Piece]) -> None:
-        """Queue pieces that were announced: they are committed."""
+        """Queue pieces that were announced and are committed now."""
         for piece in pieces:
             self._announced[piece.topic] -= piece.size
-        self._announced = +self._announced  # a session that has ended took its own with it
+        self._announced = +self._announced  # drop what is not positive: `leave` may have cleared the counts
         self.put(pieces)
 
     def leave(self) -> None:
-        """Forget the session that has ended: what it has announced and not committed will not come."""
+        """Forget the session that has ended.
+
+        What it has announced and not committed will not be queued.
+        """
         self._announced.clear()
         self.on_unreachable = _ignore
         self._sent.set()
 
     def put(self, pieces: Iterable[Piece]) -> None:
-        """Queue answers. Those to one partition keep their order."""
+        """Queue answers. Those for one partition keep their order."""
         for piece in pieces:
             topic = piece.topic
             self._waiting.setdefault(topic, deque()).append(piece)
@@ -121,7 +128,10 @@ class ReplySender:
                 self._tasks[topic] = asyncio.create_task(self._serve(topic), name=f"answers-{topic}")
 
     async def make_room(self) -> None:
-        """Wait while very much is on its way. A topic that takes nothing loses what waits for it, so the wait ends."""
+        """Wait while more than ROOM bytes are in flight.
+
+        A topic that takes nothing loses its queue, so the wait ends.
+        """
         while self._sizes.total() + self._announced.total() > ROOM:
             self._sent.clear()
             await self._sent.wait()
@@ -145,7 +155,7 @@ class ReplySender:
                         await client.close()
 
     async def _serve(self, topic: str) -> None:
-        """Send what waits for a topic until nothing does."""
+        """Send the queue of a topic until it is empty."""
         pieces: list[Piece] = []
         try:
             while waiting := self._waiting[topic]:
@@ -165,7 +175,7 @@ class ReplySender:
             self._sent.set()
 
     async def _send(self, topic: str, pieces: Sequence[Piece]) -> int:
-        """Send to one topic. Returns how many records it did not take."""
+        """Send pieces to one topic. Return how many records it did not take."""
         try:
             reachable, client = await self._find_reachable(pieces)
         except OverlayError as error:
@@ -203,7 +213,7 @@ class ReplySender:
         return dropped
 
     def _avoid(self, client: AIOKafkaClient, topic: str, fault: Fault) -> None:
-        """Send nothing there for a while."""
+        """Send nothing to a topic for a while, and report its addresses as unreachable."""
         seconds = AVOID_PASSING_S if _may_pass(fault) else AVOID_S
         self.reply_topics.avoid([topic], seconds)
         client.force_metadata_update()
@@ -213,14 +223,17 @@ class ReplySender:
         self.on_unreachable(frozenset((f"{topic}/",)), frozenset())
 
     async def _find_reachable(self, pieces: Sequence[Piece]) -> tuple[list[Piece], AIOKafkaClient]:
-        """Return the pieces whose topic and partition are there, and a client for them. Raises SourceUnavailable."""
+        """Return the pieces whose topic and partition exist, and a client for them.
+
+        Raises SourceUnavailable.
+        """
         partitions = dict.fromkeys(piece.partition for piece in pieces)
         topic = pieces[0].topic
         _, lost = await self.reply_topics.sort([Entry(topic, _NOTHING, partition) for partition in partitions])
         nowhere = {entry.partition for entry in lost}
         if nowhere:
             self.on_refused("missing", sum(count_records(piece) for piece in pieces if piece.partition in nowhere))
-            # an address without a partition means the first
+            # an address without a partition means partition 0
             heads = frozenset(f"{topic}/{partition}/" if partition else f"{topic}/" for partition in nowhere)
             self.on_unreachable(heads, frozenset())
         return [piece for piece in pieces if piece.partition not in nowhere], await self._connect()
@@ -228,7 +241,10 @@ class ReplySender:
     async def _produce(
         self, client: AIOKafkaClient, topic: str, reply_batches: Mapping[int, ReplyBatch]
     ) -> dict[int, Fault]:
-        """Write a batch to each of some partitions, trying again for a while. Returns the faults that remain."""
+        """Write a batch to each partition, with retries for PATIENCE_S.
+
+        Return the faults that remain, by partition.
+        """
         await client.add_topic(topic)
         left = {partition: reply_batch.batch.build() for partition, reply_batch in reply_batches.items()}
         final: dict[int, Fault] = {}
@@ -244,7 +260,7 @@ class ReplySender:
                 await client.force_metadata_update()
 
     async def _ask(self, client: AIOKafkaClient, topic: str, batches: Mapping[int, bytes]) -> dict[int, Fault]:
-        """Send each batch once, in a request for each leader. Returns the faults."""
+        """Send each batch once, in one request per leader. Return the faults, by partition."""
         by_leader: dict[int, dict[int, bytes]] = {}
         faults: dict[int, Fault] = {}
         for partition, data in batches.items():

@@ -1,4 +1,4 @@
-"""Reply topics as they stand: which of them are there and take records, and which have refused of late."""
+"""The state of reply topics: which of them exist and take records, and which have refused recently."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from overlay.output.entry import Entry
 from overlay.output.topics import find_fault
 
 FRESH_S = 30.0
-"""How long it is believed that a topic is there, or is not."""
+"""Seconds for which a lookup of a topic is cached."""
 KNOWN = 10_000
-"""Topics that are remembered at once: strangers name them."""
+"""Most topics in the cache, because any client may name topics."""
 
 
 @dataclass(slots=True)
 class ReplyTopics:
-    """Which topics may be answered to, asked of Kafka now and then."""
+    """A cache of which topics take answers, refreshed from Kafka."""
 
     admin: Admin
     _known: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Those whose topic takes records and has the partition, and those that would go nowhere. Raises SourceUnavailable."""
+        """Return the entries that can be delivered, and those whose topic or partition does not
+        exist or takes no records.
+
+        Raises SourceUnavailable.
+        """
         given = list(entries)
         partitions = await self._count_partitions({entry.topic for entry in given})
         reachable = [entry for entry in given if entry.partition < partitions[entry.topic]]
@@ -32,13 +36,14 @@ class ReplyTopics:
         return reachable, lost
 
     def avoid(self, topics: Iterable[str], seconds: float) -> None:
-        """Count these topics as unreachable for a while: they have refused."""
+        """Count topics that have refused as unreachable for a while."""
         until = monotonic() + seconds
         self._known.update(dict.fromkeys(topics, (0, until)))
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
+        """Return the number of partitions by topic, 0 for a topic that takes no answers."""
         now = monotonic()
-        # what is known may be cleared or change while Kafka is asked
+        # the cache may be cleared or change while Kafka is asked
         counts = {
             topic: self._known[topic][0] for topic in topics if topic in self._known and self._known[topic][1] > now
         }
@@ -52,5 +57,5 @@ class ReplyTopics:
                 if topic not in self._known or self._known[topic][1] <= now:
                     is_usable = topic in found and not find_fault(found[topic])
                     self._known[topic] = found[topic].partitions if is_usable else 0, now + FRESH_S
-                counts[topic] = self._known[topic][0]  # it may have refused meanwhile
+                counts[topic] = self._known[topic][0]  # the topic may have refused meanwhile
         return counts

@@ -1,4 +1,4 @@
-"""One consumer at the dispatcher: its machine, where its records go, and what is remembered of it."""
+"""One consumer of the dispatcher: its machine, its topics, and the size of its stored state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .ack_decoder import AckBatch
 
 
 def needs_machine(config: ConsumerConfig) -> bool:
-    """Whether a consumer can only be served by a machine; the others are handed what matches as it is read."""
+    """Return whether a consumer needs a machine. The others get what matches as it is read."""
     paced = config.rate_limit_bps or config.replay_policy is ReplayPolicy.ORIGINAL or config.pause_until is not None
     watched = config.flow_control or config.idle_heartbeat or config.inactive_threshold
     return bool(config.ack_policy is not AckPolicy.NONE or not config.is_push or paced or watched)
@@ -32,39 +32,47 @@ def needs_machine(config: ConsumerConfig) -> bool:
 
 @dataclass(slots=True, eq=False)
 class ConsumerSlot:
-    """`output_topic`: None for a pull consumer, whose records go to whoever pulls; `letters`: the dead-letter topic."""
+    """A consumer's machine and its topics.
+
+    `output_topic`: None for a pull consumer, whose records go to the reply topics of pull requests.
+    `letters`: the dead-letter topic, None if it has none.
+    """
 
     machine: Machine
     output_topic: OutputTopic | None = None
     letters: OutputTopic | None = None
     base: int = 0
-    """Bytes of its last checkpoint."""
+    """Bytes of the last checkpoint."""
     logged: int = 0
-    """Bytes of changes since."""
+    """Bytes of the deltas since then."""
 
     @property
     def blocked_at(self) -> int:
-        """A deadline that has come and waits for acks that are not read yet, ns; NEVER for none."""
+        """A due deadline that waits for acks that were not read yet, ns since 1970; NEVER for none."""
         return find_blocked(self.machine)
 
     @property
     def hold(self) -> int | None:
-        """The first stream sequence that was offered and is not delivered; None when there is none."""
+        """The first stream sequence that was offered and is not delivered; None if there is none."""
         offers = self.machine.offers
         return offers.peek()[0] if offers.count else None
 
     @property
     def buries_refused(self) -> bool:
-        """Whether messages that their output can never take become dead letters."""
+        """Whether messages that the output topic can never take become dead letters."""
         return self.letters is not None and self.machine.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
 
     @property
     def names_itself(self) -> bool:
-        """Whether the tokens of its deliveries name an incarnation."""
+        """Whether the tokens of its deliveries contain an incarnation."""
         return bool(self.machine.lineage.incarnation)
 
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
-        """What was said of deliveries that its incarnations have made, and a refusal for each of the others."""
+        """Return the acks that count, and a refusal for each of the others.
+
+        Acks count if one of the consumer's incarnations gave out the delivery and it lies within
+        what has been delivered.
+        """
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
         for name, rows in said.split():
@@ -77,7 +85,7 @@ class ConsumerSlot:
         return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
 
     def list_events(self, said: AckBatch) -> Iterable[Event]:
-        """What was said as the machine takes it."""
+        """Return the machine's events for an ack batch."""
         if not said.sequences.size:
             return ()
         if said.verb is Verb.PROGRESS:
@@ -89,20 +97,20 @@ class ConsumerSlot:
         return _top_down(said)
 
     def take_delta(self) -> bytes:
-        """What has changed since this was last asked."""
+        """Return a record of what changed since the last record."""
         record = take_delta(self.machine)
         self.logged += len(record)
         return record
 
     def take_checkpoint(self) -> bytes:
-        """Everything; changes count from here."""
+        """Return a record of the whole state. The bytes of deltas count from here."""
         record = take_checkpoint(self.machine)
         self.base, self.logged = len(record), 0
         return record
 
 
 def count_unnamed(said: AckBatch | Event) -> Counter[str]:
-    """How many acks name no incarnation: by what lacks it, `token` or `range`."""
+    """Return how many acks name no incarnation, by kind: `token` or `range`."""
     count = Counter[str]()
     if isinstance(said, AckBatch):
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
@@ -114,8 +122,12 @@ def count_unnamed(said: AckBatch | Event) -> Counter[str]:
 
 
 def _top_down(said: AckBatch) -> Iterable[Event]:
-    """Acks of all below them. The highest says everything, unless a redelivery has overtaken it: then it is not heard, and
-    the next one counts that is of a later delivery."""
+    """Yield events for acks with ack_policy all, as few as needed.
+
+    The ack of the highest sequence settles everything below it. But if a later redelivery has
+    overtaken it, the machine ignores it. So the next lower ack is yielded too if it is of a later
+    delivery, and so on.
+    """
     order = np.lexsort((said.consumer_seqs, -said.sequences))
     latest = np.maximum.accumulate(said.consumer_seqs[order])
     for at in order[np.diff(latest, prepend=0) > 0].tolist():
@@ -123,7 +135,7 @@ def _top_down(said: AckBatch) -> Iterable[Event]:
 
 
 def _one_by_one(said: AckBatch) -> Iterable[Event]:
-    """Naks and terms: each of them is an advisory of its own anyway."""
+    """Yield an event for each nak or term; each makes an advisory of its own anyway."""
     columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
     for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
         if said.verb is Verb.NAK:
@@ -134,11 +146,12 @@ def _one_by_one(said: AckBatch) -> Iterable[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a consumer's machine begins when nothing is remembered of it.
+    """The position at which a consumer's machine begins if nothing is stored of it.
 
-    `start`: the first stream sequence that it may deliver; `sequence`: the last consumer sequence that was given out before.
-    `last`: the stream's last sequence when the consumer was created, for replay original. `incarnation`: names the machine in
-    its tokens if it waits for acks (overlay/consumer/lineage.py); empty for tokens that name none.
+    `start`: the first stream sequence that it may deliver. `sequence`: the last consumer sequence
+    given out before. `last`: the stream's last sequence when the consumer was created, for replay
+    original. `records`: its stored state, empty for none. `incarnation`: the name of the machine in
+    its tokens if it waits for acks (overlay/consumer/lineage.py); empty for tokens without one.
     """
 
     start: int = 1
@@ -157,8 +170,9 @@ def slot(
 ) -> ConsumerSlot:
     """Slot a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
 
-    A record goes into the transaction of its deliveries. So records that end below the last consumer sequence are of a machine
-    that was given up: the consumer was served without one since, and nothing of them holds any more.
+    `config`: with its defaults filled in. A record goes into the transaction of its deliveries. So
+    if the records end below the last consumer sequence, the consumer has been served without a
+    machine since. The records are outdated then and ignored.
     """
     incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
     if output_topic is not None and incarnation:

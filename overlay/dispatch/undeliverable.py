@@ -1,9 +1,10 @@
 """Messages that their output topic can never take, given up by a machine.
 
-The machine knows two ways in which a message ends without an ack. A term is one of them, but under `ack_policy: all` it would
-settle every message before it, and it takes a delivery to be termed. So the other one is taken: the message leaves, as one does
-that the log has lost. What is told of it is what a term tells, with a reason of its own, whether it was delivered before (when
-the topic took more than now) or never was; then it takes no consumer sequence.
+A machine knows two ways in which a message ends without an ack. A term needs a delivery, and under
+`ack_policy: all` it would settle every message before it. So the other way is used: the message is
+removed, like one that the log has lost. The advisory is that of a term, with a reason of its own.
+It is the same whether the message was delivered before (when the topic took more than now) or never
+was. A message that was never delivered takes no consumer sequence.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from .dead_letters import UNDELIVERABLE, give_up
 
 
 def refuse(machine: Machine, sequences: Ints, now: int) -> list[Effect]:
-    """Have a machine give up these messages, rising; what is to be done: an advisory and a dead letter for each, and whatever
-    else follows. `now`: ns."""
+    """Make a machine give up these messages (rising) and return the effects. `now`: ns since 1970.
+
+    Each message gets an advisory and a dead letter; other effects of the removal are returned as
+    well.
+    """
     pending = machine.window.pending
     rows = pending.find(sequences)
     names = ("sequence", "consumer_seq", "deliveries", "first", "last")
@@ -34,5 +38,7 @@ def refuse(machine: Machine, sequences: Ints, now: int) -> list[Effect]:
 
 
 def _is_loss(effect: Effect) -> bool:
-    """Whether it tells of a message that the log has lost, which these are not."""
+    """Return whether the effect is the advisory of a message that the log has lost, which these
+    messages are not.
+    """
     return isinstance(effect, Advise) and effect.kind is Advisory.TERMINATED

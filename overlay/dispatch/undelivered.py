@@ -1,7 +1,8 @@
-"""What was offered to one consumer and is not delivered: by partition, so that its positions are at hand after every step.
+"""Messages that were offered to one consumer and are not delivered, by partition.
 
-Each look costs as many steps as there are partitions, and each message that goes one step for its run: a consumer whose
-acks are missing may be held at tens of thousands, and rounds come every few milliseconds.
+They give the consumer's positions after every step. A query costs one operation per partition, and
+messages leave in runs. This matters because a consumer without acks may hold tens of thousands of
+messages, and rounds come every few milliseconds.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from overlay.kafka.log_position import TopicPartition
 
 @dataclass(slots=True)
 class Undelivered:
-    """`count`: messages."""
+    """The undelivered messages of one consumer. `count`: how many."""
 
     count: int = 0
     _runs: dict[TopicPartition, deque[tuple[Ints, Ints]]] = field(default_factory=dict)
 
     def add(self, source: TopicPartition, sequences: Ints, offsets: Ints) -> None:
-        """More has been offered: stream sequences and offsets, rising, above all that came from this partition."""
+        """Add offered messages: stream sequences and offsets, rising, above all that came from this
+        partition before.
+        """
         if sequences.size:
             self._runs.setdefault(source, deque()).append((sequences, offsets))
             self.count += sequences.size
 
     def let_go(self, position: int) -> None:
-        """All up to this stream sequence is delivered, or was found gone."""
+        """Drop all messages up to this stream sequence: they were delivered, or found missing."""
         for source, runs in list(self._runs.items()):
             while runs and runs[0][0][-1] <= position:
                 self.count -= runs.popleft()[0].size
@@ -43,5 +46,5 @@ class Undelivered:
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """Where to begin again in the partitions that something is held of."""
+        """The offset to read again from, for each partition with undelivered messages."""
         return {source: int(runs[0][1][0]) for source, runs in self._runs.items()}

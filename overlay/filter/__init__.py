@@ -1,12 +1,14 @@
-"""Filters over single messages and over column batches: SQL and property filter expressions.
+"""SQL and property filters, for single messages and for column batches.
 
     late = compile_sql("origin = 'JFK' AND dep_delay > 60", {"dep_delay": "double"})
     late.matches({"application_properties": {"origin": "JFK", "dep_delay": 61}})      # True
     late.evaluate(batch)                                                              # pyarrow.BooleanArray
 
-The way of a filter: text -> tokens.py, parse.py (or a mapping -> properties.py) -> a tree, nodes.py -> bind.py gives
-fields their types -> rewrite.py -> arrow/ answers for columns. rows.py answers for one message, from the tree as it was
-read. describe.py makes text of a tree, syntax.py and error_hints.py make errors that people can act on.
+Compilation has these steps. tokens.py and parse.py read SQL text, and properties.py reads a
+mapping; both make a tree (nodes.py). bind.py gives the fields their types. rewrite.py simplifies
+the tree. arrow/ evaluates the result over columns, and rows.py evaluates the original tree for one
+message. describe.py turns a tree back into text. syntax.py, unexpected.py and error_hints.py make
+the error messages.
 """
 
 from overlay.errors import FilterSyntaxError

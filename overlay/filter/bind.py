@@ -1,10 +1,14 @@
-"""Names become columns: what a stream's file says of its properties, and what is built in, gives each name its type.
+"""Binding of names to columns: each name gets its declared or built-in type.
 
-Kafka's headers are bytes without types, so a property that the file does not declare is a string. Compared with a number it
-would never be equal, less or greater, and in arithmetic never known: an empty consumer that nobody can explain. That
-mistake is refused here, with the line that the stream's file lacks. So is its counterpart: a text beside a property that is
-declared as timestamp, which is a number of milliseconds; in property filters such a text is read as the time that it writes
-(properties.py). Other clashes of types are legal and answer as the facts say (section 6).
+Kafka's headers are bytes without types, so a property that the stream's file does not declare is a
+string. Compared with a number, a string is never equal, less or greater, and arithmetic with it is
+NULL. The consumer would stay empty and nothing would show why. So this module refuses such a
+filter, and its hint is the line that the stream's file lacks.
+
+The opposite mistake is a string compared with a property declared as timestamp, which is a number
+of milliseconds. It is refused too. Property filters read such a string as a time instead
+(properties.py). Other combinations of types are legal and answer as docs/filters.md#three-answers
+says.
 """
 
 from __future__ import annotations
@@ -40,10 +44,12 @@ UNDECLARED = "string"
 
 
 def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
-    """The tree with a Column in place of each Name; the same tree when `types` is None, which leaves types to the data.
+    """Return the tree with a typed Column in place of each Name.
 
-    `types`: declared type by property name; a fixed field's built-in type is overridden by `p.message_id` and the like.
-    `text`: the SQL that the places in the tree refer to, or "" for a property filter. Raises FilterSyntaxError.
+    `types`: declared type by property name; entries such as `p.message_id` override the built-in
+    type of a fixed field. If it is None, the tree is returned as it is and the data decides the
+    types. `text`: the SQL that the nodes' positions refer to, or "" for a property filter. Raises
+    FilterSyntaxError.
     """
     if types is None:
         return node
@@ -74,7 +80,7 @@ def _find_type(name: Name, types: Mapping[str, str]) -> str:
 
 
 def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
-    """Columns right below the node, each with what it has to share a type with."""
+    """Return the node's child columns, each with the node that its type has to fit."""
     match node:
         case Comparison(left=left, right=right):
             pairs = [(left, right), (right, left)]
@@ -88,7 +94,7 @@ def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
 
 
 def _refuse_text(column: Column, value: bytes, text: str) -> FilterSyntaxError:
-    # as in properties.py: filters that are made in Python do without, but for such texts
+    # imported late, as in properties.py: filters made in Python rarely need it
     from overlay.units import parse_time
 
     message = f"the stream declares {quote(column.name)} as timestamp, which no text is like"
@@ -110,7 +116,7 @@ def _refuse_undeclared(column: Column, partner: Node, types: Mapping[str, str], 
 
 
 def _refuse(column: Column, message: str, hint: str, text: str) -> FilterSyntaxError:
-    """`text`: "" for a property filter, whose places are paths."""
+    """Return the error for a column; it names a path if `text` is "", as for property filters."""
     if not text:
         return FilterSyntaxError(message, hint=hint, path=(column.section.value, column.name))
     return refuse(text, column.at, message, hint)
@@ -135,6 +141,6 @@ _YAML_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y",
 
 
 def _write_key(name: str) -> str:
-    """A name as a key of YAML."""
+    """Return a name as a YAML key, in quotes if it needs them."""
     is_plain = _PLAIN_KEY.fullmatch(name) and name.lower() not in _YAML_WORDS
     return name if is_plain else json.dumps(name, ensure_ascii=False)

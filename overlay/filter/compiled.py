@@ -1,6 +1,6 @@
-"""Filters that are ready for messages and batches: what the package's users hold in their hands.
+"""Compiled filters, the package's public interface.
 
-Only here does anybody ask for the time, and only when the caller of a filter gives none.
+Only this module reads the clock, and only if the caller of a filter passes no time.
 """
 
 from __future__ import annotations
@@ -28,37 +28,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter that is ready for messages. Two are equal when they say the same of the same types, however written."""
+    """A compiled filter.
+
+    Two filters are equal if they have the same meaning for the same types, however they were
+    written.
+    """
 
     node: Node
-    """The tree as it was read; fields are Names."""
+    """The tree as parsed; its fields are Names."""
     bound: Node
-    """The tree that batches are evaluated by: rewritten, and its fields are Columns where types were given."""
+    """The tree to evaluate over batches: rewritten, with Columns for fields if types were given."""
     text: str = field(compare=False)
-    """The expression as it was written; of a property filter its canonical text."""
+    """The expression as written; the canonical text for a property filter."""
     clock: Callable[[], int] = field(compare=False, repr=False, default=now_ms)
-    """Milliseconds since 1970, for UTC() where the caller gives no time."""
+    """Returns ms since 1970, for UTC() if the caller passes no time."""
 
     @property
     def columns(self) -> tuple[Name | Column, ...]:
-        """The distinct fields that evaluate() reads, in the order of the text; empty for a constant."""
+        """The distinct fields that evaluate() reads, in the order of the text.
+
+        Empty for a constant.
+        """
         return tuple(dict.fromkeys(node for node in walk(self.bound) if isinstance(node, Name | Column)))
 
     def matches(self, message: Message, *, now: int | None = None) -> bool | None:
-        """The answer for one message; None is unknown, and an expression that is no condition is unknown for all.
+        """Return whether one message passes; None if the answer is unknown.
 
-        `message`: `{"header": {...}, "properties": {...}, "application_properties": {...}}`, each may be missing, of
-        int, float, str, bytes, bool, datetime, UUID and None. Types are those of the values, whatever was declared.
-        `now` is UTC() in milliseconds since 1970. Never raises for what a message holds.
+        If the expression is not a condition, the answer is unknown for every message.
+
+        `message`: `{"header": {...}, "properties": {...}, "application_properties": {...}}`.
+        Sections may be missing. Values are int, float, str, bytes, bool, datetime, UUID or None.
+        Their own types count, whatever the stream declares. `now`: the value of UTC(), ms since
+        1970. Never raises because of a message's content.
         """
         return to_truth(evaluate(self.node, message, self.clock() if now is None else now))
 
     def evaluate(self, batch: pa.RecordBatch, *, now: int | None = None) -> pa.BooleanArray:
-        """One answer for each row of a batch with the struct columns of the three sections; null is unknown.
+        """Return whether each row of a batch passes; null is unknown.
 
-        A section or field that the batch does not have is NULL.
+        The batch has a struct column for each of the three sections. A missing section or field
+        counts as NULL. `now`: the value of UTC(), ms since 1970.
         """
-        # pyarrow takes long to load, and configs are checked without it
+        # pyarrow is slow to load, and checking a config does not need it
         from . import arrow
 
         return arrow.evaluate(self.bound, batch, self.clock() if now is None else now)
@@ -71,18 +82,23 @@ def compile_sql(
     limits: Limits = DEFAULT,
     clock: Callable[[], int] = now_ms,
 ) -> Filter:
-    """The filter of an SQL expression. Raises FilterSyntaxError with line, column and hint.
+    """Return the filter of an SQL expression.
 
-    `properties` is what a stream's file declares: names to types (`"double"`, `{"type": "double"}`, or something with a
-    `type`); application properties that are not in it are strings, and `p.message_id` gives a fixed field another type.
-    None leaves types to the data. Raises ValueError for an unknown type.
+    `properties` is what a stream's file declares: names to types (`"double"`, `{"type": "double"}`,
+    or an object with a `type`). Application properties without an entry are strings. An entry such
+    as `p.message_id` changes the type of a fixed field. None leaves types to the data.
+
+    Raises FilterSyntaxError with line, column and hint, and ValueError for an unknown type.
     """
     node = parse(text, limits)
     return Filter(node, rewrite(bind(node, _name_types(properties), text)), text, clock)
 
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
-    """The filter of a property filter's mapping (properties.py). Raises FilterSyntaxError with the entry's path."""
+    """Return the filter of a property filter's mapping (see properties.py).
+
+    Raises FilterSyntaxError with the entry's path, and ValueError for an unknown type.
+    """
     types = _name_types(properties)
     node = parse_properties(mapping, [name for name, type in (types or {}).items() if type == "timestamp"])
     return Filter(node, rewrite(bind(node, types, "")), describe(node))

@@ -1,8 +1,8 @@
-"""A tree as text again: canonical, with the parentheses it needs and no others.
+"""Canonical text of a tree, with no more parentheses than it needs.
 
-parse(describe(tree)) is the tree, for every tree that parse can make. Trees of property filters and rewritten trees hold
-what SQL cannot say; their text is for people: `BEGINS WITH`, `ENDS WITH` and `IS PRESENT` for property filters, a sign
-in front of constants below zero.
+For every tree that parse can make, parse(describe(tree)) is the same tree. Property filters and
+rewritten trees can have nodes that SQL cannot express. Their text is for people only: `BEGINS
+WITH`, `ENDS WITH` and `IS PRESENT` for property filters, and a sign before negative constants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .nodes import (
 
 
 class _Level(enum.IntEnum):
-    """How tightly a node holds its parts together; the grammar's rules from the outside in."""
+    """How tightly a node binds its operands: the grammar's levels from the outside inwards."""
 
     OR = 1
     AND = 2
@@ -52,12 +52,15 @@ _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 
 def describe(node: Node) -> str:
-    """The text of a filter or of a part of one."""
+    """Return the canonical text of a filter or of a part of one."""
     return _write(node)[1]
 
 
 def describe_name(node: Name | Column) -> str:
-    """A field with its section's full name; an application property bare, in brackets where it has to be."""
+    """Return a field with its section's full name.
+
+    An application property is written without section, in brackets if it is not a plain name.
+    """
     if node.section is not Section.APPLICATION:
         return f"{node.section}.{node.name}"
     if _PLAIN_NAME.fullmatch(node.name) and node.name.lower() not in RESERVED:
@@ -71,7 +74,7 @@ def _write(node: Node) -> tuple[_Level, str]:
 
 
 def _within(level: _Level, node: Node) -> str:
-    """The text of `node` where only something as tight as `level` may stand."""
+    """Return the text of `node`, in parentheses if it binds less tightly than `level`."""
     own, text = _write(node)
     return text if own >= level else f"({text})"
 
@@ -95,7 +98,7 @@ def _write_bytes(value: bytes) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         text = "\0"
-    # what a terminal would act upon, or not show, is written as a binary constant: the same value to a filter
+    # control characters could act on a terminal: a binary constant is the same value to a filter
     return _quote(text) if text.isprintable() else f"0x{value.hex().upper()}"
 
 

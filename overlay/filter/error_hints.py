@@ -1,8 +1,8 @@
-"""What people write when they mean something else: messages and hints for texts that are no filter.
+"""Error messages and hints for common mistakes in filter expressions.
 
-The slips come from other SQL dialects, from programming languages and from word processors. Every function here takes a
-place that has already been found to be wrong; nothing here decides what is legal, except check_number, which keeps
-`5E2` and `0xab` from falling apart into a number and a name.
+The mistakes come from other SQL dialects, programming languages and word processors. Each function
+gets a position that is already known to be wrong. Nothing here decides what is legal, with one
+exception: check_number keeps `5E2` and `0xab` from being read as a number followed by a name.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _NUMBER_HINT = "numbers are written 5, 5.0 or 5.0E2; a name that begins with a d
 
 
 def explain_symbol(piece: str, at: Span) -> Slip:
-    """A sequence of symbols that other languages have."""
+    """Return the error for a symbol that only other languages have."""
     if piece[0] == ".":
         return Slip(at, f"{piece} is no number", f"write 0{piece}")
     return Slip(at, f"{piece} is no operator", _SYMBOL_HINTS[piece])
 
 
 def explain_word(word: str, at: Span) -> Slip:
-    """A reserved word that is no operator as it stands."""
+    """Return the error for a reserved word in lower case, or for one that is not implemented."""
     upper = word.upper()
     named = f"a property of that name is written [{word}]"
     if upper in OPERATORS:
@@ -79,7 +79,10 @@ def explain_word(word: str, at: Span) -> Slip:
 
 
 def check_number(text: str, at: Span) -> None:
-    """Raises Slip when letters, digits or a point follow a number without a blank, unless they are an operator."""
+    """Raise Slip if letters, digits or a point directly follow a number.
+
+    An operator word may follow directly.
+    """
     start, end = at
     tail = _AFTER_NUMBER.match(text, end)
     word = _WORD.match(text, end)
@@ -105,8 +108,9 @@ def _hint_number(text: str) -> str:
 
 
 def explain_character(text: str, at: int) -> Slip:
-    """A character that begins no token."""
+    """Return the error for a character that begins no token."""
     char, span = text[at], (at, at + 1)
+    # quotes and brackets that are not closed, and points without a name
     if char in "'\"":
         return _explain_quote(text, at)
     if char == "[":
@@ -115,11 +119,13 @@ def explain_character(text: str, at: int) -> Slip:
         return Slip(span, "a ] without its [", "inside a name in brackets it is written twice: ]]")
     if char == ".":
         return Slip(span, "a point that belongs to no name and no number", _hint_point(text, at))
+    # characters that a keyboard or word processor produces by mistake
     if char in _SMART_QUOTES:
         return Slip(span, f"{char} is not the quote of the keyboard", "strings stand in ' or \"")
     if char.isspace() or not char.isprintable():
         hint = "blanks are space, tab, form feed, carriage return and line feed; write a space"
         return Slip(span, f"the character U+{ord(char):04X} has no meaning outside of strings", hint)
+    # letters that no name can have, and symbols of other languages
     if char == "_" or char.isalpha():
         return _explain_letter(text, at)
     hint = _CHARACTER_HINTS.get(char, "names with unusual characters stand in brackets: [my$name]")
@@ -164,7 +170,7 @@ def _explain_letter(text: str, at: int) -> Slip:
 
 
 def explain_section(text: str, at: Span) -> Slip:
-    """`section.field` whose section is none."""
+    """Return the error for `section.field` with an unknown or closed section."""
     whole = text[slice(*at)]
     section, _, field = whole.partition(".")
     end = at[0] + len(section)
@@ -189,7 +195,7 @@ def _find_section(word: str) -> str:
 
 
 def explain_field(text: str, at: Span, section: Section) -> Slip:
-    """`section.field` with a field that the section does not have."""
+    """Return the error for `section.field` with a field that the section does not have."""
     prefix, _, field = text[slice(*at)].partition(".")
     start = at[0] + len(prefix) + 1
     known = FIELDS[section]

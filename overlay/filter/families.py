@@ -1,4 +1,4 @@
-"""What can be said of a value's type before there is a message."""
+"""Type families: what is known of a node's type without a message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .nodes import (
 
 
 class Family(enum.Enum):
-    """Types whose values can be equal or have an order."""
+    """Types whose values can equal each other or have an order."""
 
     NUMBER = enum.auto()
     TEXT = enum.auto()
@@ -39,13 +39,13 @@ FAMILIES = {
     "timestamp": Family.NUMBER,
     "boolean": Family.BOOLEAN,
 }
-"""The types of columns, overlay.scan.columns.TYPES."""
+"""The family of each column type (overlay.scan.columns.TYPES)."""
 
 _CONDITIONS = (Affix, And, Comparison, In, IsNull, Like, Not, Or, Present)
 
 
 def find_family(node: Node) -> Family | None:
-    """The family of every value that the node can have, NULL aside; None where the message decides."""
+    """Return the family of all non-NULL values of a node; None if it depends on the message."""
     match node:
         case Literal(value=value):
             return (

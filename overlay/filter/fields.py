@@ -1,7 +1,8 @@
-"""What a filter can name: the sections of a message, their fields with built-in types, and the words that are taken.
+"""The names that a filter can use: sections, fixed fields with built-in types, and reserved words.
 
-The tables are AMQP's, as the facts on SQL filters list them (sections 3 and 4). A bare name is an application property,
-and so is everything in brackets; only the sections `header` and `properties` have fixed fields.
+The tables are AMQP's; see docs/filters.md#what-a-filter-can-name. A bare name is an application
+property, and so is every name in brackets. Only the sections `header` and `properties` have fixed
+fields.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ SECTIONS = {
     "application_properties": Section.APPLICATION,
     "a": Section.APPLICATION,
 }
-"""Case-sensitive, each with its short form."""
+"""Section by name or short form, case-sensitive."""
 
 CLOSED_SECTIONS = ("delivery_annotations", "d", "message_annotations", "m", "footer", "f")
-"""Parts of an AMQP message that filters may not read. Hyphens count as underscores."""
+"""Parts of an AMQP message that filters may not read, in the spelling with underscores."""
 
 FIELDS: dict[Section, dict[str, str]] = {
     Section.HEADER: {"priority": "long"},
@@ -39,18 +40,18 @@ FIELDS: dict[Section, dict[str, str]] = {
         "reply_to_group_id": "string",
     },
 }
-"""Built-in types of the fixed fields; a stream's file may give others."""
+"""Built-in types of the fixed fields; a stream's file may declare others."""
 
 CLOSED_HEADER_FIELDS = ("durable", "ttl", "first_acquirer", "delivery_count")
 
 DEFAULT_PRIORITY = 4
-"""What header.priority reads as when the message has none, or none that can be read."""
+"""The value of header.priority if the message has none, or one that cannot be read."""
 
 OPERATORS = frozenset({"AND", "OR", "NOT", "LIKE", "IN", "IS", "NULL", "ESCAPE", "TRUE", "FALSE", "UTC"})
-"""Words of the language; upper case only."""
+"""Words of the language, in upper case only."""
 
 MISSING_FUNCTIONS = frozenset({"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "INF", "NAN"})
-"""Words that are kept for functions and constants which do not exist."""
+"""Words reserved for functions and constants that are not implemented."""
 
 RESERVED = frozenset(word.lower() for word in OPERATORS | MISSING_FUNCTIONS)
-"""No bare name in any case of letters: `[and]` and `a.and` name properties that are called so."""
+"""Words, in lower case, that are no bare name in any case; write such a name `[and]` or `a.and`."""

@@ -1,16 +1,20 @@
-"""LIKE: what a pattern means, and the one engine that answers it.
+"""LIKE patterns: their meaning, and the engine that matches them.
 
-`%` stands for any number of characters, `_` for exactly one; a character is a Unicode code point, line feeds included.
-The whole value has to match, and case counts. The character that ESCAPE names makes the one behind it literal, whatever
-that is, and stops being a wildcard itself. A value that is no UTF-8 has no characters, so the answer is unknown.
+`%` stands for any number of characters, `_` for exactly one. A character is a Unicode code point,
+line feeds included. The whole value has to match, and case counts. The character that ESCAPE names
+makes the next character literal, whichever it is. It stops being a wildcard itself. A value that is
+not UTF-8 has no characters, so the answer is unknown.
 
-A pattern is the runs between its `%`. The first run is tied to the beginning of the value and the last to its end; each
-of the others may be taken at the first place behind the one before it, because a later place would leave less room for
-the rest. So nothing is ever tried twice, and a pattern of a hundred `%` costs one pass over the value. Within a run
-with `_` the places are followed all at once, as bits of one number (Shift-And), so that no text makes it slow either.
+A pattern is split into the runs between its `%`. The first run must match at the beginning of the
+value, the last one at its end. Each run between them may be matched at the first position after the
+previous run: a later position would only leave less room for the rest. So no position is tried
+twice, and a pattern with a hundred `%` costs one pass over the value. For a run with `_`, all
+possible positions are followed at once as the bits of one number (Shift-And). So no text makes it
+slow either.
 
-RabbitMQ has two engines that differ in line feeds, in a final line feed and in a limit of steps (facts on SQL filters,
-section 6); here there is one, and no limit changes an answer.
+RabbitMQ has two engines. They differ in line feeds, in a final line feed and in a limit of steps
+(docs/filters.md#other-than-in-rabbitmq-on-purpose). Here there is one engine, and no limit changes
+an answer.
 """
 
 from __future__ import annotations
@@ -26,11 +30,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _META = re.compile(r"([^A-Za-z0-9_\x80-\U0010ffff])")
 
 Run = tuple[str | None, ...]
-"""Characters in a row; None is a `_`."""
+"""Consecutive characters of a pattern; None is a `_`."""
 
 
 class PatternError(ValueError):
-    """`index`: which character of the pattern, or of the escape string, is wrong."""
+    """A LIKE pattern or escape string with a mistake.
+
+    `index`: position of the wrong character in the pattern, or in the escape string if `is_escape`.
+    """
 
     def __init__(self, index: int, message: str, hint: str, *, is_escape: bool = False) -> None:
         self.index, self.message, self.hint, self.is_escape = index, message, hint, is_escape
@@ -38,28 +45,28 @@ class PatternError(ValueError):
 
 
 class Shape(enum.Enum):
-    """What a pattern asks, for evaluators that have a fast way to ask it."""
+    """Kinds of patterns, for evaluators that have a fast kernel for some of them."""
 
     EXACT = "exact"
-    """The value is `head`."""
+    """The value equals `head`."""
     PREFIX = "prefix"
-    """It begins with `head`, which may be empty."""
+    """The value begins with `head`, which may be empty."""
     SUFFIX = "suffix"
-    """It ends with `tail`."""
+    """The value ends with `tail`."""
     CONTAINS = "contains"
-    """It holds `inner`."""
+    """The value contains `inner`."""
     PREFIX_SUFFIX = "prefix and suffix"
-    """It begins with `head` and ends with `tail`, which do not overlap."""
+    """The value begins with `head` and ends with `tail`, without an overlap."""
     GENERAL = "general"
-    """Whatever `regex` says."""
+    """The value matches `regex`."""
 
 
 @dataclass(frozen=True)
 class LikePattern:
-    """A pattern that has passed compile().
+    """A valid LIKE pattern; made by compile().
 
-    `runs`: what stands between the `%`; one run means that there is no `%`. Texts are UTF-8 bytes, and those that a
-    shape does not use are empty.
+    `runs`: the parts between the `%`; one run means that there is no `%`. `head`, `inner` and
+    `tail` are UTF-8 bytes, empty if the shape does not use them.
     """
 
     runs: tuple[Run, ...]
@@ -89,18 +96,22 @@ class LikePattern:
 
     @cached_property
     def regex(self) -> str:
-        """The same question for RE2, of a value that is UTF-8."""
+        """The pattern as an RE2 expression, for values that are UTF-8."""
         return r"(?s)\A" + ".*".join(map(_write_regex, self.runs)) + r"\z"
 
     @cached_property
     def java_regex(self) -> str:
-        """The same question for Java's engine, which tries other places where it fails: a run keeps the first one it finds."""
+        """The pattern as a Java expression.
+
+        Java's engine backtracks, so atomic groups keep each run at the first position where it
+        matches.
+        """
         first, *rest = map(_write_regex, self.runs)
         last = f".*{rest.pop()}" if rest else ""
         return rf"(?s)\A{first}" + "".join(f"(?>.*?{run})" for run in rest) + rf"{last}\z"
 
     def matches(self, value: bytes) -> bool | None:
-        """Whether the whole value matches; None when it is not UTF-8."""
+        """Return whether the whole value matches; None if it is not UTF-8."""
         try:
             text = value.decode()
         except UnicodeDecodeError:
@@ -122,7 +133,7 @@ class LikePattern:
 
 @lru_cache(maxsize=1024)
 def compile(pattern: str, escape: str = "") -> LikePattern:
-    """Read a pattern; `escape` is one character, or "" for none. Raises PatternError."""
+    """Return the compiled pattern. `escape`: one character, or "" for none. Raises PatternError."""
     if len(escape) > 1:
         raise PatternError(1, "ESCAPE takes exactly one character", "write one: ESCAPE '!'", is_escape=True)
     _check_controls(pattern)
@@ -141,7 +152,7 @@ def compile(pattern: str, escape: str = "") -> LikePattern:
         else:
             runs[-1].append(None if char == "_" else char)
         at += 1
-    # %% asks no more than %
+    # %% means the same as %
     inner = [tuple(run) for run in runs[1:-1] if run]
     return LikePattern((tuple(runs[0]), *inner, tuple(runs[-1])) if len(runs) > 1 else (tuple(runs[0]),))
 
@@ -166,7 +177,7 @@ def _stands_at(run: Run, text: str, at: int) -> bool:
 
 
 def _find(run: Run, text: str, at: int, end: int) -> int:
-    """Where the run first stands within text[at:end], or -1."""
+    """Return the first position of the run within text[at:end], or -1."""
     if None not in run:
         return text.find("".join(char or "" for char in run), at, end)
     anywhere = sum(1 << i for i, char in enumerate(run) if char is None)
@@ -174,7 +185,7 @@ def _find(run: Run, text: str, at: int, end: int) -> int:
     for i, char in enumerate(run):
         if char is not None:
             places[char] |= 1 << i
-    # bit i: the run's first i + 1 characters stand right before here
+    # bit i: the run's first i + 1 characters match the text that ends here
     standing, whole = 0, 1 << (len(run) - 1)
     for i in range(at, end):
         standing = (standing << 1 | 1) & places.get(text[i], anywhere)

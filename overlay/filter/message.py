@@ -1,9 +1,13 @@
-"""The fields of one message, as its Python values mean them to a filter.
+"""Fields of one message, converted from Python values to the filter language's values.
 
-A message is `{"header": {...}, "properties": {...}, "application_properties": {...}}`; sections may be missing. AMQP's
-many types become four and NULL (facts on SQL filters, section 4): str, bytes and UUID are byte strings, datetimes are
-integer milliseconds since 1970 (one without a zone is UTC; what is finer is cut off towards the past), NaN and the
-infinities are NULL, and so is everything that is not listed here, lists and mappings among them.
+A message is `{"header": {...}, "properties": {...}, "application_properties": {...}}`; sections may
+be missing. AMQP's many types become four types and NULL (docs/filters.md#values):
+
+- str, bytes and UUID are byte strings
+- datetimes are integer milliseconds since 1970; one without a zone is UTC, and fractions of a
+  millisecond are rounded down
+- NaN and the infinities are NULL, and so are values of all other types, such as lists and
+  mappings
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from .fields import DEFAULT_PRIORITY
 from .nodes import Section
 
 Value = bool | int | float | bytes | None
-"""What an expression is worth. None is NULL, which as an answer is SQL's unknown."""
+"""The value of an expression. None is NULL, which is SQL's unknown if the value is an answer."""
 
 Message = Mapping[str, Mapping[str, object] | None]
 
@@ -26,7 +30,11 @@ _DAY = 86_400_000
 
 
 def read_field(message: Message, section: Section, name: str) -> Value:
-    """A field's value. Fields of the fixed sections are found under `message_id` and under `message-id`."""
+    """Return a field's value.
+
+    Fields of the fixed sections are found under both spellings, such as `message_id` and
+    `message-id`. A missing priority of the header is DEFAULT_PRIORITY.
+    """
     value = to_value(_find(message, section, name))
     if value is None and section is Section.HEADER:
         return DEFAULT_PRIORITY
@@ -34,12 +42,12 @@ def read_field(message: Message, section: Section, name: str) -> Value:
 
 
 def has_property(message: Message, name: str) -> bool:
-    """Whether the application property is there at all, NULL or not."""
+    """Return whether the message has the application property, even if its value is NULL."""
     return name in _open(message, Section.APPLICATION)
 
 
 def to_value(value: object) -> Value:
-    """A Python value as filters take it."""
+    """Return a Python value as a value of the filter language; None (NULL) for other types."""
     match value:
         case bool() | bytes():
             return value
@@ -48,7 +56,7 @@ def to_value(value: object) -> Value:
         case float():
             return float(value) if math.isfinite(value) else None
         case str():
-            # half a surrogate pair becomes bytes that are no UTF-8
+            # half a surrogate pair becomes bytes that are not UTF-8
             return value.encode("utf-8", "surrogatepass")
         case bytearray() | memoryview():
             return bytes(value)
@@ -74,13 +82,13 @@ def _find(message: Message, section: Section, name: str) -> object:
 
 
 def _count_milliseconds(time: datetime) -> int:
-    # in whole numbers: datetime.timestamp() goes through a double, and through the local zone when there is none
+    # integers only: datetime.timestamp() rounds to a double, and assumes the local zone by default
     minutes = time.hour * 60 + time.minute
     day = (time.toordinal() - _ORDINAL_OF_1970) * _DAY
     offset = time.utcoffset()
     local = day + (minutes * 60 + time.second) * 1000 + time.microsecond // 1000
     if offset is None:
         return local
-    # an offset may have microseconds, which the time's own have to be counted with
+    # a zone's offset may have microseconds too, so add them before rounding to milliseconds
     micro = local * 1000 + time.microsecond % 1000
     return (micro - (offset.days * 86_400_000_000 + offset.seconds * 1_000_000 + offset.microseconds)) // 1000

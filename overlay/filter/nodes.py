@@ -1,10 +1,11 @@
-"""The tree of a filter, as small as the language: every other module of this package is a function over these nodes.
+"""The nodes of a filter's tree. Every other module of this package is a function over them.
 
-Trees are values: two filters that say the same are equal and hash alike, wherever in their texts they say it, so that equal
-parts of a hundred consumers are found and evaluated once. `at` remembers the place in the text for messages to people.
+Nodes are values: filters with the same content are equal and have the same hash, wherever in their
+texts the parts are. So equal parts of a hundred consumers are found and evaluated once. `at` is the
+position in the text, for error messages; it does not count in comparisons.
 
-Names come in two kinds, so that one which has not been looked up cannot reach an evaluator that needs its type: `Name` is
-what the text says, `Column` is what it turned out to be (bind.py).
+Fields have two node types. `Name` is a field as the text names it; `Column` is a field with its
+type (bind.py). So a name that was not looked up cannot reach an evaluator that needs its type.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 Span = tuple[int, int]
-"""From which to which character of the text, the second exclusive."""
+"""First and past-the-last character of a part of the text."""
 
 NOWHERE: Span = (0, 0)
 
@@ -28,6 +29,8 @@ class Section(enum.StrEnum):
 
 
 class Compare(enum.Enum):
+    """Comparison operators."""
+
     EQ = "="
     NE = "<>"
     LT = "<"
@@ -37,6 +40,8 @@ class Compare(enum.Enum):
 
 
 class Arithmetic(enum.Enum):
+    """Arithmetic operators."""
+
     ADD = "+"
     SUB = "-"
     MUL = "*"
@@ -53,12 +58,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Literal(Node):
-    """A constant. Strings and binary constants are one type, bytes; see facts/sql_filters section 6."""
+    """A constant. Strings and binary constants are of one type, bytes (docs/filters.md#values)."""
 
     value: bool | int | float | bytes
 
     def __eq__(self, other: object) -> bool:
-        # 1, 1.0 and TRUE are equal to Python and different things here; so are 0.0 and -0.0
+        # in Python 1 == 1.0 == True and 0.0 == -0.0; here they are different constants
         return isinstance(other, Literal) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -71,7 +76,7 @@ class Literal(Node):
 
 @dataclass(frozen=True, slots=True)
 class Name(Node):
-    """A field of the message as the text names it."""
+    """A field of the message as the text names it, without a type."""
 
     section: Section
     name: str
@@ -88,7 +93,7 @@ class Column(Node):
 
 @dataclass(frozen=True, slots=True)
 class Now(Node):
-    """UTC(): milliseconds since 1970 at the time of the evaluation."""
+    """UTC(): ms since 1970 at the time of the evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,8 @@ class Sign(Node):
 
 @dataclass(frozen=True, slots=True)
 class Calculation(Node):
+    """Arithmetic on two operands."""
+
     operator: Arithmetic
     left: Node
     right: Node
@@ -108,6 +115,8 @@ class Calculation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Node):
+    """A comparison of two operands."""
+
     operator: Compare
     left: Node
     right: Node
@@ -115,7 +124,7 @@ class Comparison(Node):
 
 @dataclass(frozen=True, slots=True)
 class Like(Node):
-    """`pattern` and `escape` as written; like.py gives them their meaning."""
+    """A LIKE condition with `pattern` and `escape` as written; like.py interprets them."""
 
     operand: Node
     pattern: str
@@ -125,6 +134,8 @@ class Like(Node):
 
 @dataclass(frozen=True, slots=True)
 class In(Node):
+    """`operand IN (items)`, or NOT IN if `negated`."""
+
     operand: Node
     items: tuple[Node, ...]
     negated: bool = False
@@ -132,13 +143,15 @@ class In(Node):
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Node):
+    """`operand IS NULL`, or IS NOT NULL if `negated`."""
+
     operand: Name | Column
     negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Affix(Node):
-    """A property filter's `&p:` (prefix) or `&s:` (suffix): bytes compared with one end of a byte string."""
+    """A property filter's `&p:` (prefix) or `&s:` (suffix): tests one end of a byte string."""
 
     operand: Name | Column
     text: bytes
@@ -147,30 +160,34 @@ class Affix(Node):
 
 @dataclass(frozen=True, slots=True)
 class Present(Node):
-    """A property filter's null: the application property is there, with whatever value, null included."""
+    """A property filter's null: tests whether the application property exists, with any value."""
 
     operand: Name | Column
 
 
 @dataclass(frozen=True, slots=True)
 class Not(Node):
+    """The negation of a condition."""
+
     operand: Node
 
 
 @dataclass(frozen=True, slots=True)
 class And(Node):
-    """Two operands or more; `a AND b AND c` is one node."""
+    """A conjunction of two or more operands; `a AND b AND c` is one node."""
 
     operands: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Node):
+    """A disjunction of two or more operands; `a OR b OR c` is one node."""
+
     operands: tuple[Node, ...]
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes right below, from left to right."""
+    """Yield the direct children of a node, from left to right."""
     for each in fields(node):
         value = getattr(node, each.name)
         if isinstance(value, Node):
@@ -180,7 +197,7 @@ def children(node: Node) -> Iterator[Node]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it."""
+    """Yield the node and all its descendants, depth first."""
     yield node
     for child in children(node):
         yield from walk(child)

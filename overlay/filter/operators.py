@@ -1,4 +1,4 @@
-"""Comparison operators seen from the other side."""
+"""Counterparts of the comparison operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIRRORED = {
     Compare.GT: Compare.LT,
     Compare.GE: Compare.LE,
 }
-"""The operator that says the same of exchanged sides."""
+"""The operator to use after swapping the two sides."""
 
 OPPOSITE = {
     Compare.EQ: Compare.NE,
@@ -22,4 +22,4 @@ OPPOSITE = {
     Compare.GT: Compare.LE,
     Compare.GE: Compare.LT,
 }
-"""The operator that is true where the other is false, as long as the sides have an order; see rewrite.py."""
+"""The operator that is true where the key is false, if the sides have an order (rewrite.py)."""

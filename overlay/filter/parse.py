@@ -1,9 +1,9 @@
-"""From the text of a SQL filter to its tree.
+"""The parser from the text of a SQL filter to its tree.
 
-grammar.lark has the grammar, tokens.py the lexical rules, and lark's LALR parser runs the one over the other: it keeps
-its own stack, so no nesting of the text costs recursion. Tokens are fed one by one, so that the first mistake of a text
-is the one that is told, whether the lexer or the parser finds it. lark and the grammar are loaded when the first filter
-is read.
+grammar.lark has the grammar and tokens.py the lexical rules; lark's LALR parser applies them. It
+keeps its own stack, so nesting in the text costs no recursion. Tokens are fed one by one, so that
+the first mistake in the text is the one reported, whether the lexer or the parser finds it. lark
+and the grammar are loaded when the first filter is parsed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 
 
 def parse(text: str, limits: Limits = DEFAULT) -> Node:
-    """The tree of a SQL filter expression, with Name for its fields. Raises FilterSyntaxError."""
+    """Return the tree of a SQL filter expression, with Names for its fields.
+
+    Raises FilterSyntaxError.
+    """
     try:
         node = _run(text, limits)
         _check_depth(node, limits.depth)
@@ -82,7 +85,11 @@ def _give(token: Token) -> LarkToken:
 
 
 def _find_accepted(tokens: Iterable[Token]) -> set[str]:
-    """What may follow these tokens. Read anew: the parser that failed has already left the state it failed in."""
+    """Return the terminals that may follow these tokens.
+
+    It parses the tokens again, because the parser that failed has already left the state it failed
+    in.
+    """
     state = _load().parse_interactive()
     for token in tokens:
         state.feed_token(_give(token))
@@ -95,12 +102,15 @@ def _load() -> Lark:
     from lark import Lark
 
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    # the lexer named here has no terminals and never runs: read_tokens feeds the parser
+    # lark demands a lexer, but this one never runs: read_tokens feeds the parser
     return Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=False)
 
 
 def _check_depth(node: Node, most: int) -> None:
-    """Without recursion, which is what the limit is there for."""
+    """Raise Slip if the tree has more than `most` levels.
+
+    It uses no recursion, because the limit is there to protect the functions that do.
+    """
     level = [node]
     for _ in range(most):
         level = [child for parent in level for child in children(parent)]
@@ -111,7 +121,10 @@ def _check_depth(node: Node, most: int) -> None:
 
 
 class _Builder:
-    """One method for each rule of the grammar. Children are nodes and tokens, all of them, from left to right."""
+    """The tree builder, with one method for each rule of the grammar.
+
+    `parts` are all child nodes and tokens of the rule, from left to right.
+    """
 
     def start(self, parts: Sequence[Node]) -> Node:
         return parts[0]
@@ -163,7 +176,7 @@ class _Builder:
     def integer(self, parts: Sequence[LarkToken]) -> Node:
         try:
             return Literal(int(parts[0]), at=_span(parts))
-        except ValueError:  # Python's own limit of digits, which only other limits than the default let through
+        except ValueError:  # Python's limit of digits, reachable only with higher limits than the default
             raise Slip(
                 _span(parts), f"a number of {len(parts[0])} digits", "write it as a real number: 1.0E30"
             ) from None
@@ -222,7 +235,7 @@ def _read_name(token: LarkToken) -> Name:
 
 
 def _check_pattern(pattern: str, escape: str, strings: Sequence[LarkToken]) -> None:
-    """Raises Slip at the character of the text that is wrong."""
+    """Raise Slip, with its position in the text, if a LIKE pattern or escape string is wrong."""
     try:
         if len(strings) > 1 and not escape:
             raise like.PatternError(
@@ -235,6 +248,6 @@ def _check_pattern(pattern: str, escape: str, strings: Sequence[LarkToken]) -> N
         if error.is_escape:
             raise Slip((start, start + len(token)), error.message, error.hint) from None
         quoted = token[0]
-        # a quote inside the string takes two characters of the text
+        # a quote inside the string is two characters in the text
         at = start + 1 + error.index + pattern[: error.index].count(quoted)
         raise Slip((at, at + 1), error.message, error.hint) from None

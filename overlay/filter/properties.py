@@ -1,21 +1,22 @@
-"""Property filters: a mapping of fields to the values they must have, as a tree.
+"""Property filters: a mapping of fields to the values they must have, parsed to a tree.
 
     {"properties": {"subject": "&p:flights."}, "application_properties": {"carrier": "AA", "tail": None}}
 
-These are the property filters of the AMQP filter expressions (facts on SQL filters, section 7). A message passes when
-every entry does. Values compare as in SQL: numbers by value, strings by their bytes, booleans only with booleans, and a
-field that is absent matches nothing.
+These are the property filters of the AMQP filter expressions (docs/filters.md#property-filters). A
+message passes if every entry matches. Values compare as in SQL: numbers by value, strings by their
+bytes, booleans only with booleans. An absent field matches nothing.
 
-- `&p:abc` is a string that begins with abc, `&s:abc` one that ends so, `&&x` means `&x` itself. No other string may
-  begin with `&`. These hold for strings; user-id, content-type and content-encoding are no strings in AMQP, so theirs
-  are literal.
-- None, for application properties only: the property is there, with any value.
-- The fields of `properties` have types and are written as AMQP does, with hyphens.
+- `&p:abc` matches strings that begin with abc, `&s:abc` strings that end with abc, and `&&x`
+  means `&x` itself. No other string may begin with `&`. The modifiers apply to strings only.
+  user-id, content-type and content-encoding are not strings in AMQP, so their values are literal.
+- None matches if the property exists, with any value. It is for application properties only.
+- The fields of `properties` have types and are spelled as in AMQP, with hyphens.
 
-AMQP clients see an invalid filter dropped without a word. Here it is refused with the key of the entry, and so is one that
-can never match: a list, a mapping, NaN. YAML and JSON have fewer types than AMQP, so a text will do for a symbol, for a
-binary and for a uuid, a whole number for a ulong and a uint, and for a time RFC 3339 or a whole number of milliseconds.
-A property that the stream declares as timestamp is a time as well.
+An AMQP broker silently drops an invalid filter. Here it is refused with the key of the entry. A
+filter that can never match is refused too: a list, a mapping, NaN. YAML and JSON have fewer types
+than AMQP. So a string is accepted for a symbol, a binary or a uuid, and a whole number for a ulong
+or a uint. A time is RFC 3339 or whole milliseconds since 1970. A property that the stream declares
+as timestamp is a time as well.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from .nodes import Affix, And, Compare, Comparison, Literal, Name, Node, Present
 from .syntax import quote, suggest
 
 ENTRIES = 16
-"""The most entries that one section may have."""
+"""The largest number of entries in one section."""
 
 _SECTIONS = {"properties": Section.PROPERTIES, "application_properties": Section.APPLICATION}
 _UINT, _ULONG = 1 << 32, 1 << 64
 _LONGEST = 1 << 12_000
-"""Whole numbers reach so far, some 3,600 digits: Python writes no number of more than 4,300."""
+"""The limit of whole numbers, some 3,600 digits: Python writes no number beyond 4,300 digits."""
 
 
 def parse_properties(mapping: object, times: Collection[str] = ()) -> Node:
-    """The tree of a property filter: a Comparison, Affix or Present, or an And of them. Raises FilterSyntaxError.
+    """Return the tree of a property filter: a Comparison, Affix or Present, or an And of them.
 
-    `times`: the application properties that are timestamps; a text beside one of them is read as a time.
+    `times`: application properties of type timestamp; a string compared with one of them is read as
+    a time. Raises FilterSyntaxError.
     """
     if not isinstance(mapping, Mapping):
         raise _refuse((), f"found {_show(mapping)}, expected a mapping", "write properties: {subject: '&p:flights.'}")
@@ -171,8 +173,8 @@ def _check_time(path: tuple[str, ...], value: object) -> object:
 
 
 def _read_time(path: tuple[str, ...], text: str) -> int:
-    """Milliseconds since 1970; what is finer is cut off towards the past, as of other times."""
-    # where there are files it is loaded already; filters made in Python do without, but for such texts
+    """Return ms since 1970, rounded down, as for other times. Raises FilterSyntaxError."""
+    # imported late: only times need it, and a config that is read from files has loaded it already
     from overlay.units import parse_time
 
     try:
@@ -191,7 +193,7 @@ def _is_whole(value: object, end: int) -> bool:
 
 
 _Check = Callable[[tuple[str, ...], object], object]
-"""Refuses a value, or returns what to compare with."""
+"""A function that raises FilterSyntaxError, or returns the value to compare with."""
 
 _SPECIAL: dict[str, _Check] = {
     "message_id": _check_id,
@@ -219,7 +221,7 @@ def _show(value: object) -> str:
         case bytes():
             return "bytes"
         case _:
-            # not repr of a huge number, which Python refuses to write
+            # Python refuses to write the repr of a huge number
             return quote(repr(value)) if not isinstance(value, int) or abs(value) < 1 << 64 else "a number beyond 2^64"
 
 

@@ -1,17 +1,23 @@
-"""The same filter said more simply, so that equal parts of different filters look equal and less is evaluated.
+"""Simplification of filters, so that equal parts of different filters become equal nodes.
 
-Every step keeps the answer for every message, unknown included, in a logic with three values and this language's own rules
-for types (facts, section 6). What that allows, and what it does not:
+Every rewrite keeps the answer for every message, unknown included. The logic has three values and
+its own rules for types (docs/filters.md#three-answers). This allows and forbids the following:
 
-- NOT goes down to the predicates: through AND and OR by De Morgan's laws, which hold for three values, and through
-  LIKE, IN and IS NULL, whose negation is a flag. `NOT a = b` is `a <> b`: the one is the opposite of the other for all types.
-- `NOT a < b` is `a >= b` only where both sides are numbers or both are texts. Where unlike types meet, and between
-  booleans, both of these are false and the NOT is true. So it waits for types that are known; arithmetic always gives numbers.
-- `NOT NOT x`, `x AND TRUE` and `x AND x` are `x` only for an x that is a condition: the others make unknown of a number.
-- `x IN (c)` is `x = c` for a constant c. For a field it is not: IN is false, not unknown, where the item is NULL.
-- Constant parts are computed now, unless the result is unknown (which no constant can say) or needs the time.
+- NOT moves down to the predicates. It passes AND and OR by De Morgan's laws, which hold for three
+  values. LIKE, IN and IS NULL have a flag for their negation. `NOT a = b` becomes `a <> b`,
+  because they are opposites for all types.
+- `NOT a < b` becomes `a >= b` only if both sides are numbers or both are strings. For unlike
+  types, and for booleans, both comparisons are false and the NOT is true. So this rewrite needs
+  known types; arithmetic always has numbers.
+- `NOT NOT x`, `x AND TRUE` and `x AND x` become `x` only if x is a condition. For a number they
+  are unknown, while x is a number.
+- `x IN (c)` becomes `x = c` for a constant c, but not for a field: IN is false, not unknown, if
+  the item is NULL.
+- Constant parts are computed now. Exceptions are parts whose value is unknown, which no constant
+  can express, and parts that need the time.
 
-Types are those that bind.py found. Data of other types than the stream declares is outside this promise.
+Types are those that bind.py found. For data with other types than the stream declares, answers may
+change.
 """
 
 from __future__ import annotations
@@ -31,7 +37,10 @@ _EQUALITY = (Compare.EQ, Compare.NE)
 
 
 def rewrite(node: Node) -> Node:
-    """A tree, bound or not, that answers as `node` does. A part that is changed keeps the place of what it came from."""
+    """Return a simplified tree with the same answers. The tree may be bound or not.
+
+    A changed node keeps the position of the node it replaces.
+    """
     simple = map_children(node, rewrite)
     below = tuple(children(simple))
     if below and all(isinstance(child, Literal) for child in below):
@@ -42,7 +51,7 @@ def rewrite(node: Node) -> Node:
 
 @singledispatch
 def _simplify(node: Node) -> Node:
-    """The node in simpler words, when its children already are."""
+    """Return a simpler equivalent of a node whose children are already simplified."""
     return node
 
 
@@ -66,7 +75,8 @@ def _(node: In) -> Node:
 
 
 def _key_item(item: Node) -> tuple[Any, Any]:
-    # numbers of different types are one item when they are equal; TRUE and 1 are not
+    # equal numbers of different types are the same item; TRUE and 1 are not
+    """Return the key by which items of an IN list are the same item."""
     return (find_family(item), item.value) if isinstance(item, Literal) else (type(item), item)
 
 
@@ -76,7 +86,10 @@ def _(node: Not) -> Node:
 
 
 def _negate(node: Node, whole: Node) -> Node:
-    """NOT `node`, without the word where that is exact. `whole`: what the result stands for, whose place it keeps."""
+    """Return NOT `node`, without a Not node if that is exact.
+
+    `whole`: the node that the result replaces, whose position it keeps.
+    """
     match node:
         case And(operands=operands) | Or(operands=operands):
             other = Or if isinstance(node, And) else And
@@ -108,7 +121,7 @@ def _(node: Or) -> Node:
 
 
 def _join(node: And | Or, operands: Iterable[Node], absorbing: bool) -> Node:
-    """`absorbing`: the constant that decides; the other one says nothing."""
+    """Return a simplified AND or OR. `absorbing`: the constant that decides the answer."""
     flat: dict[Node, None] = {}
     for operand in operands:
         flat |= dict.fromkeys(operand.operands if type(operand) is type(node) else (operand,))

@@ -1,18 +1,19 @@
-"""What an expression is worth for one message: the rules of SQL filters, one node after the other.
+"""The row evaluator: the value of an expression for one message, by the rules of SQL filters.
 
-This evaluator is the reference. It is slow and obvious: values are Python's, types are those that the message happens
-to have, and nothing is prepared or skipped. The column evaluator has to agree with it. The rules are section 6 of the
-facts on SQL filters, and these are the ones that surprise:
+This evaluator is the reference. It is slow and obvious: values are Python's, types are those of the
+message's values, and nothing is prepared or skipped. The column evaluator must agree with it. The
+rules are in docs/filters.md#three-answers. These are the surprising ones:
 
-- A condition is true, false or unknown, and unknown is the same thing as NULL (None here).
-- `=` of unlike types is false and `<>` true; `<` of unlike types, or of booleans, is false and not unknown, so that its
-  NOT is true.
-- In AND, OR and NOT an operand that is no boolean counts as unknown.
-- IN is false, not unknown, when nothing in the list is equal and something in it is NULL.
-- `/` divides doubles, also of whole numbers; `%` takes whole numbers only and has the sign of the dividend; whole
-  numbers never overflow.
+- A condition is true, false or unknown. Unknown is the same as NULL (None here).
+- `=` of unlike types is false and `<>` is true. `<` of unlike types, or of booleans, is false and
+  not unknown, so its NOT is true.
+- In AND, OR and NOT an operand that is not a boolean counts as unknown.
+- IN is false, not unknown, if no item is equal and one item is NULL.
+- `/` divides as doubles, even whole numbers. `%` takes whole numbers only and has the sign of the
+  dividend. Whole numbers never overflow.
 
-Where RabbitMQ raises, on the overflow of a double, the value is NULL. Nothing here raises, whatever the message holds.
+Where RabbitMQ raises, on the overflow of a double, the value is NULL. Nothing here raises, whatever
+the message contains.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _ORDERS: dict[Compare, Callable[[Any, Any], bool]] = {
 
 
 class Step(NamedTuple):
-    """A sub-expression and what it is worth. `text` is its canonical text, `at` its place in the text it was read from."""
+    """A sub-expression and its value.
+
+    `text`: its canonical text. `at`: its position in the text it was parsed from.
+    """
 
     at: Span
     text: str
@@ -68,7 +72,10 @@ class Step(NamedTuple):
 
 
 def trace(node: Node, message: Message, now: int) -> Iterator[Step]:
-    """Every sub-expression from the outside in and from left to right, also those that cannot change the answer."""
+    """Yield every sub-expression, outermost first and from left to right.
+
+    Parts that cannot change the answer are included. `now`: ms since 1970.
+    """
     pending = [(node, 0)]
     while pending:
         part, depth = pending.pop()
@@ -78,7 +85,7 @@ def trace(node: Node, message: Message, now: int) -> Iterator[Step]:
 
 @singledispatch
 def evaluate(node: Node, message: Message, now: int) -> Value:
-    """The value of `node` for a message (shape and types: message.py) at `now`, milliseconds since 1970."""
+    """Return the value of `node` for a message (see message.py). `now`: ms since 1970."""
     raise TypeError(f"no rule for {type(node).__name__}")
 
 
@@ -127,7 +134,7 @@ def _calculate(operator: Arithmetic, left: int | float, right: int | float) -> i
         case Arithmetic.MUL:
             return left * right
         case Arithmetic.DIV:
-            # not left / right, which Python rounds once for whole numbers beyond 2**53, where doubles round twice
+            # int / int rounds once, but the rules divide doubles: beyond 2**53 operands round too
             return float(left) / float(right)
         case Arithmetic.MOD:
             if not isinstance(left, int) or not isinstance(right, int):
@@ -147,7 +154,10 @@ def _(node: Comparison, message: Message, now: int) -> Value:
 
 
 def _equal(left: Value, right: Value) -> bool:
-    """Python's own == is exact between int and float; only booleans have to be kept apart from numbers."""
+    """Return whether two values are equal.
+
+    Python's == is exact between int and float; only booleans must be kept apart from numbers.
+    """
     return isinstance(left, bool) is isinstance(right, bool) and left == right
 
 
@@ -212,7 +222,7 @@ def _(node: Or, message: Message, now: int) -> Value:
 
 
 def to_truth(value: Value) -> bool | None:
-    """A value as a condition: what is no boolean is unknown."""
+    """Return a value as a condition; None (unknown) if it is not a boolean."""
     return value if isinstance(value, bool) else None
 
 

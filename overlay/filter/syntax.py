@@ -1,7 +1,7 @@
-"""Errors for people: where in the text, what was found, what would do.
+"""Error messages with the position in the text, what was found, and a hint.
 
-Modules that see the text raise `refuse(...)`. The lexer and the tree builder know places but work on pieces; they raise
-a `Slip`, which parse.py turns into the error once, with the text at hand.
+Code that has the text raises `refuse(...)`. The lexer and the tree builder know positions but not
+the whole text. They raise a `Slip`, which parse.py turns into the error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .nodes import Span
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _ROOM = 100
-"""Characters of a line that an excerpt shows; a longer line is cut around the place."""
+"""Characters of a line that an excerpt shows; a longer line is cut around the position."""
 _SHOWN = 40
-"""Characters of a piece of text that a message quotes."""
+"""Characters of the text that a message quotes at most."""
 
 
 class Slip(Exception):
-    """A place in the text that cannot be, and why. Becomes a FilterSyntaxError before it leaves this package."""
+    """A mistake at a position of the text. parse.py turns it into a FilterSyntaxError."""
 
     def __init__(self, at: Span, message: str, hint: str = "") -> None:
         self.at, self.message, self.hint = at, message, hint
@@ -31,7 +31,10 @@ class Slip(Exception):
 
 
 def refuse(text: str, at: Span, message: str, hint: str = "") -> FilterSyntaxError:
-    """The error for the characters `at` of `text`; a span over several lines is marked on its first."""
+    """Return the error for the characters `at` of `text`.
+
+    If the span covers several lines, its first line is marked.
+    """
     start, end = at
     line, first, last = _find_line(text, start)
     start = min(start, last)
@@ -45,14 +48,17 @@ def refuse(text: str, at: Span, message: str, hint: str = "") -> FilterSyntaxErr
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like `word`, without regard to case, hyphens and underscores; "" when none is near."""
+    """Return the known word most similar to `word`, or "" if none is similar.
+
+    Case, hyphens and underscores do not count.
+    """
     by_key = {_fold(name): name for name in known}
     near = get_close_matches(_fold(word), by_key, n=1, cutoff=0.6)
     return by_key[near[0]] if near else ""
 
 
 def quote(text: str) -> str:
-    """A piece of the text as messages show it: cut when long, control characters visible."""
+    """Return a piece of the text for a message: cut if long, with control characters visible."""
     cut = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
     return "".join(char if char.isprintable() else f"<U+{ord(char):04X}>" for char in cut)
 
@@ -62,7 +68,7 @@ def _fold(word: str) -> str:
 
 
 def _find_line(text: str, at: int) -> tuple[int, int, int]:
-    """The number of the line that holds `at`, and where it begins and ends without its line end."""
+    """Return the number of the line with `at`, and its start and end without the line end."""
     line, first = 1, 0
     for found in _LINE_END.finditer(text):
         if found.end() > at:
@@ -72,7 +78,7 @@ def _find_line(text: str, at: int) -> tuple[int, int, int]:
 
 
 def _draw(line: str, at: int, size: int) -> str:
-    """The line and carets under at:at+size, indented; nothing for an empty line."""
+    """Return the line with carets below at:at+size, indented; "" for an empty line."""
     if not line.strip():
         return ""
     start = max(0, min(at - _ROOM // 2, len(line) - _ROOM))
@@ -85,12 +91,12 @@ def _draw(line: str, at: int, size: int) -> str:
 
 
 def _draw_char(char: str) -> str:
-    """Tabs, control characters and lone surrogates would shift the line or could not be written at all."""
+    """Replace a character that would shift the line or cannot be written by a blank."""
     return char if _width(char) != 1 or char.isprintable() else " "
 
 
 def _width(char: str) -> int:
-    """Cells that a terminal gives a character."""
+    """Return the number of terminal cells of a character."""
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

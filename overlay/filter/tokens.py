@@ -1,13 +1,14 @@
-"""From text to the words, symbols and constants of a filter expression: the lexical rules of SQL filters.
+"""The lexer: from text to the words, symbols and constants of a filter expression.
 
-The longest match wins, as in RabbitMQ's lexer, and blanks are needed only where two tokens would read as one: `5AND b` is
-three tokens and `5ANDb` is none. One case surprises: a section may hold hyphens, so `a-p.subject` is a single name, of an
-unknown section, while `a - p.subject` and `5-p.group_sequence` subtract. A table of regular expressions in the order
-of length does that; lark's own lexers know nothing of length across terminals, and would take reserved words for names
-wherever the grammar has no use for them as words.
+The longest match wins, as in RabbitMQ's lexer. Blanks are needed only where two tokens would read
+as one: `5AND b` is three tokens and `5ANDb` is an error. One case is surprising. A section may
+contain hyphens, so `a-p.subject` is one name in an unknown section, while `a - p.subject` and
+`5-p.group_sequence` subtract. A table of regular expressions in the order of length does this.
+lark's own lexers do not compare lengths across terminals, and would take reserved words for names
+wherever the grammar expects no such word.
 
-What is almost a token (`==`, `.5`, `5E2`, a string without its end) is found here as well, because the parser would
-see only its pieces. error_hints.py words the errors.
+Common near-misses (`==`, `.5`, `5E2`, a string without its end) are found here too, because the
+parser would see only their pieces. error_hints.py has the error messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .limits import Limits
 from .nodes import Span
 from .syntax import Slip
 
-# possessive where a second try cannot help, so that one token costs one pass
+# possessive quantifiers where backtracking cannot help, so that a token costs one pass
 _TOKEN = re.compile(
     r"""
       (?P<BLANK>     [ \t\f\n\r]++ )
@@ -54,7 +55,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Token(NamedTuple):
-    """`type` is a terminal of grammar.lark."""
+    """A token; `type` is a terminal of grammar.lark."""
 
     type: str
     text: str
@@ -62,7 +63,11 @@ class Token(NamedTuple):
 
 
 def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
-    """The tokens of an expression, one by one. Raises Slip at the first place that makes none, or is one too many."""
+    """Yield the tokens of an expression.
+
+    Raises Slip at the first position where no token begins, or if there are more tokens than
+    allowed.
+    """
     _check_characters(text, limits)
     at = count = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""Trees made from trees."""
+"""Transformation of trees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .nodes import Node
 
 
 def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with `change` applied to those right below it; the node itself where that leaves them as they are."""
+    """Return the node with `change` applied to its direct children.
+
+    Returns the same object if no child changes.
+    """
     changed: dict[str, Any] = {}
     for each in fields(node):
         value = getattr(node, each.name)

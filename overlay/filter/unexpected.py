@@ -1,4 +1,4 @@
-"""What the parser did not expect, in human words: the token it found, what could stand there, and the likely cause."""
+"""Messages for an unexpected token: what it is, what could follow, and the likely cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .syntax import Slip, quote
 from .tokens import Token
 
 END = Token("$END", "", (0, 0))
-"""What is found behind the last token."""
+"""The token for the end of the text."""
 
 _VALUE = "a field, a number, a string in quotes, TRUE, FALSE, UTC() or a parenthesis"
 _WORDS = {
@@ -49,7 +49,10 @@ _FOREIGN = {
 
 
 def explain(before: Sequence[Token], found: Token, accepted: Set[str]) -> Slip:
-    """The slip for `found`, END included, behind the tokens `before`, where only the terminals `accepted` may stand."""
+    """Return the error for the token `found` (or END) after the tokens `before`.
+
+    `accepted`: the terminals that the parser would have accepted there.
+    """
     end = before[-1].at[1] if before else 0
     at: Span = (end, end + 1) if found.type == END.type else found.at
     shown = "the end of the expression" if found.type == END.type else quote(found.text)
@@ -79,7 +82,10 @@ def _hint(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
 
 
 def _hint_dialect(before: Sequence[Token], found: Token) -> str:
-    """Words of other dialects; they are legal names here, so the parser stumbles at them or right behind them."""
+    """Return the hint for a word of another SQL dialect, or "".
+
+    Such words are legal names here, so the parser fails at the word or at the token after it.
+    """
     if before and before[0].text.upper() in ("SELECT", "WHERE", "FILTER"):
         return f"write the condition alone, without {before[0].text}"
     for token in (found, *before[-1:]):
@@ -105,7 +111,7 @@ def _hint_null(before: Sequence[Token], found: Token) -> str:
 
 
 def _hint_value(last: Token, found: Token) -> str:
-    """Where a value has to stand."""
+    """Return the hint for a position where a value is expected, or ""."""
     if found.type in ("PLUS", "MINUS"):
         return "one sign only; -(-5) and 6 - -5 are legal"
     if found.type == "COMPARE" and last.type == "COMPARE":
@@ -118,7 +124,7 @@ def _hint_value(last: Token, found: Token) -> str:
 
 
 def _hint_operator(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
-    """Where a value has ended, or an operator wants something else than a value."""
+    """Return the hint for a position after a value or an incomplete operator, or ""."""
     last = before[-1] if before else END
     touching = found.at[0] == last.at[1]
     if last.type in ("LIKE", "ESCAPE"):

@@ -1,1 +1,3 @@
-"""Step 4: chunk headers, what they say, and which chunks a reader can pass over (pure)."""
+"""Step 4: a stream's index: chunk headers, the ledger of sequences, pending counts, and start
+positions of consumers.
+"""

@@ -1,7 +1,8 @@
-"""Whether a log is still the one that was read: batches that somebody remembers, held against those that are there.
+"""Checks that a log is still the one that was read, by comparing remembered batches with the log.
 
-What is remembered is a log position: a position, with the epoch and the CRC of the batch before it. A log that was
-truncated after an unclean election, or a topic that was created again, has another batch there, or none.
+A log position remembers an offset with the epoch and the CRC of the batch before it. If the log was
+truncated after an unclean election, or the topic was created anew, that offset follows another
+batch, or none.
 """
 
 from __future__ import annotations
@@ -30,23 +31,28 @@ from .skip.chunks import Chunks
 log = get_logger(__name__)
 
 AT_ONCE = 8
-"""Batches that are looked at side by side."""
+"""Batches that are compared at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What one small fetch says of a partition: its bounds, as committed, and the batch that holds an offset."""
+    """The result of one small fetch: bounds of a partition (`end`: last stable offset), and the
+    batch that holds an offset.
+    """
 
     first: int
     end: int
     log_position: LogPosition
-    """Behind that batch; `position` alone where there is none."""
+    """Position after that batch; the offset itself, without epoch and CRC, if there is no such
+    batch.
+    """
 
 
 async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
-    """Fetch no more than the batch that holds an offset, and wait for nothing. The client has to know the topic.
+    """Fetch only the batch that holds an offset, without waiting. The client has to know the topic.
 
-    Raises KafkaError, OffsetOutOfRangeError when the log does not hold the offset, nor ends there.
+    Raises KafkaError, in particular OffsetOutOfRangeError if the log neither holds the offset nor
+    ends there.
     """
     return (await _glimpse(client, _find_leader(client, source), {source: offset}))[source]
 
@@ -54,10 +60,11 @@ async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -
 async def glimpse_all(
     client: AIOKafkaClient, offsets: Mapping[TopicPartition, int], beside: Collection[TopicPartition] = ()
 ) -> dict[TopicPartition, Glimpse]:
-    """A glimpse of each partition, at once. Of those `beside` only the bounds are wanted.
+    """Return a glimpse of each partition, fetched at the same time. Of the partitions in `beside`
+    only the bounds are meaningful.
 
-    A broker answers the requests of a connection one after the other, so these come with the answer about another partition
-    that it leads. Raises as `glimpse` does.
+    A broker answers the requests of a connection one after the other. So a partition in `beside`
+    shares the request of another partition that the same broker leads. Raises as `glimpse`.
     """
     leaders = {source: _find_leader(client, source) for source in offsets}
     asked = {source: {source: offset} for source, offset in offsets.items() if source not in beside}
@@ -78,7 +85,8 @@ def _find_leader(client: AIOKafkaClient, source: TopicPartition) -> int:
 async def _glimpse(
     client: AIOKafkaClient, node: int, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
-    # brokers send the first batch of the first partition whole, however little is asked for, and then no more
+    # A broker sends the first batch of the first partition whole, however few bytes are asked for,
+    # and then nothing more.
     wanted = [(topic, [(partition, offset, 1)]) for (topic, partition), offset in offsets.items()]
     response = await fetch(client, node, FetchRequest(0, 0, 1, READ_COMMITTED, wanted))
     found = {}
@@ -101,11 +109,12 @@ async def check_log_position(
     *,
     compacted: bool,
 ) -> None:
-    """Read the batch before a log position again and compare. Raises SourceChanged when the log is not the one that was read.
+    """Read the batch before a log position again and compare it. Raises SourceChanged if the log is
+    not the one that was read.
 
-    `bounds`: log start and high watermark. Compaction rewrites batches or removes them altogether, but leaves their borders
-    and epochs: those are compared of a compacted topic, if the batch is still there. A batch that retention has removed
-    cannot be compared.
+    `bounds`: log start and high watermark. If the topic is compacted, the CRC is not compared:
+    compaction rewrites batches but keeps their borders and epochs. A batch that compaction or
+    retention has removed cannot be compared.
     """
     first, end = bounds
     if log_position.position > end:
@@ -128,13 +137,15 @@ async def check_log_position(
 
 
 async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position: int) -> LogPosition | None:
-    """The log position behind the batch that holds the offset before a position; None where there is no such batch any more."""
+    """Return the log position after the batch that holds offset `position - 1`; None if that batch
+    is gone.
+    """
     try:
         async for fetched in read_span(client, *source, position - 1, position):
             batches = split(fetched.data).batches
             covering = batches[batches["last_offset"] >= position - 1][:1]
             if not covering.size or covering[0]["base_offset"] >= position:
-                return None  # it was compacted away
+                return None  # compaction has removed it
             return log_position_after(covering, position - 1)
     except SourceChanged:
         return None
@@ -150,11 +161,13 @@ async def void(
     *,
     compacted: bool,
 ) -> None:
-    """Drop the chunks of a log that is not there any more: above the last one whose last batch is still the same.
+    """Drop the chunks that describe a log that no longer exists: all above the last one whose last
+    batch is still the same.
 
-    A log that is cut goes on in another leader epoch. So of the chunks of one epoch a beginning holds, and if the last of them
-    does, all of them do. A log that was cut while it was indexed may have chunks that do not hold below others that do: the
-    last one of each epoch is compared. What holds of the first epoch that does not hold as a whole is found by bisection.
+    A log that was cut continues in another leader epoch. So among the chunks of one epoch, those
+    that hold come first; if the last of them holds, all do. A log that was cut while it was indexed
+    may have chunks that do not hold below others that do. Therefore the last chunk of every epoch
+    is compared, and the first epoch that does not hold as a whole is searched by bisection.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -171,7 +184,8 @@ async def void(
     if all(held):
         return
     first = held.index(False)
-    low, high = lasts[first - 1] + 1 if first else 0, lasts[first]  # rows below `low` hold, `high` does not
+    # rows below `low` hold, row `high` does not
+    low, high = lasts[first - 1] + 1 if first else 0, lasts[first]
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

@@ -1,21 +1,28 @@
-"""Where a new consumer begins: its deliver policy turned into a position in each partition.
+"""The start positions of a new consumer: its deliver policy turned into a position in each
+partition.
 
-all             the log's start
-new             the end at the moment of creation. What was in an open transaction then was produced before, and is left out
-by_start_sequence  sequence - 1, or the closest that the log still has; one that is yet to come is waited for. With several
-                partitions the ledger says where the sequence is, and where the next ones are in the other partitions
-by_start_time   the first record at or after the time; the end when there is none yet. Brokers know; where they do not, what
-                chunk headers allow is read
-last            the last record that matches, and everything after it, looked for from the end in chunks that may hold one
-last_per_subject  the last record of every matching subject, then everything after: a snapshot, see worker/last_messages.py
+- all: the log start.
+- new: the end at the moment of creation. Records of a transaction that was open then were produced
+  before, and are left out.
+- by_start_sequence: sequence - 1, or the closest offset that the log still has. A sequence that
+  does not exist yet is waited for. With several partitions the ledger gives the offset of the
+  sequence, and of the next ones in the other partitions.
+- by_start_time: the first record at or after the time; the end if there is none yet. Brokers know
+  the offset. Where they do not, the parts of the log that chunk headers do not rule out are read.
+- last: the last matching record and everything after it, searched from the end in chunks that may
+  hold one.
+- last_per_subject: the last record of every matching subject, then everything after: a snapshot,
+  see overlay/worker/last_messages.py.
 
-With several partitions `last` is the matching record with the highest sequence, and other partitions start behind it. Of
-records that have no sequence yet it is the one with the latest timestamp, and other partitions start at their ends.
+With several partitions `last` is the matching record with the highest sequence, and the other
+partitions start after it. Among records without a sequence yet it is the one with the latest
+timestamp, and the other partitions start at their ends.
 
-Where the log ended at the creation is known from the consumer's definition (overlay/control/creation.py), and counts for
-`new`, `last` and `last_per_subject`. Where it is not, the end counts as it is when the consumer is first served.
+For `new`, `last` and `last_per_subject` the end is that at the consumer's creation, known from its
+definition (overlay/control/creation.py). If it is not known, the end when the consumer is first
+served is used.
 
-An index only says what need not be read: without one the answers are the same.
+The index only tells what need not be read. Without it the results are the same.
 """
 
 from __future__ import annotations
@@ -48,18 +55,21 @@ from .skip.prune import evaluate
 from .topic import Index
 
 WINDOW = 20_000
-"""Offsets that the search for the last message looks back at first; each further step looks back twice as far."""
+"""Offsets of the first window in the search for the last message; each further window is twice as
+large.
+"""
 
 _NONE_YET = 1 << 62
 
 Step = Callable[[int, int], None]
-"""Told how many offsets of a search are settled, and the bytes that were fetched since it was told last."""
+"""Called with the number of settled offsets of a search, and the bytes fetched since last time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`positions` to read from; below `snapshot`, where there is one, only the last message of each subject counts, and
-    below `floor` none at all."""
+    """Start positions by partition. Below `floor` no record is delivered. Below `snapshot`, where
+    given, only the last message of each subject is.
+    """
 
     positions: Mapping[TopicPartition, int]
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -76,15 +86,18 @@ async def find_start(
     index: Index | None = None,
     created: Mapping[TopicPartition, int] | None = None,
 ) -> Start:
-    """The start of a consumer that has no position yet. `ledger`: of a stream whose sequences are no offsets; `index`: its
-    chunks, as far as there are some; `created`: the high watermarks when it was created, None where they are not known.
+    """Return the start of a consumer that has no position yet.
 
-    Raises SourceChanged, SourceUnavailable.
+    `ledger`: of a stream whose sequences are not offset + 1. `index`: the stream's chunks, as far
+    as they are indexed. `created`: the high watermarks at the consumer's creation, None if unknown.
+
+    Raises SourceChanged or SourceUnavailable.
     """
     index = index or Index(stream)
     bounds = await admin.find_bounds(sources)
     earliest = {source: first for source, (first, _) in bounds.items()}
     ends = {source: end for source, (_, end) in bounds.items()}
+    # policies that begin at the end use the end at the consumer's creation
     if config.deliver_policy.begins_at_end:
         if created is None:
             created = await admin.find_offsets(sources, OffsetSpec.latest(), committed=False)
@@ -95,6 +108,8 @@ async def find_start(
             return Start(earliest)
         case DeliverPolicy.NEW:
             assert created is not None
+            # The end is the last stable offset: leave out records of open transactions up to
+            # `created`.
             beyond = {source: at for source, at in created.items() if at > ends[source]}
             return Start(ends, floor={**ends, **beyond} if ledger is not None else beyond)
         case DeliverPolicy.LAST_PER_SUBJECT:
@@ -110,9 +125,10 @@ async def find_start(
             first = config.opt_start_seq - 1
             return Start({only: min(max(first, earliest[only]), ends[only])}, floor={only: first})
         case DeliverPolicy.BY_START_TIME:
-            assert config.opt_start_time is not None  # facts b, 10094
-            # the first record at or after it: a time between two milliseconds begins at the later one
-            # and Kafka gives negative ones a meaning of their own
+            # refused by validation otherwise: docs/jetstream.md#errors, 10094
+            assert config.opt_start_time is not None
+            # A time between two milliseconds begins at the later one: the record must not be older.
+            # Below 0 Kafka's timestamps have special meanings.
             since = max(0, -(-config.opt_start_time // 1_000_000))
             return _start_at(await find_offsets_since(client, admin, index, bounds, since), ledger)
         case DeliverPolicy.LAST:
@@ -122,9 +138,11 @@ async def find_start(
 async def find_replay_end(
     admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
-    """Return the last sequence of a stream now, 0 for an empty one. `starts`: where its logs begin.
+    """Return the last sequence of a stream now, 0 if it is empty. `starts`: the log start of each
+    partition.
 
-    What has no sequence yet is counted in: the ledger gives the next ones to it. Raises SourceUnavailable.
+    Records without a sequence yet are counted: the ledger gives them the next sequences. Raises
+    SourceUnavailable.
     """
     ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
     if ledger is None:
@@ -134,7 +152,9 @@ async def find_replay_end(
 
 
 def _start_at(positions: Mapping[TopicPartition, int], ledger: Ledger | None) -> Start:
-    """At one place in each partition. By sequences the first of them may come before the start of another partition."""
+    """Return a start at one position per partition. With a ledger the positions are also floors: by
+    sequence alone, an earlier record could come before them.
+    """
     return Start(positions, floor={} if ledger is None else positions)
 
 
@@ -145,9 +165,12 @@ async def find_offsets_since(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     since: int,
 ) -> dict[TopicPartition, int]:
-    """The first record with timestamp >= since (ms) of each partition, its end where there is none."""
+    """Return the offset of the first record with timestamp >= since (ms since 1970) of each
+    partition, its end if there is none.
+    """
     found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
-    # where the first such record was deleted, brokers say that there is none, though later ones may be there
+    # If the first such record was deleted, brokers answer that there is none, though later ones may
+    # exist.
     doubtful = {source: bounds[source] for source, at in found.items() if at < 0 < bounds[source][0]}
     newest = await admin.find_offsets(doubtful, OffsetSpec.max_timestamp())
     for source, (first, end) in doubtful.items():
@@ -165,7 +188,11 @@ async def find_offsets_since(
 async def _find_first(
     client: AIOKafkaClient, stream: StreamConfig, source: TopicPartition, span: tuple[int, int], since: int
 ) -> int | None:
-    """The first record of a part of a partition that has timestamp >= since. Corrupt batches are passed over, as in `_scan`."""
+    """Return the offset of the first record with timestamp >= since in a range of a partition, None
+    if there is none.
+
+    Corrupt batches are skipped, as in `_scan`.
+    """
     addressing = Addressing(stream.subject.rule, stream.patterns)
     async with aclosing(read_span(client, *source, *span)) as fetches:
         async for fetched in fetches:
@@ -179,13 +206,15 @@ async def _find_first(
 def _find_places(
     ledger: Ledger, sequence: int, bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """Where a sequence and those above it begin, within the logs; the log's start where the ledger knows nothing."""
+    """Return the first offset of each partition whose sequence is at or above `sequence`, within
+    the log; the log start if the ledger knows nothing of the partition.
+    """
     places = ledger.positions_at(sequence)
     return {source: min(max(places.get(source, 0), first), end) for source, (first, end) in bounds.items()}
 
 
 def patterns(config: ConsumerConfig) -> tuple[Pattern, ...]:
-    """A consumer's filters, parsed; one that takes everything when it has none."""
+    """Return a consumer's subject filters as patterns; `>` if it has none."""
     return tuple(Pattern.parse(text) for text in config.filters or (">",))
 
 
@@ -196,7 +225,9 @@ async def _find_last(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     ledger: Ledger | None,
 ) -> dict[TopicPartition, int]:
-    """Positions from which the last matching message comes first."""
+    """Return the positions from which the last matching message comes first, by partition; the ends
+    if nothing matches.
+    """
     best: tuple[int, int, TopicPartition, int] | None = None  # sequence, timestamp, where
     for source, (first, end) in bounds.items():
         found = await _find_last_in(client, config, index, source, first, end)
@@ -216,10 +247,12 @@ async def _find_last(
 async def _find_last_in(
     client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: TopicPartition, first: int, end: int
 ) -> tuple[int, int] | None:
-    """Timestamp and offset of a partition's last match, looked for backwards in ever larger windows."""
+    """Return timestamp and offset of the last match in a partition, None if nothing matches.
+    Searches backwards in growing windows.
+    """
     stream, chunks, wanted = index.stream, index.of(source), patterns(config)
     route = plan(evaluate(derive(stream, wanted, None, None, now=0), chunks), chunks, first, end)
-    # headers are sure of a match from there on, unless the topic has lost it since
+    # By exact counts a match is at or after this offset, unless the topic has lost it since.
     enough = find_tail(chunks, simplify(stream, wanted), first, end, 1)
     window = WINDOW
     for span in reversed(list(route)):
@@ -250,10 +283,12 @@ async def find_lasts(
     step: Step,
     fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
-    """Return by subject the offset of the last message in a part of a partition, of the subjects that match `wanted`.
+    """Return by subject the offset of its last message in a range of a partition, for the subjects
+    that match `wanted`.
 
-    From the end on, as much is read as `chunks` leave in doubt (index/pending/last_per_subject.py). `fetcher` reads, by
-    default one on the connections of `client`. Raises SourceChanged, SourceUnavailable.
+    Reads backwards only what `chunks` do not rule out (overlay/index/pending/last_per_subject.py).
+    `fetcher`: by default one on the connections of `client`. `step`: called with the progress.
+    Raises SourceChanged or SourceUnavailable.
     """
     search = LastPerSubject(chunks, wanted, *span)
     lasts: dict[str, int] = {}
@@ -287,8 +322,12 @@ async def _scan(
     step: Step = lambda done, size: None,
     fetcher: Fetcher | None = None,
 ) -> None:
-    """Show `note` every slice of a part of a partition and its matching rows. Corrupt batches are passed over here: the
-    delivery that follows meets them again and does what the stream's on_corrupt says."""
+    """Call `note` with every slice of a range of a partition and its matching rows; `step` with the
+    progress.
+
+    Corrupt batches are skipped here: the delivery that follows meets them again and applies the
+    stream's `on_corrupt`.
+    """
     addressing = Addressing(stream.subject.rule, stream.patterns)
     audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part

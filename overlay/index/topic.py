@@ -1,12 +1,12 @@
-"""The index topic of a stream: the chunk headers and the rounds of the ledger that are there, read into memory.
+"""The index topic of a stream, read into memory: its chunk headers and its ledger entries.
 
-A record that is neither, or one of a version to come, is passed over and counted; what it was about is then simply not
-indexed, or without a sequence. The same goes for batches that cannot be read. Nothing that stands in an index topic stops a
-reader.
+A record that is neither, or of a later version, is skipped and counted. What it described is then
+not indexed, or has no sequence. Batches that cannot be read are skipped as well. No content of an
+index topic stops a reader.
 
-Whoever gives sequences out is another matter. If the last round cannot be read, nobody knows which sequences it gave out, and
-going on below them would give some of them out twice: `doubt` says so. A round that was read later ends the doubt, since its
-sequencer knew.
+The sequencer needs more care. If the last ledger entry cannot be read, it is unknown which
+sequences that entry has given out. Continuing below them would give some out twice: `doubt` reports
+this. A later entry that can be read ends the doubt, since its sequencer knew.
 """
 
 from __future__ import annotations
@@ -37,49 +37,55 @@ log = get_logger(__name__)
 
 
 def index_topic(prefix: str, stream: str) -> str:
-    """The name of a stream's index topic; it has one partition."""
+    """Return the name of a stream's index topic. The topic has one partition."""
     return f"{prefix}.{stream}.index"
 
 
 class Index:
-    """What is known of a stream's chunks, and of its sequences where it has a ledger.
+    """The chunks of a stream, and its ledger of sequences if it has one.
 
-    Not for two threads at once, except that `ledger` may be asked from any thread. Each index reads with a decoder of its own,
-    so two indexes may be read in two threads.
+    Not for two threads at once, except that `ledger` may be asked from any thread. Each index has a
+    decoder of its own, so two indexes may be read in two threads.
     """
 
     def __init__(self, stream: StreamConfig, *, with_chunks: bool = True) -> None:
-        """Without chunks it knows of sequences alone."""
+        """Make an empty index. `with_chunks=False`: read the ledger only."""
         self.stream, self._with_chunks = stream, with_chunks
         self.scope = find_scope(stream)
         self._decoder = Decoder(make_plan())
         self.chunks: dict[TopicPartition, Chunks] = {}
         self.ledger = Ledger(lock=threading.Lock())
         self.position = 0
-        """How far its index topic has been read."""
+        """Offset up to which the index topic has been read."""
         self.foreign = 0
-        """Records that were passed over."""
+        """Records and batches that were skipped."""
         self.bytes = 0
-        """Bytes of record batches that have been read of it."""
-        self._doubted = 0, -1  # a sequence that may have been given out, and the offset where that cannot be read
+        """Bytes of record batches that were read."""
+        # a sequence that may have been given out, and the offset of the unreadable record that
+        # would tell
+        self._doubted = 0, -1
 
     @property
     def doubt(self) -> int:
-        """The offset of a record that may have given out sequences above all that are known; -1 when there is none."""
+        """Return the offset of an unreadable record that may have given out sequences above all
+        known ones; -1 if there is none.
+        """
         sequence, offset = self._doubted
         return offset if sequence >= self.ledger.next_sequence else -1
 
     def of(self, source: TopicPartition) -> Chunks:
-        """The chunks of a partition, none at first."""
+        """Return the chunks of a partition; they are created empty if the partition is new."""
         if source not in self.chunks:
             self.chunks[source] = Chunks(self.scope)
         return self.chunks[source]
 
     def find_resume(self, source: TopicPartition, log_start: int) -> LogPosition:
-        """Where indexing of a partition goes on: behind the last chunk, or at its beginning if it may still grow.
+        """Return where indexing of a partition continues: after the last chunk, or at that chunk's
+        beginning if it may still grow.
 
-        A chunk that was not made from the config of today is made anew, with all that come after it: so an index follows its
-        stream's file, and a property that is listed there for the first time is indexed from the start of the log.
+        A chunk that was not made from the current config is made again, with all chunks after it.
+        So the index follows the stream's file: a property that is listed for the first time is
+        indexed from the log start.
         """
         chunks = self.of(source)
         made = chunks.made
@@ -89,11 +95,14 @@ class Index:
         if row == 0:
             return LogPosition(log_start)
         if row < len(chunks) and chunks.first_offset[row] != chunks.next_offset[row - 1]:
-            return LogPosition(int(chunks.first_offset[row]))  # between them is what cannot be read
+            # the gap before it is a batch that cannot be read
+            return LogPosition(int(chunks.first_offset[row]))
         return chunks.log_position(row - 1)
 
     def count_made(self, source: TopicPartition, position: int) -> int:
-        """How many chunks of a partition lie below `position`, where indexing goes on."""
+        """Return how many chunks of a partition end at or below `position`, where indexing
+        continues.
+        """
         return int(np.searchsorted(self.of(source).next_offset, position, side="right"))
 
     def _is_full(self, chunks: Chunks, row: int) -> bool:
@@ -101,13 +110,15 @@ class Index:
         return bool(chunks.records[row] >= index.chunk_records or chunks.bytes[row] >= index.chunk_bytes)
 
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
-        """Read on to `end`, at or below the last stable offset. Raises SourceChanged, SourceUnavailable."""
+        """Read the index topic up to `end`, which must not be above the last stable offset. Raises
+        SourceChanged or SourceUnavailable.
+        """
         async for fetched in read_span(client, topic, 0, self.position, end):
             self.take(topic, fetched, end)
         self.position = max(self.position, end)
 
     def take(self, topic: str, fetched: Fetched, end: int = NO_STOP) -> None:
-        """Take in what has been fetched of the index topic, up to `end`."""
+        """Take in a fetch of the index topic, up to `end`."""
         self.bytes += fetched.data.size
         for piece in self._decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
@@ -147,7 +158,7 @@ class Index:
 
 
 def _group(block: Block, rows: Ints) -> Iterable[tuple[TopicPartition, Ints]]:
-    """Rows by the partition they are about, each in order."""
+    """Return the rows by the partition that they describe, each in order."""
     groups: dict[TopicPartition, list[int]] = {}
     sizes, ends = block.heads["topic"].tolist(), block.at[:, 0].tolist()
     partitions = block.heads["partition"].tolist()

@@ -1,4 +1,5 @@
-"""What somebody's Kafka holds and allows: samples of topics and a first config made from them, needs held against it.
+"""Inspection of a Kafka cluster: a first config from samples of topics, and a config's needs.
 
-sample → formats, column → proposal → draft is pure; reading and cluster talk to Kafka, folder to the disk.
+sample → formats, column → proposal → draft is pure. So are needs, answers → verdict. reading and
+cluster talk to Kafka; folder writes to the disk.
 """

@@ -1,4 +1,7 @@
-"""What Kafka said of topics, groups and itself, as plain values: what the asking hands over and the verdict judges."""
+"""Kafka's answers about topics, groups and the cluster, as plain values.
+
+cluster.py asks for them, verdict.py judges them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ if TYPE_CHECKING:
     from overlay.kafka.admin import Replicas
 
 Operations = frozenset[str] | None
-"""What this user may do, in Kafka's words; None when Kafka does not say."""
+"""The operations that this user may perform, by Kafka's names; None if Kafka does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswer:
-    """A topic as this user sees it. `exists` is None when the user may not even ask."""
+    """A topic as this user sees it. `exists` is None if the user may not even describe it."""
 
     exists: bool | None
     partitions: int = 0
@@ -23,19 +26,19 @@ class TopicAnswer:
     operations: Operations = None
     config: Mapping[str, str] | None = None
     refusal: str = ""
-    """Why a missing topic could not be created; empty when it could."""
+    """Why a missing topic could not be created; "" if it could."""
     creation_denied: bool = False
     replicas: tuple[Replicas, ...] = ()
-    """By partition."""
+    """Replicas of each partition, by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """All that was asked."""
+    """All answers. `operations`: on the cluster. `groups`: operations by group."""
 
     brokers: int
     operations: Operations
     topics: Mapping[str, TopicAnswer]
     groups: Mapping[str, Operations]
     visible: tuple[str, ...] = ()
-    """Names of all topics that this user can see, for a did-you-mean."""
+    """Names of all topics that this user can see, to suggest a similar name."""

@@ -1,8 +1,10 @@
-"""What Kafka says of the things a config needs. Every call here asks; none creates, writes, joins or alters.
+"""Questions to Kafka about the resources that a config needs.
 
-Kafka tells a user's own permissions with the description of a topic, a group or the cluster. For a topic that does not
-exist it has nothing to describe; whether it could be created is asked by a creation that is to be validated only. For
-transactional ids there is no question at all that would not fence their owner.
+No call creates, writes, joins or alters.
+
+Kafka reports a user's own permissions together with the description of a topic, a group or the
+cluster. A missing topic has no description, so a creation with validate_only tests whether it could
+be created. For transactional ids there is no question that would not fence their owner.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 def ask_kafka(
     kafka: Properties, topics: Collection[str], plans: Mapping[str, NewTopicPlan], groups: Iterable[str]
 ) -> Answers:
-    """Ask for `topics`, for how missing ones could be created as `plans` say, and for `groups`.
+    """Ask about `topics`, `groups`, and whether missing topics could be created as `plans` say.
 
     Raises CredentialsRefused or SourceUnavailable.
     """
@@ -43,7 +45,7 @@ def ask_kafka(
     try:
         brokers, operations = asking.ask_cluster()
         found = asking.ask_topics([*topics, OFFSETS_TOPIC])
-        # where no group was ever used, a question for one makes a broker create the topic that it keeps groups in
+        # if no group was ever used, asking about one makes the broker create its topic for groups
         in_use = bool(found.pop(OFFSETS_TOPIC).exists) or asking.sees_groups()
         missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
         found |= asking.ask_creation(missing)
@@ -59,6 +61,7 @@ class _Asking:
     client: AdminClient
 
     def ask_cluster(self) -> tuple[int, Operations]:
+        """Return the number of brokers, and this user's operations on the cluster."""
         future = self.client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
         found = get_answer(future)
         return len(found.nodes), _name_operations(found.authorized_operations)
@@ -67,6 +70,7 @@ class _Asking:
         return list(self.client.list_topics(timeout=DEADLINE_S).topics)
 
     def ask_topics(self, names: Iterable[str]) -> dict[str, TopicAnswer]:
+        """Return the answers about topics, with configs for those that this user may describe."""
         futures = self.client.describe_topics(
             TopicCollection(sorted(set(names))), include_authorized_operations=True, request_timeout=DEADLINE_S
         )
@@ -102,6 +106,7 @@ class _Asking:
         return found
 
     def ask_creation(self, plans: Mapping[str, NewTopicPlan]) -> dict[str, TopicAnswer]:
+        """Ask, by validate_only, whether these missing topics could be created."""
         topics = [
             NewTopic(
                 name, num_partitions=plan.partitions, replication_factor=plan.replication, config=dict(plan.config)
@@ -123,11 +128,15 @@ class _Asking:
         return TopicAnswer(exists=False)
 
     def sees_groups(self) -> bool:
-        """Whether any group is visible to this user. Goes to every broker, and to no coordinator."""
+        """Return whether any group is visible to this user.
+
+        Asks every broker, but no group coordinator.
+        """
         found = get_answer(self.client.list_consumer_groups(request_timeout=DEADLINE_S))
         return bool(found.valid)
 
     def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
+        """Return this user's operations by group; None for a group whose coordinator is missing."""
         asked = sorted(set(names))
         if not asked:
             return {}
@@ -139,19 +148,21 @@ class _Asking:
 
 
 async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
-    """Return what this user may do with each group, None where that cannot be known. Not through librdkafka, which may end the
-    process with such a question (overlay/kafka/admin.py)."""
+    """Return the operations that this user may perform on each group; None if that cannot be known.
+
+    It does not use librdkafka, which such a question can crash (overlay/kafka/admin.py).
+    """
     denied: dict[str, str] = {}
     async with Admin(kafka) as admin:
         try:
             found = await admin.describe_groups(names, denied=denied, operations=True)
-        except Unled:  # the coordinator has just begun
+        except Unled:  # the group has no coordinator yet
             return dict.fromkeys(names)
     return dict.fromkeys(denied, frozenset[str]()) | {name: group.operations for name, group in found.items()}
 
 
 def _count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """The copies of each partition, from confluent-kafka's description of a topic."""
+    """Return the replicas of each partition, from confluent-kafka's description of a topic."""
 
     def is_led(found: Any) -> bool:
         return found.leader is not None and found.leader.id >= 0
@@ -160,7 +171,7 @@ def _count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
 
 
 def _name_operations(operations: Iterable[Any] | None) -> Operations:
-    """`DESCRIBE_CONFIGS` as people write it in ACLs: DescribeConfigs."""
+    """Return operations as ACLs spell them: DescribeConfigs for DESCRIBE_CONFIGS."""
     if operations is None:
         return None
     return frozenset(operation.name.title().replace("_", "") for operation in operations)

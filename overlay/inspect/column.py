@@ -1,4 +1,4 @@
-"""Fields of the sampled records side by side: how often each is there, how many values it has, which type fits it."""
+"""Columns of a sample: how often each field occurs, how many values it has, its best type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sample import Record
 
 MAX_DEPTH = 6
 MAX_COLUMNS = 1000
-"""Documents with ids for field names would make a column of every id."""
+"""A limit against documents with ids as field names, where every id would become a column."""
 
 _LONG = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _DOUBLE = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
@@ -25,12 +25,12 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[-+]\d\
 _LONG_MAX = 1 << 63
 
 Cell = tuple[str, PropertyType] | None
-"""A value as text and the type it would have by itself; None for a value that is absent, null or empty."""
+"""A value as text, with the type it has by itself; None if it is absent, null or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field over all sampled records: `texts[i]` is its value in record i, None when it has none there."""
+    """One field over all sampled records. `texts[i]` is its value in record i, None if absent."""
 
     field: Field
     texts: tuple[str | None, ...]
@@ -49,17 +49,23 @@ class Column:
 
     @property
     def share(self) -> float:
-        """In how many of the records it is, 0 to 1."""
+        """The share of records that have the field, 0 to 1."""
         return self.present / len(self.texts) if self.texts else 0.0
 
     @property
     def fits_template(self) -> bool:
-        """Whether a template can name it: names with braces cannot stand between braces."""
+        """Whether a template can name the field.
+
+        Names that contain braces cannot be written in braces.
+        """
         return not set("{}") & set(self.field.name)
 
 
 def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
-    """Headers, JSON fields of the value and the key of the records, in the order in which they first appear."""
+    """Return the headers, JSON fields and key of the records as columns.
+
+    They come in that order, each kind in the order of first occurrence.
+    """
     cells: dict[Field, list[Cell]] = {}
     for row, record in enumerate(records):
         for name, cell in _read_record(record):
@@ -69,7 +75,7 @@ def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
                     continue
                 column = cells[name] = []
             column.extend([None] * (row - len(column)))
-            # of headers with one name the last counts, and it comes last here
+            # of several headers with one name the last counts; it overwrites the others here
             column[row:] = [cell]
     kinds = (FieldKind.HEADER, FieldKind.VALUE, FieldKind.KEY)
     found = (_make_column(name, column, len(records)) for name, column in cells.items())
@@ -77,13 +83,18 @@ def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
 
 
 def count_unnamed(records: Iterable[Record]) -> int:
-    """In how many records there are JSON fields whose names no path can spell: empty ones, and ones with a dot."""
+    """Return the number of records with JSON fields that no path can name.
+
+    Such names are empty or contain a dot.
+    """
     documents = (parse_json(record.value or b"") for record in records)
     return sum(1 for document in documents if isinstance(document, dict) and _has_unnamed(document, 0))
 
 
 def guess_type(text: str) -> PropertyType:
-    """The narrowest type that reads the text and gives it back: `007` is a string, for its zeros mean something."""
+    """Return the narrowest type that keeps the text: `007` is a string, as its zeros mean
+    something.
+    """
     if text in ("true", "false"):
         return PropertyType.BOOLEAN
     if _LONG.fullmatch(text) and -_LONG_MAX <= int(text) < _LONG_MAX:
@@ -94,7 +105,7 @@ def guess_type(text: str) -> PropertyType:
 
 
 def join_types(types: Iterable[PropertyType]) -> PropertyType:
-    """The type that reads all of them."""
+    """Return the narrowest type that can represent values of all given types."""
     distinct = set(types)
     if len(distinct) == 1:
         return distinct.pop()
@@ -110,6 +121,7 @@ def _make_column(name: Field, cells: list[Cell], rows: int) -> Column:
 
 
 def _read_record(record: Record) -> Iterator[tuple[Field, Cell]]:
+    """Yield the headers, JSON fields and key of a record."""
     for name, value in record.headers:
         if name:
             yield Field(FieldKind.HEADER, name), _read_bytes(value)
@@ -121,6 +133,7 @@ def _read_record(record: Record) -> Iterator[tuple[Field, Cell]]:
 
 
 def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator[tuple[Field, Cell]]:
+    """Yield the scalar fields of a JSON object, nested ones with their path."""
     for name, value in document.items():
         if not _is_nameable(name):
             continue
@@ -140,11 +153,15 @@ def _has_unnamed(document: dict[str, object], depth: int) -> bool:
 
 
 def _is_nameable(name: str) -> bool:
-    """Dots separate the steps of a path, and half of a surrogate pair can stand in no file."""
+    """Return whether a path can name the field.
+
+    Dots separate the steps of a path, and a file cannot contain half of a surrogate pair.
+    """
     return bool(name) and "." not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _read_bytes(value: bytes | None) -> Cell:
+    """Return a header or key as text with its type. Bytes that are no printable text are BINARY."""
     if not value:
         return None
     try:
@@ -157,6 +174,7 @@ def _read_bytes(value: bytes | None) -> Cell:
 
 
 def _read_scalar(value: object) -> Cell:
+    """Return a JSON scalar as text with its type; None for null and the empty string."""
     match value:
         case bool():
             return ("true" if value else "false"), PropertyType.BOOLEAN

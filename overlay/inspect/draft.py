@@ -1,6 +1,7 @@
-"""The text of config files for a proposal: valid as it stands, with the reasons in comments.
+"""The text of config files for a proposal: valid, with the reasons for each choice in comments.
 
-Values of the data appear only where they are subjects anyway: files like these get committed, the rest stays in Kafka.
+Values from the data appear only as parts of subjects. Config files get committed to repositories,
+and the data should stay in Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .column import Column
 from .proposal import Proposal
 
 SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
-"""Properties that are not written down, and the environment variables that stand for them."""
+"""Properties that are never written to a file, with the environment variables to use instead."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
@@ -30,14 +31,17 @@ _WIDTH = 118
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the files and objects of a topic are called."""
+    """Names for a topic's config: `stem` of its files, and name of its stream."""
 
     stem: str
     stream: str
 
 
 def name_topics(topics: Iterable[str]) -> dict[str, Names]:
-    """Names for each topic, distinct among them: file names, and stream names in JetStream's upper-case manner."""
+    """Return distinct file and stream names for each topic.
+
+    Stream names are in upper case, as is usual in JetStream.
+    """
     names: dict[str, Names] = {}
     taken: set[str] = set()
     for topic in dict.fromkeys(topics):
@@ -52,7 +56,7 @@ def name_topics(topics: Iterable[str]) -> dict[str, Names]:
 
 
 def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
-    """overlay.yaml. Secrets among the properties are written as variables."""
+    """Return the text of overlay.yaml. Secrets among the properties are written as variables."""
     lines = ["# The service: which Kafka to use, where the overlay keeps its own topics, where it serves metrics."]
     lines.append("kafka:")
     for name, value in kafka.items():
@@ -75,7 +79,7 @@ def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
 
 
 def draft_stream(proposal: Proposal, names: Names) -> str:
-    """The stream's file."""
+    """Return the text of the stream's file."""
     sample, subject = proposal.sample, proposal.subject
     looked = f"{count(len(sample.records), 'record')} of {count(sample.partitions, 'partition')}"
     patterns = ", ".join(quote(str(pattern)) for pattern in SubjectRule.from_template(subject.template).patterns())
@@ -98,9 +102,11 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
 
 
 def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
-    """File stem to text: a consumer of everything, and one of the commonest kind when there are kinds.
+    """Return consumer files as text by file stem.
 
-    A stem is the name of consumer and output topic too; no output topic is one of `sources`.
+    One consumer takes everything. If the subject has tokens, a second one takes the commonest value
+    of the first token. The stem is also the name of the consumer and of its output topic, which is
+    never one of `sources`.
     """
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
@@ -126,25 +132,26 @@ def _avoid(name: str, taken: Collection[str]) -> str:
 
 
 def quote(text: str, *, force: bool = False) -> str:
-    """A text as a YAML scalar: as it is when nothing could misread it, else in double quotes."""
+    """Return a text as a YAML scalar, in double quotes if it could be misread without them."""
     if not force and _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return '"' + "".join(_escape(letter) for letter in text) + '"'
 
 
 def comment(text: str) -> list[str]:
-    """Comment lines of a text; whatever could end a comment is escaped."""
+    """Return a text as wrapped comment lines, with characters escaped that could end a comment."""
     shown = "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
     inner = " " * (len(shown) - len(shown.lstrip()))
     return textwrap.wrap(shown, _WIDTH, initial_indent="# ", subsequent_indent=f"# {inner}", break_on_hyphens=False)
 
 
 def count(number: int, word: str) -> str:
+    """Return a number with its noun: `1 record`, `2 records`."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def describe_template(template: str) -> str:
-    """`the header origin, the key`: the fields of a template in words."""
+    """Return the fields of a template in words, such as `the header origin, the key`."""
     words = {FieldKind.HEADER: "the header", FieldKind.VALUE: "the field", FieldKind.KEY: "the key"}
     named = [part for part in parse_template(template) if isinstance(part, Field) and part.kind in words]
     fields = [f"{words[part.kind]} {part.name}".strip() for part in named]
@@ -168,7 +175,7 @@ def _draft_consumer(names: Names, name: str, about: str, filters: Iterable[str] 
 
 
 def _draft_filter(proposal: Proposal) -> list[str]:
-    """A condition that could be asked for, on the first property."""
+    """Return an example condition on the first property, as a comment; none without properties."""
     if not proposal.properties:
         return []
     section, field = place_property(proposal.properties[0][0])
@@ -179,7 +186,7 @@ def _draft_filter(proposal: Proposal) -> list[str]:
 
 
 def _narrow(proposal: Proposal) -> tuple[str, str] | None:
-    """The commonest value of the first token after the topic, and the pattern that selects it."""
+    """Return the commonest value of the first token after the topic, and a pattern for it."""
     columns = proposal.subject.columns
     if not columns or not proposal.subjects:
         return None

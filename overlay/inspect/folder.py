@@ -1,4 +1,4 @@
-"""Writing config files: checked by the loader beforehand, and never over somebody's own."""
+"""Writing of config files. The loader checks them first, and the user's own are not overwritten."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ ENVIRONMENT = dict.fromkeys(SECRETS.values(), "given at run time")
 
 
 class FolderRefused(OverlayError):
-    """The files cannot be written where they were wanted. Whoever named the folder acts."""
+    """The files cannot be written to this folder. The user has to name another one or repair it."""
 
 
 def check_files(files: Mapping[str, str]) -> None:
-    """Load `files` (relative path to text) as a folder of their own. Raises FolderRefused with the problems."""
+    """Load `files` (relative path to text) from a temporary folder.
+
+    Raises FolderRefused for problems.
+    """
     with tempfile.TemporaryDirectory(prefix="overlay-init-") as name:
         _write(Path(name), files)
         problems = load(Path(name), environment=ENVIRONMENT).problems
@@ -29,10 +32,10 @@ def check_files(files: Mapping[str, str]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> dict[str, str]:
-    """Write the files; the answer says of each whether it was written, kept or replaced.
+    """Write the files and return for each whether it was `written`, `kept` or `replaced`.
 
-    A file that says the same already is kept. Raises FolderRefused, before anything is written, when another text
-    stands there and `force` is not given, or when the folder cannot be written.
+    A file with the same content is kept. Raises FolderRefused if a file has other content and
+    `force` is not set, before anything is written, or if the folder cannot be written.
     """
     outcome = {name: _look(folder / name, text) for name, text in files.items()}
     taken = [str(folder / name) for name, word in outcome.items() if word == "replaced"]

@@ -1,4 +1,4 @@
-"""What the values of a topic are written in, told from their bytes.
+"""Recognition of the format of a topic's values, from their bytes.
 
 Nothing in Kafka says how a value was serialised, so this is a judgement with degrees. A container file of Avro names
 itself, and JSON either parses or does not. Serialisers with a schema registry begin with a zero byte and a four-byte
@@ -6,7 +6,7 @@ schema id; what follows is JSON, or Avro, or Protobuf, and the last has a list o
 marks of its own, so such a value is called Protobuf only when every value of its schema id reads as Protobuf to the
 last byte. Bare Protobuf has no marks either: it is a guess, and is called one.
 
-Source of the frames: Confluent's page on the wire format of its serialisers; of Protobuf: its page on encoding.
+Sources: the wire format page of Confluent's serialisers, and Protobuf's page on its encoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_FIELD = 4096
 
 
 class ValueFormat(Enum):
-    """The words are those that people see."""
+    """Formats of values, by the names that users see."""
 
     JSON = "JSON object"
     JSON_OTHER = "JSON, but no object"
@@ -39,12 +39,12 @@ class ValueFormat(Enum):
 
     @property
     def has_fields(self) -> bool:
-        """Whether fields of the value can be named in subjects and properties."""
+        """Whether subjects and properties can name fields of the value."""
         return self is ValueFormat.JSON
 
     @property
     def is_encoded(self) -> bool:
-        """Whether there are fields in it that the overlay cannot read yet."""
+        """Whether the value has fields that the overlay cannot read yet."""
         return self in _ENCODED
 
 
@@ -60,7 +60,10 @@ _ENCODED = frozenset(
 
 
 def count_formats(values: Iterable[bytes | None]) -> Counter[ValueFormat]:
-    """How many of the values have which format; values that only resemble Protobuf are judged together."""
+    """Return how many values have each format.
+
+    Registry values of one schema id are judged together, and so are values that resemble Protobuf.
+    """
     kept = list(values)
     formats = [recognise(value) for value in kept]
     ids = [
@@ -72,13 +75,13 @@ def count_formats(values: Iterable[bytes | None]) -> Counter[ValueFormat]:
     for number, form in zip(ids, formats, strict=True):
         counts[ValueFormat.AVRO_REGISTRY if number is not None and number in avro else form] += 1
     if counts[ValueFormat.BINARY]:
-        # one value that is no Protobuf makes the others a coincidence
+        # if one value is not Protobuf, the others resemble it by coincidence
         counts[ValueFormat.BINARY] += counts.pop(ValueFormat.PROTOBUF, 0)
     return +counts
 
 
 def recognise(value: bytes | None) -> ValueFormat:
-    """The format of one value, judged by itself."""
+    """Return the format of one value, judged by itself."""
     if value is None:
         return ValueFormat.NULL
     if not value:
@@ -95,12 +98,15 @@ def recognise(value: bytes | None) -> ValueFormat:
 
 
 def schema_id(value: bytes | None) -> int | None:
-    """The schema id of a registry's frame, None when the value has none."""
+    """Return the schema id of a registry's frame; None if the value has none."""
     return int.from_bytes(value[1:FRAME], "big") if value and value[0] == 0 and len(value) > FRAME else None
 
 
 def parse_json(value: bytes) -> object | None:
-    """The document when the bytes are a JSON object or array; bare numbers and words are text to us."""
+    """Return the document if the bytes are a JSON object or array, else None.
+
+    Bare numbers, strings and words count as text here.
+    """
     if value.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
@@ -111,7 +117,7 @@ def parse_json(value: bytes) -> object | None:
 
 
 def is_protobuf(value: bytes) -> bool:
-    """Whether the bytes read as a Protobuf message of at least one field, to the last byte."""
+    """Return whether the bytes read as a Protobuf message with a field or more, up to their end."""
     fields = 0
     at = 0
     while at < len(value):
@@ -134,7 +140,7 @@ def _recognise_framed(rest: bytes) -> ValueFormat:
 
 
 def _skip_indexes(rest: bytes) -> Iterator[int]:
-    """Where the message begins, after the message indexes: a count and as many zigzag numbers, or a 0 alone."""
+    """Yield where the message begins after its indexes: a count and the numbers, or a single 0."""
     count, at = _read_varint(rest, 0)
     if at < 0 or count % 2 or count // 2 > _MAX_INDEXES:
         return
@@ -146,7 +152,7 @@ def _skip_indexes(rest: bytes) -> Iterator[int]:
 
 
 def _skip_field(value: bytes, at: int, wire: int) -> int:
-    """Where the field ends, -1 when it does not end in time."""
+    """Return the end of the field, or -1 if it ends beyond the value."""
     if wire == 0:
         return _read_varint(value, at)[1]
     if wire == 2:
@@ -158,7 +164,7 @@ def _skip_field(value: bytes, at: int, wire: int) -> int:
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:
-    """The number and where it ends, -1 for an end when it has none within ten bytes."""
+    """Return the number and its end; the end is -1 if the number does not end within ten bytes."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(value):

@@ -1,7 +1,7 @@
-"""What a config needs of Kafka: topics, groups and transactional ids, and what must be allowed on each. Pure.
+"""The Kafka resources that a config needs, and the operations that must be allowed on each. Pure.
 
-Source of the operations: Kafka's table of which request asks for which operation on which resource (its security page,
-"Operations and Protocols on Resources"), read for the requests that the overlay sends.
+The operations are those of Kafka's security page ("Operations and Protocols on Resources") for the
+requests that the overlay sends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
 
 
 class Kind(Enum):
-    """The words are those that people see."""
+    """Kinds of resources, by the names that users see."""
 
     SOURCE = "source topic"
     OUTPUT = "output topic"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
     @property
     def is_own(self) -> bool:
-        """Whether the overlay keeps it for itself, so that a file cannot name another."""
+        """Whether the topic is the overlay's own, so that no config file can name another one."""
         return self.is_topic and self not in (Kind.SOURCE, Kind.OUTPUT, Kind.LETTERS)
 
 
@@ -48,16 +48,16 @@ class Need:
     name: str
     operations: tuple[str, ...]
     users: tuple[str, ...]
-    """Which streams and consumers need it."""
+    """The streams and consumers that need it."""
     partitions: tuple[int, ...] = ()
-    """Of a source: the partitions that a file names. Of the state topic: one for each shard."""
+    """For a source: the partitions that a file names. For the state topic: one for each shard."""
     consumers: tuple[ConsumerConfig, ...] = ()
-    """Of an output: who writes to it."""
+    """For an output: the consumers that write to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopicPlan:
-    """How the service would create a topic."""
+    """The settings with which the service would create a topic."""
 
     partitions: int
     replication: int
@@ -65,7 +65,7 @@ class NewTopicPlan:
 
 
 def find_needs(loaded: Loaded) -> tuple[Need, ...]:
-    """Everything that running this folder needs, in the order of the data's way."""
+    """Return everything that the folder needs to run, in the order of the data flow."""
     return (
         *_need_sources(loaded.streams.values()),
         *_need_outputs(loaded.consumers.values()),
@@ -77,9 +77,10 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 
 
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
-    """How a missing topic would be created; None for what the service never creates.
+    """Return how the service would create a missing topic; None if it never creates that kind.
 
-    The service's own rules are asked. They are imported here, because they bring Kafka clients and kernels with them.
+    The service's own modules decide. They are imported late, because they load Kafka clients and
+    compiled kernels.
     """
     replication = service.topics.replication
     if need.kind is Kind.STATE:
@@ -93,7 +94,7 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
     if need.kind is Kind.INDEX:
         from overlay.worker.kept.retention import index_config
 
-        # with the retention of its sources, which nobody has asked for yet
+        # the service adds the retention of the source topics, which is not known here yet
         return NewTopicPlan(1, replication, index_config(()))
     if need.kind is Kind.OUTPUT:
         from overlay.output.topics import topic_config
@@ -113,7 +114,7 @@ def _need_sources(streams: Iterable[StreamConfig]) -> Iterator[Need]:
             users.setdefault(source.topic, []).append(f"stream {stream.name}")
             partitions.setdefault(source.topic, set()).update(source.partitions or ())
     for topic, who in users.items():
-        # its cleanup policy is read: where a topic is compacted, a gap is no sign of a log that was cut
+        # DescribeConfigs: the cleanup policy tells whether a gap may mean a truncated log
         operations = ("Describe", "DescribeConfigs", "Read")
         yield Need(Kind.SOURCE, topic, operations, tuple(who), tuple(sorted(partitions[topic])))
 
@@ -131,7 +132,7 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 
 
 def _need_sides(loaded: Loaded) -> Iterator[Need]:
-    """Topics for acks and dead letters, by the service's own rules: imported here as plan_topic does."""
+    """Yield topics for acks and dead letters, named by the service's modules (see plan_topic)."""
     from overlay.consumer.acks import acks_topic
     from overlay.worker.consumer_topics import find_letters, list_topics
 
@@ -149,7 +150,7 @@ def _need_sides(loaded: Loaded) -> Iterator[Need]:
 
 
 def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
-    """The groups that read outputs, where the service asks them how far they are."""
+    """Yield the groups of output readers whose committed offsets the service reads."""
     from overlay.worker.acks.interest import follows_readers, reader_group
 
     users: dict[str, list[str]] = {}
@@ -169,10 +170,10 @@ def _need_indexes(loaded: Loaded) -> Iterator[Need]:
 
 def _need_service(service: ServiceConfig) -> Iterator[Need]:
     prefix, users = service.topics.prefix, ("the service",)
-    # Delete is what DeleteRecords asks for: the log is cut below its last checkpoint
+    # DeleteRecords needs Delete: the log is truncated below its last checkpoint
     operations = ("Describe", "Read", "Write", "Delete", "Create")
     yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
-    # spelled as overlay/control does; a test compares them
+    # named as in overlay/control; a test compares them
     yield Need(Kind.CONTROL, f"{prefix}.control", ("Describe", "Read", "Write", "Create"), users)
     yield Need(Kind.REPLIES, f"{prefix}.replies", ("Describe", "Write", "Create"), users)
     yield Need(Kind.EVENTS, f"{prefix}.events", ("Describe", "DescribeConfigs", "Write", "Create"), users)

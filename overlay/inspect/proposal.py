@@ -1,12 +1,14 @@
-"""From the columns of a sample to a stream: which fields make the subject, and which become properties.
+"""A stream proposed from a sample: which fields make the subject, and which become properties.
 
-A subject should say what kind of message this is, so that a few patterns select well: fields that every record has and
-that take few values, the ones with fewest values first, because a wildcard at the end (`>`) is the cheapest. What a
-field says that another one says too (same value always with same value) is no second token. Headers go before fields of
-the value, since a header is read without parsing the value. An id that is new in each record makes a poor token; a key
-that comes back makes a fair one, but only where there is nothing better.
+A subject should tell kinds of messages apart, so that a few patterns select well. Good tokens are
+fields that every record has and that have few values. The field with the fewest values comes first,
+because a wildcard at the end (`>`) is the cheapest. If two fields always change together, only one
+of them becomes a token. Headers come before fields of the value, since a header is read without
+parsing the value. An id that is new in each record makes a poor token. A key that recurs makes a
+fair one, but only if there is nothing better.
 
-All of it is judged from a sample, so the result is a beginning for the owner of the topic to change, and says so.
+All of it is judged from a sample. So the result is a draft for the owner of the topic, and it says
+so.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .sample import Sample
 MAX_TOKENS = 3
 MAX_VALUES = 500
 MAX_NUMBERS = 32
-"""Numbers with more values than this are measures, not kinds."""
+"""Numbers with more values than this are measurements, not kinds of messages."""
 MAX_TEXT = 48
 MAX_PROPERTIES = 60
 MIN_SHARE = 0.98
@@ -36,7 +38,7 @@ RARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A subject rule: a template, and why it might be the right one."""
+    """A subject rule: its template, and why it may be the right one."""
 
     template: str
     why: str
@@ -45,7 +47,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is proposed for a topic, with the observations behind it."""
+    """The proposal for a topic, with the observations it is based on."""
 
     sample: Sample
     columns: tuple[Column, ...]
@@ -54,15 +56,15 @@ class Proposal:
     alternatives: tuple[Choice, ...]
     properties: tuple[tuple[str, Column], ...]
     left_out: int
-    """Columns that are too rare or too many to become properties."""
+    """Number of columns that are too rare or too many to become properties."""
     subjects: Counter[str]
-    """Of the sampled records, by the proposed rule."""
+    """Counts of the sampled records by subject, under the proposed rule."""
     unaddressed: int
     notes: tuple[str, ...]
 
 
 def propose(sample: Sample) -> Proposal:
-    """Look through a sample and choose. Works for an empty one too: the subject is the topic's name then."""
+    """Analyse a sample and choose. For an empty sample, the subject is the topic's name."""
     columns = find_columns(sample.records)
     formats = count_formats(record.value for record in sample.records)
     ranked = _rank(columns, len(sample.records))
@@ -84,12 +86,15 @@ def propose(sample: Sample) -> Proposal:
 
 
 def topic_literal(topic: str) -> str:
-    """The topic's name as the beginning of a template: as it is, or one escaped token where its dots make no tokens."""
+    """Return the topic's name as the beginning of a template.
+
+    If its dots do not make valid tokens, return `{topic}`, which is one escaped token.
+    """
     return topic if is_subject(topic) else "{topic}"
 
 
 def _rank(columns: Sequence[Column], rows: int) -> list[Column]:
-    """Columns that can be tokens, the most telling first, no two that say the same."""
+    """Return the columns that can be tokens, best first, without columns that repeat another."""
     fit = [column for column in columns if column.field.kind is not FieldKind.KEY and _makes_kinds(column, rows)]
     order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
     fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
@@ -101,6 +106,7 @@ def _rank(columns: Sequence[Column], rows: int) -> list[Column]:
 
 
 def _makes_kinds(column: Column, rows: int) -> bool:
+    """Return whether a column tells kinds of messages apart: in nearly all records, few values."""
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
     most = min(limits.get(column.type, 0), max(4, rows // 4), rows - 1)
     return (
@@ -112,11 +118,13 @@ def _makes_kinds(column: Column, rows: int) -> bool:
 
 
 def _says_same(one: Column, other: Column) -> bool:
+    """Return whether two columns always change together, so that one says nothing new."""
     pairs = {pair for pair in zip(one.texts, other.texts, strict=True) if None not in pair}
     return len(pairs) == one.distinct == other.distinct
 
 
 def _choose(sample: Sample, ranked: Sequence[Column], columns: Sequence[Column]) -> Choice:
+    """Return the subject to propose: the best columns, else a recurring key, else the topic."""
     if ranked:
         first = ranked[0].field.kind
         same_place = [column for column in ranked if column.field.kind is first]
@@ -152,7 +160,10 @@ def _list_alternatives(
 
 
 def _name_properties(columns: Sequence[Column]) -> tuple[tuple[tuple[str, Column], ...], int]:
-    """Each property's name and column: a plain word where the field's name is none."""
+    """Return each property's name and column, and the number of columns left out.
+
+    A field name that is not a plain word is changed into one.
+    """
     usable = [column for column in columns if column.field.kind is not FieldKind.KEY and column.present]
     kept = [column for column in usable if column.share >= RARE][:MAX_PROPERTIES]
     names: dict[str, Column] = {}
@@ -168,11 +179,12 @@ def _name_properties(columns: Sequence[Column]) -> tuple[tuple[tuple[str, Column
 
 
 def _copies(column: Column, other: Column) -> bool:
+    """Return whether two columns have the same name and values, such as a header and a field."""
     return column.field.name == other.field.name and column.texts == other.texts
 
 
 def _try_out(choice: Choice, sample: Sample) -> tuple[Counter[str], int]:
-    """The subjects that the rule builds for the sampled records, and how many get none."""
+    """Return the sample's subjects by the rule, and the number of records without one."""
     rule = SubjectRule.from_template(choice.template)
     subjects: Counter[str] = Counter()
     for row, record in enumerate(sample.records):
@@ -185,7 +197,7 @@ def _try_out(choice: Choice, sample: Sample) -> tuple[Counter[str], int]:
 
 
 def _encode(text: str | None, kind: FieldKind) -> bytes | None:
-    """The raw bytes that the scan would find: JSON text for fields of the value."""
+    """Return the raw bytes that the scan would find: JSON text for fields of the value."""
     if text is None:
         return None
     return json.dumps(text).encode() if kind is FieldKind.VALUE else text.encode()

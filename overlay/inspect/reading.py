@@ -1,4 +1,4 @@
-"""Reading a sample: a bounded number of committed records from the beginning and the end of every partition."""
+"""Reading of a sample: a bounded number of committed records from both ends of every partition."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _BATCH = 500
 _POLL_S = 0.2
 _SHOWN = 10
 
-# the consumer has to name a group that it never joins; not being allowed to see that group says nothing of the topic
+# the consumer must name a group but never joins it, so a refusal for the group does not matter
 _IGNORED = (RdKafkaError.GROUP_AUTHORIZATION_FAILED, RdKafkaError._ALL_BROKERS_DOWN, RdKafkaError._TRANSPORT)
 _DENIED = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED,)
 
 
 class TopicNotFound(OverlayError):
-    """A topic that is not there, or that this user may not see. Whoever named it acts."""
+    """The topic does not exist, or this user may not see it. The user has to name another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Brokers that answered, and the topics that this user can see: name to number of partitions."""
+    """The number of brokers, and the visible topics with their numbers of partitions."""
 
     brokers: int
     topics: Mapping[str, int]
 
 
 def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
-    """Brokers and topics. Raises CredentialsRefused or SourceUnavailable."""
+    """Return brokers and topics of a cluster. Raises CredentialsRefused or SourceUnavailable."""
     check_reachable(kafka, deadline_s)
     try:
         found = AdminClient({**for_confluent(kafka), "log_level": "0"}).list_topics(timeout=DEADLINE_S)
@@ -53,7 +53,7 @@ def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
 
 
 def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Raises TopicNotFound for the first topic that is not there."""
+    """Raise TopicNotFound for the first topic that is not in the cluster."""
     visible = sorted(name for name in cluster.topics if not name.startswith("__"))
     for topic in topics:
         if topic not in cluster.topics:
@@ -65,10 +65,11 @@ def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 
 
 def read_sample(kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S) -> Sample:
-    """About `size` records of `topic`, from each partition at least one of either end.
+    """Read about `size` records of `topic`, from each partition at least one of either end.
 
-    Reads what is committed, joins no group and commits nothing. Raises CredentialsRefused when the topic may not be
-    read, SourceUnavailable when no record came though there are offsets; a reading cut short leaves a note.
+    Only committed records are read; no group is joined and no offset committed. If the deadline or
+    the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the
+    topic may not be read, and SourceUnavailable if no record came though there are offsets.
     """
     each = max(1, size // (2 * max(1, partitions)))
     reading = _Reading(topic, time.monotonic() + deadline_s)
@@ -91,7 +92,7 @@ def read_sample(kafka: Properties, topic: str, partitions: int, size: int, deadl
 
 
 def _find_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """First offset and the end of the partition."""
+    """Return the first offset and the end of the partition."""
     try:
         found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
     except KafkaException as error:
@@ -133,7 +134,7 @@ class _Reading:
     cut: str = ""
 
     def read(self, consumer: Consumer, ranges: Mapping[int, tuple[int, int]]) -> None:
-        """Read [first, end) of each partition, as far as time and memory allow."""
+        """Read the offsets [first, end) of each partition, as far as deadline and memory allow."""
         left = {number: end for number, (_, end) in ranges.items()}
         if not left or self.cut:
             return
@@ -174,5 +175,5 @@ class _Reading:
 
 
 def _as_bytes(value: str | bytes | None) -> bytes | None:
-    """The client's types leave open what it never does without a deserialiser: give texts."""
+    """Return a value as bytes. The client's types allow str, which only a deserialiser returns."""
     return value.encode() if isinstance(value, str) else value

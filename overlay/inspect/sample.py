@@ -1,4 +1,4 @@
-"""Some records of a topic, as plain values: what the reading hands over and everything else here starts from."""
+"""Records of a topic as plain values, the input of the whole inspection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; headers in the record's order, a name may stand there more than once."""
+    """A record. `headers` are in the record's order; a name may occur more than once."""
 
     partition: int
     offset: int
@@ -18,11 +18,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Records from the beginning and the end of each partition. `span`: offsets between them all, gaps included."""
+    """Records from the beginning and the end of each partition.
+
+    `span`: number of offsets in all partitions, gaps included.
+    """
 
     topic: str
     partitions: int
     span: int = 0
     records: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a reader of the sample should know, such as a reading that was cut short."""
+    """Remarks for the user, such as a read that was cut short."""

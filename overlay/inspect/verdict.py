@@ -1,4 +1,7 @@
-"""Needs held against Kafka's answers: what is there, what will be created, what somebody has to see to. Pure."""
+"""Judgement of a config's needs by Kafka's answers. Pure.
+
+A need is met, can be met by creating a topic, cannot be judged, or is missing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 class State(Enum):
-    """The words are those that people see."""
+    """States of a need, by the words that users see."""
 
     OK = "ok"
     CREATED = "will be created"
@@ -33,7 +36,10 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one need stands. `missing`: operations that are not allowed; `remarks`: sentences for people."""
+    """The judgement of one need.
+
+    `missing`: operations that are not allowed. `remarks`: sentences for the user.
+    """
 
     need: Need
     state: State
@@ -42,13 +48,14 @@ class Finding:
 
 
 def judge_all(needs: Iterable[Need], answers: Answers, service: ServiceConfig) -> tuple[Finding, ...]:
-    """A finding for each need, in their order."""
+    """Return a finding for each need, in the same order."""
     all_needs = tuple(needs)
     outputs = {need.name for need in all_needs if need.kind is Kind.OUTPUT}
     return tuple(_judge(need, answers, service, outputs) for need in all_needs)
 
 
 def count_missing(findings: Iterable[Finding]) -> int:
+    """Return the number of needs that are missing."""
     return Counter(finding.state for finding in findings)[State.MISSING]
 
 
@@ -98,12 +105,14 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
 def _judge_absent(
     need: Need, topic: TopicAnswer, answers: Answers, service: ServiceConfig, outputs: set[str]
 ) -> Finding:
+    """Judge a topic that does not exist: whether the service can create it, and if not, why."""
     if need.kind is Kind.SOURCE:
         if need.name in outputs:
             return Finding(need, State.CREATED, remarks=("it is the output of a consumer",))
         near = suggest(need.name, answers.visible)
         why = f"there is no such topic.{near} Create it, or name another in the stream's file"
         return Finding(need, State.MISSING, remarks=(why,))
+    # reasons why the service could not create it
     if topic.creation_denied:
         why = "there is no such topic, and this user may not create it. Grant Create on it, or create it yourself"
         remarks = (why, NO_INDEX) if need.kind is Kind.INDEX else (why,)
@@ -133,7 +142,7 @@ def _judge_group(need: Need, answers: Answers) -> Finding:
 
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
-    """Since Kafka 2.8 whoever may write to some topic may also write idempotently (KIP-679)."""
+    """Judge IdempotentWrite. Since Kafka 2.8, Write on any topic is enough for it (KIP-679)."""
     if operations is not None and set(need.operations) <= operations:
         return Finding(need, State.OK)
     return Finding(need, State.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
@@ -148,7 +157,7 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
-    """What would hold up every transaction that this topic takes part in."""
+    """Return the fault that would block every transaction with this topic, if there is one."""
     from overlay.output.topics import find_fault
 
     fault = find_fault(_state_facts(need, topic))
@@ -156,6 +165,7 @@ def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _remark_replicas(topic: TopicAnswer) -> list[str]:
+    """Return a remark if min.insync.replicas is higher than the number of replicas."""
     fewest = min((replicas.assigned for replicas in topic.replicas), default=0)
     wanted = (topic.config or {}).get("min.insync.replicas", "1")
     if not fewest or int(wanted) <= fewest:
@@ -225,7 +235,11 @@ def _subtract(wanted: Iterable[str], allowed: Operations) -> tuple[str, ...]:
 
 
 def _is_super(operations: Operations) -> bool:
-    """Whoever may act as a broker may do everything; a cluster without an authorizer lets all do so."""
+    """Return whether the user may do everything.
+
+    A user with ClusterAction can act as a broker. A cluster without an authorizer grants it to all
+    users.
+    """
     return operations is not None and "ClusterAction" in operations
 
 

@@ -1,1 +1,3 @@
-"""Kafka as the overlay speaks to it: settings, questions to brokers, fetches, and positions in logs."""
+"""Kafka access for the overlay: client settings, admin requests, raw fetches, and positions in
+logs.
+"""

@@ -1,7 +1,7 @@
-"""Questions and orders to Kafka's admin side, through aiokafka's connections.
+"""Admin requests to Kafka, sent over aiokafka's connections.
 
-confluent-kafka's admin client must not be used for groups: when a coordinator's connection breaks under such a request,
-librdkafka may end the process (its issues 3663 and 4605).
+confluent-kafka's admin client must not be used for groups. When the connection to a coordinator
+breaks under such a request, librdkafka may end the process (its issues 3663 and 4605).
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ LEADER_S = 5.0
 PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 TOPIC = 2
-"""The type of a topic in requests for configurations."""
+"""Resource type "topic" in requests about configurations."""
 
-# creations that Kafka had no say in yet
+# Kafka has not decided about the request yet: it may be sent again.
 _PASSING = (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
 _REFUSED = (Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 _UNLED = (
     Code.NOT_LEADER_OR_FOLLOWER,
     Code.LEADER_NOT_AVAILABLE,
-    # right after an election a leader may not know yet which offsets are committed
+    # right after an election the leader may not know yet which offsets are committed
     Code.OFFSET_NOT_AVAILABLE,
-    # metadata is of the last election, and the broker that is asked has not heard of it, or the other way round
+    # The client's metadata is older than the last election, or the broker that was asked has not
+    # heard of that election yet.
     Code.FENCED_LEADER_EPOCH,
     Code.UNKNOWN_LEADER_EPOCH,
-    # groups live in partitions as well, and the first question for one makes their topic
+    # Groups are kept in partitions too, and the first request about one makes Kafka create their
+    # topic.
     Code.COORDINATOR_NOT_AVAILABLE,
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.NOT_COORDINATOR,
@@ -57,9 +59,11 @@ _UNLED = (
 
 
 class Admin:
-    """Admin calls. Each raises SourceUnavailable when Kafka does not answer in time.
+    """A client for admin requests. Each request raises SourceUnavailable if Kafka does not answer
+    in time.
 
-    Connections open with the first question, in the running loop; `close` closes them, and so does `async with`.
+    The first request opens connections in the running event loop. `close` or the end of `async
+    with` closes them.
     """
 
     def __init__(self, kafka: Properties) -> None:
@@ -75,7 +79,7 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. A later question opens new ones."""
+        """Close all connections. A later request opens new ones."""
         await self._brokers.close()
 
     @asynccontextmanager
@@ -92,16 +96,18 @@ class Admin:
             ) from error
 
     async def find_cluster(self) -> str:
-        """The id that Kafka gave the cluster when it was made."""
+        """Return the id that Kafka gave the cluster when it was created."""
         async with self._in_time("the cluster"):
             return str((await self._brokers.find_topics(())).cluster_id)
 
     async def find_topics(
         self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
     ) -> dict[str, TopicFacts]:
-        """What there is of the named topics; missing ones are left out.
+        """Return a description of each named topic, by name. Topics that do not exist are left out.
 
-        `denied` takes the topics that we may not look at, and why; without it CredentialsRefused is raised for the first.
+        `with_config`: also read the configurations. `denied`: receives name and reason of each
+        topic that this user may not describe. Without it, the first such topic raises
+        CredentialsRefused.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -127,17 +133,20 @@ class Admin:
         (answer,) = await self._brokers.ask_any([DescribeConfigsRequest([(TOPIC, name, None) for name in names])])
         for code, message, _, name, entries, *_ in answer.resources:
             if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
-                continue  # deleted just now, or created just now, and another broker was asked than before
+                # deleted or created just now: this broker's metadata differs from the other's
+                continue
             if code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED):
                 raise _judge(f"topic {name}", "DescribeConfigs", code, message)
-            # what it would say has defaults, where we may not look
+            # where access is denied, the config stays empty: every property read from it has a
+            # default
             configs[name] = {key: value for key, value, *_ in entries or ()}
         return configs
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
-        """Create topics, and wait until every one can be described. Those that are there already are left as they are.
+        """Create topics (made by `new_topic`) and wait until each can be described. Existing topics
+        are not changed.
 
-        Returns why for each that Kafka refused. Topics come from `new_topic`.
+        Returns the reason for each topic that Kafka refused, by name.
         """
         wanted = {topic.name: topic for topic in topics}
         refused = await self._create_topics(wanted) if wanted else {}
@@ -157,9 +166,11 @@ class Admin:
         return refused
 
     async def _order(self, request: Any) -> Any:
-        """Give an order to the controller, and to the next one if it has moved.
+        """Send a creation or deletion to the controller, and to the next controller if it has
+        moved.
 
-        A creation is ordered again without an answer, and never a deletion: it could be of a topic that was created anew.
+        An unanswered creation is sent again. An unanswered deletion is not: by then the name may
+        belong to a topic that was created anew.
         """
         is_creation = isinstance(request, CreateTopicsRequest)
         while True:
@@ -170,7 +181,11 @@ class Admin:
             await asyncio.sleep(PAUSE_S)
 
     async def await_topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Topics that are known to exist: brokers learn of a new one at different moments, a little after its creation."""
+        """Wait until these topics can be described, and return the descriptions by name.
+
+        Brokers learn of a new topic at different moments, shortly after its creation. Raises
+        SourceUnavailable if one is still unknown after DEADLINE_S.
+        """
         wanted = set(names)
         deadline = monotonic() + DEADLINE_S
         while wanted - (found := await self.find_topics(wanted)).keys():
@@ -184,9 +199,11 @@ class Admin:
     async def find_offsets(
         self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
     ) -> dict[tuple[str, int], int]:
-        """An offset of each partition: OffsetSpec.earliest(), latest(), or for_timestamp(ms), which gives -1 for none.
+        """Return one offset of each partition: OffsetSpec.earliest(), latest() or
+        for_timestamp(ms).
 
-        The latest is the last stable offset, or with `committed=False` the high watermark.
+        For a timestamp without a record at or after it the offset is -1. The latest offset is the
+        last stable offset, or the high watermark with `committed=False`.
         """
         (found,) = await self._find_offsets(sources, [(spec, committed)])
         return found
@@ -238,7 +255,9 @@ class Admin:
     async def _find_leaders(
         self, sources: Iterable[tuple[str, int]], codes: dict[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        """Return the node that leads each partition. `codes` takes why, for partitions without one."""
+        """Return the id of the broker that leads each partition. `codes` receives the error code of
+        each partition that has no leader.
+        """
         wanted = _by_topic(sources)
         leaders: dict[tuple[str, int], int] = {}
         for code, topic, _, _, partitions, *_ in (await self._brokers.find_topics(wanted)).topics:
@@ -262,19 +281,25 @@ class Admin:
         return {source: (start, last[source]) for source, start in first.items()}
 
     async def count_members(self, group: str) -> int:
-        """How many members a consumer group has now; none when Kafka knows of no such group."""
+        """Return how many members a consumer group has now; 0 if Kafka does not know the group."""
         return (await self.count_members_of([group]))[group]
 
     async def count_members_of(self, groups: Iterable[str], *, denied: dict[str, str] | None = None) -> dict[str, int]:
-        """The same of several groups, in one request. `denied`: as with `find_topics`."""
+        """Return the number of members of each group, as `count_members`, in one request. `denied`:
+        as in `find_topics`.
+        """
         found = await self.describe_groups(groups, denied=denied)
         return {name: len(group.members) for name, group in found.items()}
 
     async def describe_groups(
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None, operations: bool = False
     ) -> dict[str, Group]:
-        """Return each group's members, none for a group that Kafka does not know. `operations`: ask which of them are allowed
-        to this user. `denied`: as with `find_topics`."""
+        """Return a description of each group. A group that Kafka does not know has no members and
+        `is_known` False.
+
+        `operations`: also ask which operations this user may perform on it. `denied`: as in
+        `find_topics`.
+        """
         found: Found[Group] = Found()
 
         async def ask(names: Collection[str]) -> None:
@@ -286,9 +311,10 @@ class Admin:
     async def find_committed(
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None
     ) -> dict[str, dict[str, dict[int, int]]]:
-        """The offsets that consumer groups have committed, by topic and partition; none where Kafka knows of no such group.
+        """Return the committed offsets of each group, by topic and partition; empty for a group
+        that Kafka does not know.
 
-        Kafka is asked for all groups at once. `denied` takes those that we may not look at, as with `find_topics`.
+        All groups are asked for at once. `denied`: as in `find_topics`.
         """
         found: Found[dict[str, dict[int, int]]] = Found()
 
@@ -301,7 +327,9 @@ class Admin:
     async def _ask_groups(
         self, groups: Iterable[str], found: Found[Any], ask: Any, denied: dict[str, str] | None
     ) -> None:
-        """Ask about groups until `found` has an answer for each, or the refusal of it."""
+        """Ask about groups until `found` has an answer, or a refusal, for each. Raises the error of
+        a group that has neither.
+        """
         wanted = sorted(set(groups))
         refused: dict[str, str] = {}
 
@@ -317,7 +345,7 @@ class Admin:
                 else:
                     faults.append(judged)
             if faults:
-                # a group that waits for its coordinator is asked for again, so others come first
+                # Unled is retried by _await_leaders, so any other error is raised before it.
                 raise min(faults, key=lambda fault: isinstance(fault, Unled))
 
         if wanted:
@@ -341,7 +369,9 @@ class Admin:
             pause = min(2 * pause, longest_pause_s)
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
-        """Give properties of a topic other values. Returns why Kafka refuses, empty if it has done so."""
+        """Set properties of a topic; the other properties keep their values. Return Kafka's reason
+        for refusing, or "" if it was done.
+        """
         async with self._in_time(f"topic {topic}"):
             answer = await self._brokers.ask_controller(IncrementalAlterConfigsRequest(topic, config))
         for code, message, *_ in answer.resources:
@@ -352,7 +382,9 @@ class Admin:
         return ""
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; one that is not there is left alone."""
+        """Delete a topic. Do nothing if it does not exist. Raises SourceUnavailable if Kafka does
+        not say whether it was deleted.
+        """
         try:
             async with self._in_time(f"topic {topic}"):
                 answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
@@ -365,7 +397,9 @@ class Admin:
                 raise _judge(f"topic {name}", "Delete", code)
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete the records below an offset. Raises ValueError for a negative one: Kafka takes -1 for the high watermark."""
+        """Delete the records below offset `before`. Raises ValueError if it is negative: to Kafka,
+        -1 means the high watermark.
+        """
         if before < 0:
             raise ValueError(f"{topic}-{partition}: there are no records below {before}")
         codes: dict[tuple[str, int], int] = {}
@@ -383,7 +417,7 @@ class Admin:
 
 @asynccontextmanager
 async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClient]]:
-    """Open an admin and a client for the block. Raises SourceUnavailable."""
+    """Open an Admin and an aiokafka client for a block. Raises SourceUnavailable."""
     async with Admin(kafka) as admin:
         client = await open_client(kafka)
         try:
@@ -393,7 +427,9 @@ async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClien
 
 
 class Unled(SourceUnavailable):
-    """A partition or a group has no leader at the moment, as right after its topic was created."""
+    """A partition or group that has no leader at the moment, for example right after its topic was
+    created.
+    """
 
 
 def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
@@ -404,7 +440,7 @@ def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 def _list(names: Iterable[str], most: int = 3) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first `most` names as text, followed by the number of the others."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
@@ -416,14 +452,19 @@ def _refuse(name: str, judged: OverlayError, denied: dict[str, str] | None) -> N
 
 
 def _is_starting(code: int, message: str | None) -> bool:
-    """Return whether a creation was refused since no broker takes part in the cluster yet. A broker is fenced from its start
-    until its first heartbeats have reached the controller. Only the message tells this from a replication factor that there
-    are too few brokers for."""
+    """Return whether Kafka refused a creation because no broker has joined the cluster yet.
+
+    A broker is fenced from its start until the controller has its first heartbeats. Kafka uses the
+    same error code if there are fewer brokers than the replication factor; only the message
+    differs.
+    """
     return code == Code.INVALID_REPLICATION_FACTOR and "All brokers are currently fenced" in (message or "")
 
 
 def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:
-    """Return the error to raise: one that an operator has to act on, or one that passes."""
+    """Return the error to raise for a code: CredentialsRefused if an operator has to act, Unled or
+    SourceUnavailable if it may pass.
+    """
     if code in _REFUSED:
         return CredentialsRefused(
             f"{what}: Kafka does not allow {operation}. Grant it, or see `overlay validate --kafka`"

@@ -1,10 +1,12 @@
-"""Connections to the brokers of a cluster, and which broker is asked what.
+"""Connections to the brokers of a cluster, and the choice of the broker for each request.
 
-A connection serves one question at a time: a broker answers the requests of a connection one after the other, so a slow
-question never delays another. Connections wait for the next question after an answer, and are closed after a failure.
+A connection serves one question (a few requests sent together) at a time: a broker answers the
+requests of a connection one after the other, so a slow question never delays another. After an
+answer the connection is kept for the next question. After a failure it is closed.
 
-Deadlines are the caller's (`asyncio.timeout`). Until then a question is sent again, to the broker that is responsible by
-then, whenever a connection breaks; and no single broker is waited for as long as another one may answer.
+The caller sets the deadline (`asyncio.timeout`). Until then, whenever a connection breaks, the
+question is sent again to the broker that is responsible by then. No single broker is waited for
+while another one may answer.
 """
 
 from __future__ import annotations
@@ -26,32 +28,39 @@ T = TypeVar("T")
 
 Address = tuple[str, int]
 Locate = Callable[[Collection[T], bool], Awaitable[Mapping[T, int]]]
-"""Returns the responsible node of each item, and leaves out items that need no answer. The flag asks for what the cluster says
-now, instead of what was known before."""
+"""Returns the id of the responsible broker for each item, and leaves out items that need no answer.
+If the flag is set, it asks the cluster now instead of using what was known before.
+"""
 Ask = Callable[[Address, list[T]], Coroutine[Any, Any, None]]
-"""Asks one broker about items and keeps the answers. It may be called again for items without an answer."""
+"""Asks one broker about items and keeps the answers. It may be called again for items that got no
+answer.
+"""
 
 AT_ONCE = 8
-"""Connections to one broker. Further questions to it wait."""
+"""Most connections to one broker. Further questions to it wait."""
 IDLE_MS = 60_000
 PAUSE_S = 0.1
-"""Between two tries after failures; it doubles up to LONGEST_PAUSE_S."""
+"""Pause between two tries after a failure; it doubles up to LONGEST_PAUSE_S."""
 LONGEST_PAUSE_S = 1.0
 HURRY_S = 1.0
-"""After so long without an answer, another broker is asked too where any broker can answer."""
+"""Time without an answer after which a second broker is asked as well, if any broker can answer."""
 LOOK_S = 2.0
-"""After so long without an answer, the cluster is asked whether the same broker is still responsible."""
+"""Time without an answer after which the cluster is asked whether the same broker is still
+responsible.
+"""
 REREAD_S = 1.0
-"""Certificates are read again after a failure, and at most once in so many seconds."""
+"""After a failure certificates are read again, but not more often than once in this time."""
 CLOSE_S = 2.0
 
 
 class Lost(Exception):
-    """A broker did not answer: it cannot be connected to, or the connection broke."""
+    """A broker that did not answer: the connection could not be opened, or it broke."""
 
 
 class Brokers:
-    """The brokers of one cluster. Belongs to the event loop of its first question, until `close`."""
+    """The brokers of one cluster. An object belongs to the event loop of its first question, until
+    `close`.
+    """
 
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
@@ -65,7 +74,7 @@ class Brokers:
         self._slots: dict[Address, asyncio.Semaphore] = {}
         self._closing: set[Awaitable[None]] = set()
         self.failure = ""
-        """Of the last try that failed since a broker answered."""
+        """Text of the last failure since a broker answered; "" if there is none."""
 
     async def close(self) -> None:
         """Close all connections. The next question opens new ones."""
@@ -73,37 +82,42 @@ class Brokers:
             self._hang_up_idle(address)
         self._idle.clear()
         self._slots.clear()
-        self._reading = asyncio.Lock()  # the next one may be of another event loop
+        self._reading = asyncio.Lock()  # the next question may come from another event loop
         closing, self._closing = self._closing, set()
         if closing:
             await asyncio.wait({asyncio.ensure_future(one) for one in closing}, timeout=CLOSE_S)
 
     def doubt(self) -> None:
-        """Ask another broker next time: the answers of the last one may be outdated."""
+        """Prefer another broker for the next question: the last one's answers may be outdated."""
         others = [address for address in self._nodes.values() if address != self._preferred]
         self._preferred = choose(others) if others else None
 
     def learn(self, node: int, address: Address) -> None:
-        """Remember where a broker is, as another one says. It may have moved."""
+        """Remember the address of a broker, as another broker reported it."""
         self._nodes[node] = address
 
     async def find_topics(self, topics: Iterable[str]) -> Any:
-        """Return the metadata of the cluster and of some topics, as the broker that answers first has it."""
+        """Return the metadata of the cluster and of some topics, from the first broker that
+        answers.
+        """
         (found,) = await self.ask_any([TopicsRequest(topics)])
         self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}
         return found
 
     async def ask_controller(self, request: Any) -> Any:
-        """Return the answer to an order. Where brokers pass orders on to the controller, any of them may answer."""
+        """Return the answer to a request for the controller. If it is slow, other brokers are asked
+        too: they may forward the request.
+        """
         controller = (await self.find_topics(())).controller_id
         (answer,) = await self.ask_any([request], first=self._nodes.get(controller), hurry_s=2 * LOOK_S)
         return answer
 
     async def order_once(self, request: Any) -> Any:
-        """Return the answer to an order that must not be given twice. Raises Lost if the answer does not come: the order may
-        have been carried out, or may be later.
+        """Send the controller a request that must not be sent twice, and return the answer.
 
-        As `ask_controller` otherwise. A broker that answers a question gets the order right after it.
+        The controller first has to answer a harmless request; the real one follows at once. Raises
+        Lost if its answer does not arrive: the request may have been carried out, or may be carried
+        out later.
         """
         pause = PAUSE_S
         while True:
@@ -113,7 +127,8 @@ class Brokers:
                     async with asyncio.timeout(LOOK_S):
                         await self.send(address, [TopicsRequest(())])
                 except (Lost, TimeoutError):
-                    pass  # brokers that pass orders on name another one next time
+                    # next time the metadata names another controller, or a broker that forwards
+                    pass
                 else:
                     (answer,) = await self.send(address, [request])
                     return answer
@@ -123,7 +138,11 @@ class Brokers:
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
     ) -> list[Any]:
-        """Return the answers of the broker that gives them first; `first` names the one to begin with."""
+        """Return the answers of the first broker that answers all requests; `first` names the
+        broker to begin with.
+
+        After `hurry_s` without an answer the next broker is asked as well.
+        """
         asked: dict[asyncio.Task[list[Any]], Address] = {}
         pause = PAUSE_S
         try:
@@ -142,7 +161,9 @@ class Brokers:
             await _cancel(asked)
 
     async def _await_first(self, asked: dict[asyncio.Task[list[Any]], Address], seconds: float) -> list[Any] | None:
-        """Return the first answers of these tasks, None if none came in time. Failed tasks are taken out."""
+        """Return the answers of the first task that has them, None if there are none within
+        `seconds`. Removes failed tasks from `asked`.
+        """
         done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             address = asked.pop(task)
@@ -155,7 +176,9 @@ class Brokers:
         return None
 
     def _rank(self, first: Address | None) -> list[Address]:
-        """Return all addresses in the order in which they are asked, the ones of the settings last."""
+        """Return all known addresses in the order in which to ask them. Bootstrap addresses come
+        last.
+        """
         if not self._bootstrap:
             self._bootstrap = [(host, port) for host, port, _ in collect_hosts(list_servers(self._kafka))]
         nodes = shuffle([*self._nodes.values()])
@@ -168,7 +191,9 @@ class Brokers:
         locate: Locate[T],
         ask: Ask[T],
     ) -> None:
-        """Ask the responsible broker about each item, all brokers at the same time."""
+        """Ask the responsible broker about each item, all brokers at the same time, until every
+        item has its answer.
+        """
         pending, pause, is_again = list(items), PAUSE_S, False
         while pending:
             at: dict[int, list[T]] = {}
@@ -188,7 +213,9 @@ class Brokers:
         locate: Locate[T],
         ask: Ask[T],
     ) -> list[T]:
-        """Return the items that are not answered: the broker failed, or is not the responsible one any more."""
+        """Ask one broker about items. Return the items without an answer: the broker failed, or is
+        no longer responsible.
+        """
         if node not in self._nodes:
             await self.find_topics(())
         if node not in self._nodes:
@@ -212,7 +239,7 @@ class Brokers:
         return []
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
-        """Return a broker's answers to requests, which are sent at once. Raises Lost, Unsupported."""
+        """Send requests to a broker together and return its answers. Raises Lost or Unsupported."""
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)
@@ -232,13 +259,15 @@ class Brokers:
                 is_lost = monotonic() - began >= HURRY_S
                 raise
             finally:
-                if is_lost:  # what befell this connection may have befallen the others, and each would cost a deadline
+                # What broke this connection has probably broken the idle ones, and each of them
+                # would cost a deadline.
+                if is_lost:
                     self._hang_up_idle(address)
                 if connection is not None and is_usable and self._idle.get(address) is idle:
                     idle.append(connection)
-                elif (
-                    connection is not None
-                ):  # a late answer would be taken for the next one; or we were closed meanwhile
+                elif connection is not None:
+                    # a late answer would be taken for the answer to the next request; or `close`
+                    # was called meanwhile
                     self._hang_up(connection)
             return answers
 
@@ -261,7 +290,9 @@ class Brokers:
             raise
 
     async def _read_settings(self) -> dict[str, Any]:
-        """Return what connections are opened with. It is read in a thread: certificates take tens of milliseconds."""
+        """Return aiokafka's connection settings. They are read in a thread, since certificates take
+        tens of milliseconds.
+        """
         async with self._reading:
             if not self._settings:
                 settings = await asyncio.to_thread(for_aiokafka, self._kafka)
@@ -282,7 +313,7 @@ class Brokers:
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at the same time and return their results. Cancels the others when one raises."""
+    """Run coroutines at the same time and return their results. If one raises, cancel the rest."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -291,7 +322,7 @@ async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait for their end. What they raise is not wanted any more."""
+    """Cancel tasks and wait for their end. Their errors are dropped."""
     ending = list(tasks)
     for task in ending:
         task.cancel()

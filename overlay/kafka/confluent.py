@@ -1,6 +1,7 @@
-"""What only confluent-kafka's clients need: a client for questions, whether Kafka can be reached, and whether a client is lost.
+"""Helpers for confluent-kafka's clients: an admin client, a reachability check, and detection of a
+lost client.
 
-The client library and the command line use it. The service does not (docs/architecture.md).
+The client library and the command line use them. The service does not (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .connection import DEADLINE_S, Properties, for_confluent, name_files
 
 ANSWER_S = 15.0
 LOOK_MS = 5_000
-"""Between two looks at which brokers a client knows."""
+"""Time between two statistics reports, which name the brokers that a client knows."""
 _REFUSALS = (
     RdKafkaError._AUTHENTICATION,
     RdKafkaError._SSL,
@@ -30,8 +31,11 @@ _REFUSALS = (
 
 
 def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
-    """A client that says nothing by itself; `more`: beside its settings. Raises CredentialsRefused for settings that it cannot
-    use: a certificate that is not there, or is none."""
+    """Return an admin client without log output; `more`: settings added to `kafka`.
+
+    Raises CredentialsRefused if the settings cannot be used, for example if a certificate file is
+    missing or is not a certificate.
+    """
     try:
         return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
     except KafkaException as error:
@@ -41,9 +45,10 @@ def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
 
 
 def get_answer(future: Future[Any]) -> Any:
-    """Return what came of an admin call. Raises KafkaException, also when nothing came in time.
+    """Return the result of an admin call. Raises KafkaException if it failed or did not end within
+    ANSWER_S.
 
-    The client gives up by itself after its own deadline, but not while it waits for a broker that has died.
+    The client gives up after its own deadline, but not while it waits for a broker that has died.
     """
     try:
         return future.result(ANSWER_S)
@@ -52,9 +57,10 @@ def get_answer(future: Future[Any]) -> Any:
 
 
 def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason.
+    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable with address and
+    reason.
 
-    This goes through librdkafka, whose errors tell a refused password from a closed port.
+    This uses librdkafka, whose errors distinguish a refused password from a closed port.
     """
     seen: list[RdKafkaError] = []
     client = make_admin_client(kafka, error_cb=seen.append)
@@ -79,14 +85,18 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
 
 
 class Contact:
-    """Tells when a Kafka client knows no broker any more. It stays so, and only a client that is made anew helps.
+    """A detector for a Kafka client that no longer knows any broker. Such a client never recovers;
+    only a new one helps.
 
-    From 2.10 on librdkafka forgets brokers that metadata does not name. While the last broker of a cluster shuts down, its
-    metadata names none. The client then asks the addresses of its settings, forgets what it found there for the same reason,
-    and may end with nobody to ask: it connects no more and reports no error (seen with 2.11 to 2.16 after one restart of a
-    broker in a hundred, and whenever the metadata of tests/kafka/test_confluent.py comes). What it says of itself shows this.
+    From 2.10 on librdkafka forgets brokers that metadata does not name. While the last broker of a
+    cluster shuts down, its metadata names none. The client then asks its bootstrap addresses,
+    forgets what it found there for the same reason, and may end without any address to ask. It then
+    connects no more and reports no error (seen with 2.11 to 2.16 after one restart of a broker in a
+    hundred, and always with the metadata that tests/kafka/test_confluent.py sends). Its own
+    statistics show this.
 
-    One for each client. The module that makes the client adds `settings` to its settings, and polls it every few seconds.
+    Make one for each client. The module that makes the client adds `settings` to the client's
+    settings and polls it every few seconds.
     """
 
     def __init__(self) -> None:
@@ -94,16 +104,18 @@ class Contact:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """Settings that make the client report its statistics to this object."""
         return {"statistics.interval.ms": LOOK_MS, "stats_cb": self.hear}
 
     @property
     def is_lost(self) -> bool:
-        """Whether the client has known no broker for LOOK_MS or more."""
+        """Return whether the client has known no broker for LOOK_MS or more."""
         return self._missed > 1
 
     def hear(self, statistics: str) -> None:
-        """Take in what the client says of itself: JSON, as librdkafka's STATISTICS.md has it."""
+        """Take a statistics report of the client: JSON, as defined by librdkafka's STATISTICS.md."""
         brokers = json.loads(statistics)["brokers"].values()
-        # others are its coordinator's, and one for partitions without a leader
+        # Other sources are the group coordinator, and a placeholder for partitions without a
+        # leader.
         knows_one = any(broker["source"] in ("configured", "learned") for broker in brokers)
         self._missed = 0 if knows_one else self._missed + 1

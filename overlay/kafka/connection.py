@@ -1,4 +1,6 @@
-"""One section of Kafka settings for every client in use: librdkafka's names, and what aiokafka calls the same things."""
+"""Kafka settings of the overlay: one section in librdkafka's names, translated for each client
+library.
+"""
 
 from __future__ import annotations
 
@@ -35,53 +37,62 @@ _REFUSALS = (
     UnsupportedSaslMechanismError,
 )
 FAILURES = (OSError, KafkaError, UnicodeError)
-"""What connecting and asking raise. Python raises the last for a host name that is none, as `a..b`."""
+"""Errors of connecting and of requests. Python raises UnicodeError for an invalid host name such as
+`a..b`.
+"""
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 DEADLINE_S = 10.0
 GRACE_S = 1.0
-"""How long other addresses are waited for after one has refused us."""
+"""Time to wait for the other addresses after one broker has refused the connection."""
 RETRY_S = 0.5
-# by itself librdkafka comes to wait 10 s between two tries, so that a broker that is back would be found that much later
+# By default librdkafka waits up to 10 s between two tries, and would find a broker that is back
+# that much later.
 _RECONNECT_MS = "500"
 
 
 def find_refusal(error: BaseException) -> BaseException | None:
-    """Return the error with which a broker refuses us, None if `error` may pass.
+    """Return the error by which a broker refuses the connection for good, None if `error` may pass.
 
-    With TLS 1.3 the client ends its handshake before the broker has looked at the client's certificate: the broker refuses it
-    under the first request, and aiokafka then says why as the cause of the broken connection.
+    With TLS 1.3 the client ends its handshake before the broker has checked the client's
+    certificate. The broker then refuses the first request, and aiokafka gives the reason as the
+    cause of the broken connection.
     """
     for each in (error, error.__cause__):
-        # a broker that stops, perhaps
+        # These two also occur when a broker shuts down.
         if isinstance(each, _REFUSALS) and not isinstance(each, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return each
     return None
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return what went wrong, and why, as far as the system or TLS says so."""
+    """Return the text of an error, with the cause if the system or TLS gave one."""
     text = str(error) or type(error).__name__
     return f"{text}: {error.__cause__}" if isinstance(error.__cause__, OSError) else text
 
 
 def for_confluent(kafka: Properties) -> dict[str, str]:
-    """Settings for confluent-kafka's clients: they are librdkafka's own already."""
+    """Return settings for confluent-kafka's clients, which take librdkafka's names."""
     return {"reconnect.backoff.max.ms": _RECONNECT_MS, **kafka}
 
 
 def name_files(kafka: Properties) -> str:
-    """The files of the settings: neither client says which of them it could not read."""
+    """Return the names of the certificate files as a prefix of a message: neither library says
+    which file it could not read.
+    """
     return "".join(f"{name} {kafka[name]}: " for name in _FILES if name in kafka)
 
 
 def list_servers(kafka: Properties) -> list[str]:
-    """Return the addresses of the settings, each as host:port."""
+    """Return the bootstrap addresses of the settings, each as host:port."""
     return [server.strip() for server in kafka["bootstrap.servers"].split(",")]
 
 
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:
-    """Keyword arguments for aiokafka's clients. Raises SourceUnavailable while certificates cannot be read: at the start they
-    could be (reach), so somebody is about to replace them."""
+    """Return the keyword arguments for aiokafka's clients.
+
+    Raises SourceUnavailable while certificates cannot be read. `reach` has read them at the start,
+    so they are probably being replaced.
+    """
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     arguments: dict[str, Any] = {
         "bootstrap_servers": list_servers(kafka),
@@ -91,7 +102,7 @@ def for_aiokafka(kafka: Properties) -> dict[str, Any]:
     if protocol.endswith("SSL"):
         try:
             arguments["ssl_context"] = make_ssl_context(kafka)
-        except OSError as error:  # what ssl raises is one as well
+        except OSError as error:  # ssl.SSLError is an OSError too
             raise SourceUnavailable(f"{name_files(kafka)}certificates cannot be read: {error}") from error
     if protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = kafka.get("sasl.mechanism", "PLAIN")
@@ -101,9 +112,10 @@ def for_aiokafka(kafka: Properties) -> dict[str, Any]:
 
 
 def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
-    """The TLS side of the settings, for aiokafka."""
+    """Return the SSL context for aiokafka. Raises OSError if a file cannot be read."""
     context = ssl.create_default_context(cafile=kafka.get("ssl.ca.location"))
-    # from Python 3.13 on by default: it refuses many a company's own CA, which librdkafka and Java take
+    # Python sets this flag by default from 3.13 on. It refuses many private CAs that librdkafka and
+    # Java accept.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if "ssl.certificate.location" in kafka:
         context.load_cert_chain(
@@ -118,7 +130,9 @@ def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
 
 
 async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Connect to any of the addresses. Raises CredentialsRefused or SourceUnavailable, each with the address and the reason."""
+    """Connect to any of the bootstrap addresses. Raises CredentialsRefused or SourceUnavailable,
+    with address and reason.
+    """
     address = kafka["bootstrap.servers"]
     try:
         settings = for_aiokafka(kafka)
@@ -131,7 +145,7 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     pending = tries
     try:
         async with asyncio.timeout(deadline_s):
-            # a refusal is known at once; another address may do meanwhile
+            # A refusal is known at once, but another address may still accept within GRACE_S.
             while pending:
                 patience = GRACE_S if refusals else None
                 done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -142,6 +156,7 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
                         return
                     refusals.append(refusal)
     except TimeoutError as error:
+        # out of time: a refusal by any address tells more than the others' failures
         if not refusals:
             reason = describe_failure(failures[-1]) if failures else f"no answer within {deadline_s:g} s"
             raise SourceUnavailable(f"{address}: Kafka cannot be reached: {reason}") from error
@@ -158,7 +173,11 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
 async def _try_host(
     host: tuple[str, int], settings: Mapping[str, Any], failures: list[BaseException]
 ) -> BaseException | None:
-    """Return None once a broker answers, or the error with which it refuses us. `failures` takes what may pass."""
+    """Try one address until a broker answers. Return None then, or the error by which the broker
+    refuses the connection.
+
+    `failures` receives the errors that may pass.
+    """
     while True:
         try:
             connection = await aiokafka_client.create_conn(*host, **settings)
@@ -175,7 +194,9 @@ async def _try_host(
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
-    """A connected aiokafka client. Raises SourceUnavailable."""
+    """Return a connected aiokafka client. `more`: further arguments for it. Raises
+    SourceUnavailable.
+    """
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
     try:
         await client.bootstrap()

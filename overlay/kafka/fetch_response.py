@@ -1,17 +1,19 @@
-"""Fetch responses without copies: read from the socket into the buffer that the scan goes on to read.
+"""Fetch responses without copies: the socket writes into the buffer that the decoder reads.
 
-aiokafka's connections pass what they receive through a stream: into the stream's buffer, out of it, into a BytesIO and out
-of that, four copies of every byte, all of them on the event loop. For the small answers of a client that is nothing; for a
-scan it is a third of the time that the loop has.
+aiokafka's connections receive through an asyncio stream: into the stream's buffer, out of it, into
+a BytesIO and out of that. These are four copies of every byte, all on the event loop. That does not
+matter for small responses. For a scan it takes a third of the event loop's time.
 
-So fetches get connections of their own (aiokafka keeps a connection for each pair of broker and group, and opens, signs in
-and closes them as it does the others), and on these the receiving side is taken over: asyncio asks `Frames` where the next
-bytes shall go, and that is the frame they belong to (asyncio.BufferedProtocol). The frame is then decoded by aiokafka's own
-schemas, from a reader that hands out record batches as views. Everything but the data goes on to aiokafka's protocol:
-writing, the end of the connection, and through it the errors of what is still waiting.
+So fetches have connections of their own. aiokafka keeps a connection for each pair of broker and
+group, and opens, authenticates and closes these like the others. On these connections `Frames`
+replaces the receiving side (asyncio.BufferedProtocol): asyncio asks it for the buffer of the next
+bytes and gets the frame that they belong to. aiokafka's schemas then decode the frame from a reader
+that returns record batches as views. Everything else is passed to aiokafka's protocol: writing, and
+the end of the connection, which gives each unanswered request its error.
 
-A response stays whole in memory as long as one of its partitions' data is held. Names with an underscore are aiokafka's, whose
-minor version is pinned; tests/kafka/test_fetch_response.py holds what is assumed of them.
+A response stays in memory as a whole while the data of one of its partitions is referenced. Names
+with an underscore are aiokafka's, whose minor version is pinned; tests/kafka/test_fetch_response.py
+checks what is assumed about them.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from aiokafka.protocol.fetch import FetchRequest
 from overlay.clock import monotonic
 
 GROUP = 100
-"""Of connections: aiokafka's own groups count from 0."""
+"""First connection group for fetches. aiokafka's own groups count from 0."""
 VIEW_BYTES = 4 << 10
-"""What is shorter is copied: schemas want bytes for names and numbers."""
+"""Shorter parts of a response are copied: the schemas need bytes for names and numbers."""
 
 INBOX_BYTES = 128 << 10
 
@@ -40,10 +42,11 @@ _NOTHING = memoryview(b"")
 
 
 async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apart: int = 0) -> Any:
-    """A broker's response, whose record batches are views of one buffer. Raises KafkaError.
+    """Send a fetch request to broker `node` and return the response, whose record batches are views
+    of one buffer. Raises KafkaError.
 
-    Brokers answer a connection's requests one after the other. With another number in `apart` it is another connection, where
-    no fetch that waits for new records is in front of this one.
+    A broker answers the requests of a connection one after the other. Fetches with different
+    `apart` use different connections, so that one does not wait behind another's long poll.
     """
     group = GROUP + apart
     connection = await client._get_conn(node, group=group)
@@ -54,32 +57,39 @@ async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apa
 
 
 def hang_up(client: AIOKafkaClient) -> None:
-    """Close the connections on which answers are awaited that nobody wants any more: they would delay those to come."""
+    """Close the fetch connections with unanswered requests. The caller no longer needs those
+    answers, and they would delay later ones.
+    """
     for (_, group), connection in list(client._conns.items()):
         if group >= GROUP and connection._requests:
             connection.close()
 
 
 class Frames(asyncio.BufferedProtocol):
-    """The receiving side of one connection: frames of a size and a body, each an answer to the oldest request.
+    """The receiving side of one connection. It reads frames (size, then body), each the answer to
+    the oldest request.
 
-    What comes is received into an inbox, where several small frames may arrive at once. As soon as one is known to be longer
-    than what is there of it, the rest of it is received where it belongs.
+    Bytes arrive in an inbox, which may get several small frames at once. If a frame is longer than
+    its part in the inbox, the rest is received directly into the frame's own buffer.
     """
 
     def __init__(self, connection: AIOKafkaConnection) -> None:
         self._connection = connection
         self._inner: AIOKafkaProtocol = connection._protocol
         self._inbox = _allocate(INBOX_BYTES)
-        self._held = 0  # bytes in the inbox: less than a size
+        self._held = 0  # bytes in the inbox: part of a frame's size field, fewer than 4
         self._frame = self._rest = _NOTHING
 
     @classmethod
     def take_over(cls, connection: AIOKafkaConnection) -> None:
-        """Receive for a connection on which nothing is under way, unless that is done already."""
+        """Make a connection receive through `Frames`, unless it does already. No request may be in
+        flight on it.
+        """
         transport = connection._writer.transport
         if not isinstance(transport.get_protocol(), cls):
             transport.set_protocol(cls(connection))
+
+    # asyncio.BufferedProtocol: the buffer for the next bytes, and how many were received into it
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._rest or self._inbox[self._held :]
@@ -94,7 +104,7 @@ class Frames(asyncio.BufferedProtocol):
             self._frame = _NOTHING
 
     def _open(self, received: memoryview) -> None:
-        """Take frames out of the inbox."""
+        """Cut the received bytes into frames; keep an incomplete size field in the inbox."""
         while len(received) >= _SIZE.size:
             size = _SIZE.unpack_from(received)[0]
             part = received[_SIZE.size : _SIZE.size + size]
@@ -109,16 +119,21 @@ class Frames(asyncio.BufferedProtocol):
         self._inbox[: self._held] = bytes(received)
 
     def _answer(self, body: Body) -> None:
-        """Resolve the oldest request, as the connection would; what goes wrong here ends the connection."""
+        """Resolve the oldest request, as aiokafka's connection would. An error raised here ends the
+        connection.
+        """
         correlation_id, request, future = self._connection._requests[0]
         found = request.parse_response_header(body).correlation_id
         if found != correlation_id:
             raise CorrelationIdError(f"sent {correlation_id}, received {found}")
         if not future.done():
             future.set_result(request.RESPONSE_TYPE.decode(body))
-        # only now: whatever is still there when the connection ends gets its error from aiokafka
+        # Remove the request last: if the connection ends before, aiokafka gives the request its
+        # error.
         self._connection._requests.popleft()
         self._connection._last_action = monotonic()
+
+    # everything else is handled by aiokafka's protocol
 
     def eof_received(self) -> None:
         self._inner.eof_received()
@@ -134,12 +149,14 @@ class Frames(asyncio.BufferedProtocol):
 
 
 def _allocate(size: int) -> memoryview:
-    # numpy's memory is not zeroed, which for a response of megabytes takes as long as receiving it
+    # numpy does not zero its memory; zeroing a response of megabytes takes as long as receiving it.
     return np.empty(size, np.uint8).data
 
 
 class Body:
-    """What aiokafka's schemas read from: like BytesIO, without copies of what is long."""
+    """The input of aiokafka's schemas: reads like BytesIO, but returns long parts as views, without
+    a copy.
+    """
 
     __slots__ = ("_at", "_view")
 
@@ -148,7 +165,7 @@ class Body:
         self._at = 0
 
     def read(self, size: int) -> bytes | memoryview:
-        """The next bytes; fewer at the end, as of a file."""
+        """Return the next `size` bytes, fewer at the end, like a file."""
         piece = self._view[self._at : self._at + size]
         self._at += len(piece)
         return piece if size >= VIEW_BYTES else bytes(piece)

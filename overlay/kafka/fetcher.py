@@ -1,22 +1,26 @@
-"""Step 1: the bytes of source partitions, fetched ahead of whoever reads them.
+"""Step 1: the fetcher, which fetches the bytes of source partitions ahead of their readers.
 
-A fetcher serves partition fetches. A partition fetch reads one partition from a position on; two partition fetches
-may read the same partition at different places (the tail, and a consumer that is catching up). Each broker gets one
-fetch at a time, for every partition fetch it leads that has nothing waiting, so one response is decoded while the
-next one travels and no more than one response a partition fetch is held.
+A fetcher serves partition fetches. A partition fetch reads one partition from a position on. Two
+partition fetches may read the same partition at different positions (one at the tail, one for a
+consumer that is catching up). Each broker gets one fetch request at a time, for all partition
+fetches that it leads and that have no data waiting. So one response is decoded while the next one
+is in flight, and at most one response per partition fetch is held.
 
-That is right for those who read on and on, and for the tail, where a fetch that waits for records would hold up the one
-behind it: brokers answer the requests of a connection one after the other. Whoever reads many small parts of a log, which
-are all there, spends his time waiting for answers; such a fetcher has several `requests` under way.
+One request at a time suits readers of long ranges. It also suits the tail, where a request that
+waits for records would delay the one behind it: a broker answers the requests of a connection one
+after the other. A reader of many small ranges that are all in the log would mostly wait for
+answers, so its fetcher has several `requests` in flight.
 
-A log may lose its end in an unclean election and grow past the place where a partition fetch stands before the next
-fetch. All that is written afterwards has a higher leader epoch. So a partition fetch knows the epoch of the batch
-before its position, and if the first batch that comes is of another one, the batch before it is fetched once more and
-compared: an epoch has one leader, who writes each offset once, so the same epoch there means the same log below.
-Elections are rare, and so is that fetch.
+A log may lose its end in an unclean election and, before the next fetch, grow past the position of
+a partition fetch. All records written afterwards have a higher leader epoch. So a partition fetch
+knows the epoch of the batch before its position. If the first batch of a response has another
+epoch, the fetcher reads the batch before the position once more and compares. An epoch has one
+leader, which writes each offset once, so the same epoch there means the same log below. Elections
+are rare, and so is this extra fetch.
 
-Fetches are raw: aiokafka's client keeps metadata, TLS and SASL and hands back the record batches as bytes. Isolation is
-read committed: the response ends at the last stable offset and lists the aborted transactions within it.
+Fetches are raw: aiokafka's client handles metadata, TLS and SASL, and returns record batches as
+bytes. The isolation level is read committed: a response ends at the last stable offset and lists
+the aborted transactions within it.
 """
 
 from __future__ import annotations
@@ -49,15 +53,19 @@ log = get_logger(__name__)
 
 READ_COMMITTED = 1
 PARTITION_BYTES = 2 << 20
-"""Larger responses are slower: their copies no longer fit the cache, and the thread that decodes waits for them."""
+"""Bytes to ask for per partition. Larger responses are slower: they no longer fit the CPU cache,
+and the decoding thread waits for them.
+"""
 RESPONSE_BYTES = 8 << 20
 READY_BYTES = 24 << 20
-"""While so much is waiting to be taken, nothing more is fetched, however many partition fetches there are, but for
-urgent ones."""
+"""While this much data waits to be taken, nothing more is fetched, except for urgent partition
+fetches.
+"""
 LONG_WAIT_MS = 500
 SHORT_WAIT_MS = 20
-"""While some partition fetches of a broker have data waiting, a fetch for its others must end soon, so that those can
-join again."""
+"""Maximum wait of a fetch while other partition fetches of the broker are not part of it, so that
+they can join the next one soon.
+"""
 BACKOFF_S = (0.05, 2.0)
 NO_EPOCH = -1
 _EPOCH_AT, _MAGIC_AT, _MAGIC = 12, 16, 2
@@ -72,20 +80,25 @@ _STALE_LEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a fetch response: whole record batches from the one that holds `position` on."""
+    """A partition's part of a fetch response: whole record batches, beginning with the one that
+    holds `position`.
+    """
 
     position: int
     data: Bytes
     batches: Batches
-    """Where they lie in `data`, and what their headers say."""
+    """Where the batches are in `data`, and the fields of their headers."""
     aborted: Aborted
     stable_end: int
-    """The last stable offset: what lies beyond is not committed yet."""
+    """The last stable offset: records from there on are not committed yet."""
     log_start: int
     log_position: LogPosition
-    """Where the next fetch goes on, at `position` itself when there was no whole batch, and what the last batch was."""
+    """Position of the next fetch, with epoch and checksum of the last batch. It is `position`
+    itself if there was no whole batch.
+    """
     unreadable: int = -1
-    """Base offset of a batch whose header cannot be read, at which `batches` end; -1 where there is none."""
+    """Base offset of a batch whose header cannot be read, where `batches` end; -1 if there is none.
+    """
 
     @property
     def next_offset(self) -> int:
@@ -93,27 +106,29 @@ class Fetched:
 
     @property
     def reach(self) -> int:
-        """Up to where it says something: of the records below `next_offset`, and of a batch that cannot be read."""
+        """Return the offset below which this fetch tells everything: `next_offset`, or one past a
+        batch that cannot be read.
+        """
         return max(self.next_offset, self.unreadable + 1)
 
     @property
     def records(self) -> int:
-        """As the batches' headers count them."""
+        """Return the number of records, as the batch headers count them."""
         return int(self.batches["count"].clip(0).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The position is not in the log: retention passed it, or the log is shorter than it was."""
+    """A position outside the log: retention has removed it, or the log has become shorter."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The log below the position is not the one that was read: it lost its end and grew again.
+    """A position below which the log has changed: it lost its end and grew again.
 
-    `cut`: where it was cut off; the start of the log if it is another one altogether.
+    `cut`: the offset where it was cut off, or the start of the log if it is a different log.
     """
 
     position: int
@@ -122,13 +137,15 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Kafka does not let us read the partition."""
+    """Kafka does not allow this user to read the partition."""
 
     reason: str
 
 
 class PartitionFetch:
-    """One reading position. `take` what is `ready`; the fetcher fetches on by itself."""
+    """One reading position in a partition. The reader calls `take` to get `ready`; the fetcher then
+    fetches on by itself.
+    """
 
     def __init__(
         self,
@@ -143,11 +160,13 @@ class PartitionFetch:
         self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
         self.tp = TopicPartition(topic, partition)
         self.epoch = epoch
-        """Leader epoch of the batch before `position`; NO_EPOCH if it is not known, and then nothing is compared."""
+        """Leader epoch of the batch before `position`. With NO_EPOCH (not known) the fetcher does
+        not compare epochs.
+        """
         self.size = size
-        """Bytes from `position` to `stop`, where that is known."""
+        """Bytes from `position` to `stop`; None if unknown."""
         self.stable_end = -1
-        """Last known, -1 before the first response."""
+        """Last stable offset of the latest response; -1 before the first one."""
         self.ready: Fetched | Lost | Changed | Denied | None = None
         self.in_flight = False
         self._urgent = False
@@ -155,18 +174,24 @@ class PartitionFetch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is something to fetch for it now."""
+        """Return whether a fetch should be sent for it now: nothing is ready or in flight, and
+        `stop` is not reached.
+        """
         return self.ready is None and not self.in_flight and self.position < self.stop
 
     def holds(self, position: int) -> bool:
-        """Whether what it has ready goes on from `position`, or else what it fetches next does."""
+        """Return whether a read at `position` is served by the data that is ready, or by the next
+        fetch.
+        """
         if isinstance(self.ready, Fetched):
             return self.ready.position <= position < self.position
         return position == self.position
 
     @property
     def urgent(self) -> bool:
-        """Whether the others wait for what comes here: it is fetched for however much they have ready."""
+        """Whether other partition fetches wait for this one. It is then fetched even if READY_BYTES
+        are waiting.
+        """
         return self._urgent
 
     @urgent.setter
@@ -176,32 +201,38 @@ class PartitionFetch:
         self._urgent = is_urgent
 
     def take(self) -> Fetched | Lost | Changed | Denied | None:
-        """What has come, and let the fetcher fetch more."""
+        """Return what is ready, None if nothing is, and let the fetcher fetch more."""
         taken, self.ready = self.ready, None
         if isinstance(taken, Fetched):
             self._fetcher.wake()
         return taken
 
     def rest(self) -> None:
-        """Fetch nothing more, and keep nothing."""
+        """Stop fetching and drop the data that is ready."""
         self.stop, self.ready = 0, None
         self._fetcher.wake()
 
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
-        """Go on at another position; what has come is dropped. `epoch`: of the batch before it, where that is known."""
+        """Continue at another position and drop the data that is ready. `epoch`: of the batch
+        before that position, if known.
+        """
         self.position, self.epoch, self.ready = position, epoch, None
         self._fetcher.wake()
 
 
 def _find_epoch(data: Any) -> int:
-    """Return the leader epoch that the header of the first of some batches says; NO_EPOCH if there is no whole header."""
+    """Return the leader epoch in the header of the first batch of `data`; NO_EPOCH if there is no
+    whole header.
+    """
     if data is None or len(data) < HEADER_SIZE or data[_MAGIC_AT] != _MAGIC:
         return NO_EPOCH
     return int.from_bytes(bytes(data[_EPOCH_AT : _EPOCH_AT + 4]), "big", signed=True)
 
 
 def log_position_after(batches: Batches, position: int) -> LogPosition:
-    """The log position behind the last of some batches; `position` alone where there are none beyond it."""
+    """Return the log position after the last of some batches; `position` alone if no batch reaches
+    it.
+    """
     if not batches.size or int(batches[-1]["last_offset"]) < position:
         return LogPosition(position)
     last = batches[-1]
@@ -209,7 +240,10 @@ def log_position_after(batches: Batches, position: int) -> LogPosition:
 
 
 class Fetcher:
-    """Fetches for its partition fetches until it is closed. `changed` is set whenever a partition fetch has something ready."""
+    """A loop that keeps fetches in flight for its partition fetches until it is closed.
+
+    It sets `changed` whenever one of them has something ready.
+    """
 
     def __init__(
         self,
@@ -219,9 +253,12 @@ class Fetcher:
         requests: int = 1,
         apart: int = 0,
     ) -> None:
-        """`requests`: that may be under way to a broker; more than one for partition fetches that never wait for what
-        is not there yet. `apart`: fetchers of a client with different numbers have connections of their own, and do
-        not wait for each other."""
+        """Start fetching with a connected client.
+
+        `requests`: most fetches in flight to one broker. Set it above 1 only if no partition fetch
+        waits for records that are not in the log yet. `apart`: fetchers with different numbers use
+        separate connections, so that they do not wait for each other.
+        """
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
         self._client = client
@@ -234,13 +271,14 @@ class Fetcher:
         self._dispatcher = asyncio.create_task(self._dispatch(), name="feed")
 
     async def close(self) -> None:
-        """Stop fetching. The client belongs to whoever gave it."""
+        """Stop fetching. The caller still has to close the client."""
         tasks = [self._dispatcher, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
+        """Have the fetcher check again which partition fetches need a fetch."""
         self._idle.set()
 
     async def open(
@@ -252,9 +290,11 @@ class Fetcher:
         size: int | None = None,
         epoch: int = NO_EPOCH,
     ) -> PartitionFetch:
-        """Start reading a partition. At `stop` the fetches end, rather than wait for more.
+        """Start reading a partition at `position`. The reading ends at `stop` instead of waiting
+        for more.
 
-        `size`: the bytes between, where they are known: no more than these are asked for. `epoch`: as `PartitionFetch` has it.
+        `size`: bytes from `position` to `stop` if known; no more are requested. `epoch`: leader
+        epoch of the batch before `position`, see PartitionFetch.
         """
         await self._client.add_topic(topic)
         partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch)
@@ -263,11 +303,13 @@ class Fetcher:
         return partition_fetch
 
     def shut(self, partition_fetch: PartitionFetch) -> None:
-        """Stop reading it."""
+        """Stop reading for a partition fetch."""
         self._partition_fetches.remove(partition_fetch)
 
     async def _dispatch(self) -> None:
-        """Keep fetches going on each broker that leads a partition fetch with nothing waiting."""
+        """Keep a fetch in flight to each broker that leads an idle partition fetch. Refresh
+        metadata while a leader is unknown.
+        """
         pause = BACKOFF_S[0]
         while True:
             self._idle.clear()
@@ -282,7 +324,9 @@ class Fetcher:
                 await self._idle.wait()
 
     def _send(self, groups: dict[int | None, list[PartitionFetch]]) -> bool:
-        """Ask each broker that may be asked for its partition fetches; whether there was one."""
+        """Send a fetch to each broker that has fewer than `requests` in flight. Return whether one
+        was sent.
+        """
         sent = False
         for node, partition_fetches in groups.items():
             if node is None or node < 0 or len(under_way := self._nodes.setdefault(node, set())) >= self._requests:
@@ -305,7 +349,7 @@ class Fetcher:
         """Partition fetches to fetch for by leading broker; of each partition those that stand at one position, which
         share a fetch."""
         groups: dict[int | None, list[PartitionFetch]] = {}
-        # whoever takes some of it wakes the fetcher
+        # `take` wakes the fetcher, so a full buffer needs no timer.
         is_full = (
             sum(
                 partition_fetch.ready.data.size
@@ -362,8 +406,9 @@ class Fetcher:
         )
 
     def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
-        """Return whether a broker leads partition fetches that read on and are not asked for now. Those of other
-        brokers do not count: they have fetches of their own."""
+        """Return whether the broker leads partition fetches that still have to read and are not in
+        `asked`. Other brokers have fetches of their own.
+        """
         leader = self._client.cluster.leader_for_partition
         return any(
             partition_fetch not in asked
@@ -412,9 +457,12 @@ class Fetcher:
         return False
 
     async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
-        """Return base offset and leader epoch of the batch that holds an offset, or of the next one if there is none; both -1
-        if retention has passed the offset. Raises KafkaError."""
-        # the first batch of the answer comes whole, however little is asked for
+        """Return base offset and leader epoch of the batch that holds `offset`, or of the next
+        batch if none does.
+
+        Both are -1 if retention has passed the offset. Raises KafkaError.
+        """
+        # Kafka sends the first batch whole, however few bytes are asked for.
         wanted = [(tp.topic, [(tp.partition, offset, 1)])]
         request = FetchRequest(0, 0, 1, READ_COMMITTED, wanted)
         response = await fetch(self._client, node, request, apart=self._apart)
@@ -468,7 +516,7 @@ class Fetcher:
         is out of date."""
         _, code, _, stable_end, log_start, aborted, *_, data = row
         if partition_fetch.position != position:
-            return False  # somebody moved it meanwhile
+            return False  # `seek` moved it meanwhile
         error = kafka_errors.for_code(code)
         if error is kafka_errors.NoError:
             self._fill(partition_fetch, position, data, aborted, stable_end, log_start)
@@ -491,17 +539,22 @@ class Fetcher:
     def _fill(
         self, partition_fetch: PartitionFetch, position: int, data: Any, aborted: Any, stable_end: int, log_start: int
     ) -> None:
-        """`data`: bytes or a view of them, None when there are none; `aborted`: pairs of producer and first offset."""
+        """Make a response the ready data of a partition fetch and move it on.
+
+        `data`: bytes or a view, None if there are none. `aborted`: pairs of producer id and first
+        offset.
+        """
         buf = np.frombuffer(data or b"", np.uint8)
         has_learnt, partition_fetch.stable_end = partition_fetch.stable_end != stable_end, stable_end
         if not buf.size:
-            if has_learnt:  # that the log ends here
+            if has_learnt:  # the reader learns where the log ends
                 self.changed.set()
             return
         found = split(buf)
         log_position = log_position_after(found.batches, position)
         if found.batches.size and not found.fault and log_position.position == position:
-            # the broker means that the batch reaches the position: it is damaged, and was passed over as far as it can be read
+            # The broker says that this batch reaches the position, but its header ends below: the
+            # batch is damaged. Move on past what can be read.
             log_position = LogPosition(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
         partition_fetch.ready = Fetched(

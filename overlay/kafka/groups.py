@@ -1,4 +1,4 @@
-"""Questions about consumer groups, each to the group's coordinator."""
+"""Requests about consumer groups, each sent to the group's coordinator."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .protocol import Code, ConsumerGroupDescribeRequest, DescribeGroupsRequest,
 T = TypeVar("T")
 
 GROUP = 0
-"""The type of a group in requests for coordinators."""
+"""Key type "group" in requests for coordinators."""
 KNOWN = 10_000
-"""Coordinators that are remembered at once."""
+"""Most coordinators that are remembered."""
 PART = 500
-"""Groups that a broker is asked about at once: aiokafka decodes an answer in one go, and nothing else runs meanwhile."""
+"""Groups per request. aiokafka decodes a response in one go and blocks the event loop meanwhile."""
 _MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group, as its client names itself, and where that client runs."""
+    """A member of a group: the name that its client gives itself, and the host of that client."""
 
     client: str
     host: str
@@ -34,7 +34,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as it stands. `operations`: what this user may do with it, None if that was not asked."""
+    """The description of a group. `operations`: what this user may do with it, None if that was not
+    asked.
+    """
 
     members: tuple[Member, ...] = ()
     operations: frozenset[str] | None = None
@@ -44,13 +46,13 @@ class Group:
 
 @dataclass(slots=True)
 class Found(Generic[T]):
-    """Answers by group, and error codes of groups without one."""
+    """Answers by group, and the error codes of groups without an answer."""
 
     answers: dict[str, T] = field(default_factory=dict)
     codes: dict[str, int] = field(default_factory=dict)
 
     def note(self, group: str, code: int, answer: T) -> None:
-        """Keep an answer, or the code that there is instead of it."""
+        """Keep the answer for a group, or its error code if that is not 0."""
         if code:
             self.fail(group, code)
         else:
@@ -58,20 +60,20 @@ class Found(Generic[T]):
             self.answers[group] = answer
 
     def fail(self, group: str, code: int) -> None:
-        """Keep a code, and no answer any more."""
+        """Keep the error code of a group and drop its answer."""
         self.answers.pop(group, None)
         self.codes[group] = code
 
 
 class Groups:
-    """The coordinators of groups, and what they are asked."""
+    """Requests to group coordinators, with a cache of which broker coordinates which group."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._coordinators: dict[str, int] = {}
 
     async def describe(self, groups: Collection[str], found: Found[Group], *, operations: bool = False) -> None:
-        """Find the members of groups."""
+        """Ask for the members of groups, and put the answers into `found`."""
 
         async def ask(address: Address, names: list[str]) -> None:
             (answer,) = await self._brokers.send(address, [DescribeGroupsRequest(names, operations=operations)])
@@ -90,9 +92,11 @@ class Groups:
     async def _describe_others(
         self, address: Address, dead: Mapping[str, Group], found: Found[Group], operations: bool
     ) -> None:
-        """Find the members of groups that are no classic ones; most of them are not there at all.
+        """Ask for the members of groups that do not use the classic protocol, or do not exist at
+        all (most of these).
 
-        Only this answer makes a `dead` group one without members, so none of them has an answer before.
+        Only this answer decides that a `dead` group has no members, so none of them may have an
+        answer before.
         """
         request = ConsumerGroupDescribeRequest(dead, operations=operations)
         try:
@@ -109,7 +113,9 @@ class Groups:
                 found.note(name, code, Group(tuple(Member(m[4], m[5]) for m in members), allowed))
 
     async def find_committed(self, groups: Collection[str], found: Found[dict[str, dict[int, int]]]) -> None:
-        """Find the committed offsets of groups, by topic and partition."""
+        """Ask for the committed offsets of groups, by topic and partition, and put them into
+        `found`.
+        """
 
         async def ask(address: Address, names: list[str]) -> None:
             answers = await self._brokers.send(address, [OffsetFetchRequest(name, None) for name in names])
@@ -124,7 +130,7 @@ class Groups:
             return await self._locate(names, found, is_again)
 
         async def ask_parts(address: Address, names: list[str]) -> None:
-            # some have an answer already if the connection broke after it
+            # After a broken connection some groups already have their answer.
             for part in _cut([name for name in names if name not in found.answers]):
                 await ask(address, part)
                 await asyncio.sleep(0)
@@ -138,7 +144,9 @@ class Groups:
                 self._coordinators.pop(group, None)
 
     async def _locate(self, groups: Collection[str], found: Found[Any], is_again: bool) -> dict[str, int]:
-        """Return the coordinator of each group; `found` takes the code, for groups without one."""
+        """Return the coordinator of each group. `found` receives the error codes of groups without
+        a coordinator.
+        """
         while len(self._coordinators) > KNOWN:
             del self._coordinators[next(iter(self._coordinators))]
         known = {} if is_again else self._coordinators

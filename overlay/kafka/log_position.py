@@ -1,16 +1,18 @@
-"""A position in a partition that can tell whether the log below it is still the log that was read."""
+"""Positions in a partition that can detect whether the log below them has changed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
-"""Topic and partition."""
+"""Topic name and partition number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The next offset to read; epoch and crc of the batch before it, -1 when it is not known."""
+    """The next offset to read, with the leader epoch and CRC of the batch before it (each -1 if
+    unknown).
+    """
 
     position: int
     epoch: int = -1

@@ -1,8 +1,10 @@
-"""Requests to Kafka that aiokafka does not know, or knows in versions that say too little, written as it writes its own.
+"""Kafka requests that aiokafka lacks, or has only in versions that tell too little. They are
+written in aiokafka's style.
 
-`Request` classes are what a caller sends; aiokafka picks the newest version that the broker and the class both know. Every
-Kafka from 2.8 on knows one of each. Two exceptions raise `Unsupported`: Kafka before 4.0 does not know ConsumerGroupDescribe,
-and before 3.0 ListOffsets cannot find the newest record.
+A caller sends an object of a `Request` class; aiokafka then picks the newest version that both the
+broker and the class know. Every Kafka from 2.8 on knows a version of each. Two exceptions raise
+`Unsupported`: Kafka before 4.0 does not know ConsumerGroupDescribe, and before 3.0 ListOffsets
+cannot find the newest record.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from aiokafka.protocol.types import (
 )
 
 Unsupported = (IncompatibleBrokerVersion, NotImplementedError)
-"""What aiokafka raises for a request that the broker does not know."""
+"""Errors that aiokafka raises for a request that the broker does not know."""
 ANY_REPLICA = -1
 NO_EPOCH = -1
 NO_TAGS: Mapping[int, bytes] = {}
 
 
 class Code(IntEnum):
-    """Error codes of answers that the overlay tells apart."""
+    """Kafka's error codes that the overlay distinguishes."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -64,7 +66,9 @@ class Code(IntEnum):
 
 
 def describe_code(code: int) -> str:
-    """Return what an error code means, in Kafka's words as far as aiokafka has them."""
+    """Return the meaning of an error code in Kafka's words, or its name or number if aiokafka does
+    not know it.
+    """
     known = for_code(code)
     if known.errno != code:
         return Code(code).name if code in Code.__members__.values() else f"error {code}"
@@ -85,16 +89,16 @@ OPERATIONS = {
     13: "CreateTokens",
     14: "DescribeTokens",
 }
-"""Operations of ACLs by their bit in `authorized_operations`."""
+"""ACL operations by their bit number in the field `authorized_operations`."""
 
 
 def name_operations(bits: int) -> frozenset[str]:
-    """Return the operations of a field `authorized_operations`, named as in ACLs."""
+    """Return the ACL operations whose bits are set in a field `authorized_operations`."""
     return frozenset(name for bit, name in OPERATIONS.items() if bits >> bit & 1)
 
 
 class Uuid(AbstractType[str]):
-    """A topic id, as text: 22 characters of Base64."""
+    """A topic id as text: 22 characters of Base64."""
 
     @classmethod
     def encode(cls, value: str) -> bytes:
@@ -106,7 +110,7 @@ class Uuid(AbstractType[str]):
 
 
 NO_TOPIC_ID = Uuid.decode(BytesIO(bytes(16)))
-"""In a request that names a topic."""
+"""Placeholder for the topic id in a request that names the topic."""
 
 
 class MetadataResponse_v10(Response):
@@ -173,7 +177,9 @@ class MetadataRequest_v10(RequestStruct):
 
 
 class TopicsRequest(Request[MetadataRequest_v10]):
-    """Metadata of the cluster and of the named topics, with their ids. It never creates a topic."""
+    """A request for the metadata of the cluster and of the named topics, with topic ids. It never
+    creates a topic.
+    """
 
     API_KEY = 3
 
@@ -255,8 +261,12 @@ class ListOffsetsRequest_v7(RequestStruct):
 
 
 class ListOffsetsRequest(Request[ListOffsetsRequest_v6 | ListOffsetsRequest_v7]):
-    """Offsets of partitions that one broker leads, by a timestamp in ms or one of the negative ones with a meaning: -1 for
-    the end, -2 for the start, `NEWEST` for the newest record, which brokers know from Kafka 3.0 on."""
+    """A request for offsets of partitions that one broker leads, by a timestamp in ms since 1970 or
+    a special negative one.
+
+    The special ones: -1 for the end, -2 for the start, `NEWEST` for the newest record (Kafka 3.0
+    and later).
+    """
 
     API_KEY = 2
     NEWEST: ClassVar[int] = -3
@@ -322,9 +332,11 @@ class DescribeGroupsRequest_v5(RequestStruct):
 
 
 class DescribeGroupsRequest(Request[DescribeGroupsRequest_v5]):
-    """Classic groups of one coordinator. A group that is not there, or is none of these, is answered as `DEAD`.
+    """A request for classic groups of one coordinator. A group that does not exist, or is not
+    classic, has state `DEAD`.
 
-    aiokafka 0.14 reads the answer to its own version 3 as if it were version 2, and fails at the second group.
+    aiokafka 0.14 decodes the response to its own version 3 as if it were version 2, and fails at
+    the second group.
     """
 
     API_KEY = 15
@@ -404,7 +416,7 @@ class ConsumerGroupDescribeRequest_v0(RequestStruct):
 
 
 class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeRequest_v0]):
-    """Groups of one coordinator whose members use `group.protocol=consumer`."""
+    """A request for groups of one coordinator whose members use `group.protocol=consumer`."""
 
     API_KEY = 69
 
@@ -450,7 +462,9 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):
 
 
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest_v0]):
-    """Properties of a topic that get other values; the others stay, which AlterConfigs would reset."""
+    """A request that sets properties of a topic. The other properties keep their values;
+    AlterConfigs would reset them.
+    """
 
     API_KEY = 44
     TOPIC: ClassVar[int] = 2

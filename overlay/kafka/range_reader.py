@@ -1,4 +1,4 @@
-"""Reading a part of a partition once, from one offset to another: state logs, last messages, samples."""
+"""Reading one range of offsets of a partition, once: for state logs, last messages and samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .log_position import TopicPartition
 
 PATIENCE_S = 30.0
 LOOK_BACK = 16
-"""Offsets that are looked through first for the last record of a log."""
+"""Offsets to search first for the last record of a log."""
 
 
 async def read_span(
@@ -30,10 +30,14 @@ async def read_span(
     size: int | None = None,
     fetcher: Fetcher | None = None,
 ) -> AsyncGenerator[Fetched, None]:
-    """Fetches that together hold the offsets start <= offset < end; `end` at or below the last stable offset. `size`: their
-    bytes, about, where these are known; then not much more is fetched. `fetcher`: one that several spans are read by at once.
+    """Yield fetches that together hold the offsets start <= offset < end. `end` must not be above
+    the last stable offset.
 
-    Raises SourceChanged when `start` is not in the log, SourceUnavailable when nothing comes for a while.
+    `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
+    to share between several ranges that are read at the same time.
+
+    Raises SourceChanged if `start` is no longer in the log or the log has changed,
+    SourceUnavailable after PATIENCE_S without an answer.
     """
     if start >= end:
         return
@@ -44,12 +48,13 @@ async def read_span(
         position = start
         while position < end:
             fetcher.changed.clear()
+            # data is yielded; every state of the log in which the range cannot be read raises
             match partition_fetch.take():
                 case Fetched() as fetched:
                     yield fetched
                     position = fetched.next_offset
                     if position == fetched.position:
-                        return  # a batch that cannot be read; whoever decodes it says so
+                        return  # a batch that cannot be read: the decoder of the caller reports it
                 case Lost(at):
                     raise SourceChanged(f"{topic}-{partition}@{at}: the log does not hold this offset any more")
                 case Changed(at, cut):
@@ -74,7 +79,11 @@ async def _wait(fetcher: Fetcher, topic: str, partition: int, position: int) -> 
 async def read_records(
     client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
-    """Offset, key and value of each record with a value; for small topics, where a Python object a record does not matter."""
+    """Yield offset, key and value of each record that has a value.
+
+    Only for small topics: it makes Python objects per record. Raises SourceChanged for a batch that
+    cannot be read.
+    """
     decoder = Decoder(make_plan())
     async for fetched in read_span(client, topic, partition, start, end):
         for piece in decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
@@ -90,10 +99,11 @@ async def read_records(
 
 
 async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first: int, end: int) -> int:
-    """The offset behind the last record of first <= offset < end that is there for readers of committed records.
+    """Return the offset after the last committed record in first <= offset < end; `first` if there
+    is none.
 
-    What lies behind it are markers of transactions and aborted records; `first` where nothing else is there. `end` is at
-    or below the last stable offset. Looks from the end backwards. Raises as read_span does.
+    Only transaction markers and aborted records follow it. `end` must not be above the last stable
+    offset. The search goes backwards from `end`. Raises as `read_span`.
     """
     decoder, reach = Decoder(make_plan()), LOOK_BACK
     while first < end:

@@ -1,7 +1,9 @@
-"""Records of small topics as Python objects: control records, state records, whatever others may have written.
+"""Records of small topics as Python objects: control records, state records, records of other
+writers.
 
-Every batch is read by the project's own decoder. A batch that cannot be read is a value like any other, never an error, and
-a batch that decompresses to more than the decoder's arena takes is one of these.
+Every batch is read by the project's own decoder. A batch that cannot be read is yielded as a value
+(Malformed) and never raised. So is a batch that decompresses to more than the decoder's arena
+takes.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from .fetcher import Fetched
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record. `timestamp`: ms since 1970. `headers`: of the names that were asked for, the last value of each; a null
-    value is left out."""
+    """One record. `timestamp`: ms since 1970. `headers`: the last value of each header that was
+    asked for; null values are left out.
+    """
 
     offset: int
     timestamp: int
@@ -33,18 +36,21 @@ class Row:
 
 
 class RowReader:
-    """Reads fetches record by record, in buffers of its own. Not for two threads at once."""
+    """A reader of fetches, record by record, with its own buffers. Not for two threads at once."""
 
     def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
-        """`headers`: names of the headers to read. `most_bytes`: what one batch may decompress to; None for the decoder's
-        own limit."""
+        """Make a reader for the named headers. `most_bytes`: limit of one decompressed batch; None
+        for the decoder's own limit.
+        """
         self._headers = tuple(headers)
         plan = make_plan(tuple(Field(FieldKind.HEADER, name) for name in self._headers))
         arena = None if most_bytes is None else Arena(min(4 << 20, most_bytes), most_bytes)
         self._decoder = Decoder(plan, arena=arena)
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[Row | Malformed]:
-        """Yield the records with position <= offset < stop in order, and what cannot be read between them."""
+        """Yield the records with position <= offset < stop in order, and a Malformed for each batch
+        that cannot be read.
+        """
         for piece in self._decoder.decode(fetched.data, position, stop=stop, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
                 yield piece

@@ -1,4 +1,4 @@
-"""Topics as Kafka describes them, topics to be created, and which offset of a partition is meant."""
+"""Topics as Kafka describes them, topics to create, and ways to name an offset of a partition."""
 
 from __future__ import annotations
 
@@ -18,37 +18,44 @@ class NewTopic:
 
 
 def new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
+    """Return a topic to be created, with a copy of the configuration."""
     return NewTopic(name, partitions, replication, dict(config))
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Which offset of a partition is asked for: a timestamp in ms since 1970, or a negative number with a meaning."""
+    """An offset of a partition to ask for: a timestamp in ms since 1970, or a negative number with
+    a special meaning.
+    """
 
     timestamp: int
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
+        """Return the log start."""
         return cls(-2)
 
     @classmethod
     def latest(cls) -> OffsetSpec:
+        """Return the log end."""
         return cls(-1)
 
     @classmethod
     def max_timestamp(cls) -> OffsetSpec:
-        """The record with the newest timestamp."""
+        """Return the offset of the record with the newest timestamp."""
         return cls(-3)
 
     @classmethod
     def for_timestamp(cls, ms: int) -> OffsetSpec:
-        """The first record at or after a time."""
+        """Return the offset of the first record at or after a time in ms since 1970."""
         return cls(ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The copies of one partition: how many there should be, how many are in sync, and whether one of them leads."""
+    """The replicas of one partition: how many are assigned, how many are in sync, and whether one
+    of them leads.
+    """
 
     assigned: int
     in_sync: int
@@ -57,17 +64,19 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as it stands. `identity` is Kafka's topic id, which a recreated topic does not keep."""
+    """A description of an existing topic. `identity`: Kafka's topic id, which changes if the topic
+    is created anew.
+    """
 
     name: str
     identity: str
     partitions: int
     config: Mapping[str, str]
     replicas: tuple[Replicas, ...] = ()
-    """By partition."""
+    """One per partition."""
 
 
 def count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """The copies of each partition, from a topic's metadata."""
+    """Return the replicas of each partition, in partition order, from a topic's metadata."""
     ordered = sorted(partitions, key=lambda found: found[1])
     return tuple(Replicas(len(replicas), len(isr), leader >= 0) for _, _, leader, _, replicas, isr, *_ in ordered)

@@ -1,18 +1,19 @@
-"""A real Apache Kafka node (KRaft, broker and controller in one process) for demos, tests and a first look.
+"""A real Apache Kafka node (KRaft, broker and controller in one process) for demos and tests.
 
-The hard part of such a thing is to know, from any process and after any accident, whether the broker of a folder runs.
-A pid in a file does not tell: pids are reused, files outlive crashes. So the broker's process inherits the descriptor
-of a locked file, `broker.lock`. The kernel drops a flock when the last process that has the file open ends, however it
-ended. The rules:
+The hard part is to know whether the broker of a folder runs, from any process and after any
+accident. A pid in a file does not tell: pids are reused, and files outlive crashes. So the broker's
+process inherits the descriptor of a locked file, `broker.lock`. The kernel releases a flock when
+the last process that has the file open ends, however it ended. The rules:
 
-- the lock is held: the broker lives, and the pid in state.json is its pid;
-- the lock is free: there is no broker, whatever state.json says, and no signal is ever sent to the remembered pid;
-- whoever starts or stops a broker holds `change.lock` meanwhile, so that two starts of one folder become a start and a
-  look, and nobody reads a pid that is about to change.
+- If the lock is held, the broker lives, and the pid in state.json is its pid.
+- If the lock is free, there is no broker, whatever state.json says. No signal is ever sent to the
+  remembered pid.
+- A process that starts or stops a broker holds `change.lock` meanwhile. So of two starts of one
+  folder the second finds the running broker, and no process reads a pid that is about to change.
 
-Ports are picked free and remembered, so that an address survives stop and start; a port that another program has taken
-since is given up for a new one. A free port can be lost between the look and Kafka's bind, so a start that fails on its
-port is tried again with others.
+Free ports are chosen and remembered, so that an address survives a stop and start. If another
+program has taken the port since, a new one is chosen. A free port can be taken between the check
+and Kafka's bind. So a start that fails because of its port is repeated with other ports.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ _CLEAR = (
     "import shutil, sys, pathlib, overlay.local as l; l.stop(pathlib.Path(sys.argv[1])); shutil.rmtree(sys.argv[1])"
 )
 
-# Children of this process, to be waited for when they end; a broker of another process is nobody's child here.
+# Brokers that this process started. They are its children, so it must wait for them when they end.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class Broker:
-    """A running broker. As a context manager it stops the broker at the block's end."""
+    """A running broker. As a context manager, it stops the broker at the end of the block."""
 
     def __init__(self, home: Home, state: State, *, moved_from: str = "", ephemeral: bool = False) -> None:
         self._home, self._state = home, state
@@ -86,11 +87,14 @@ class Broker:
 
     @property
     def listeners(self) -> Mapping[str, str]:
-        """Address (`host:port`) of each listener added through `properties`, by its name."""
+        """Address (`host:port`) of each listener that was added by `properties`, by its name."""
         return self._state.listeners
 
     def stop(self) -> None:
-        """Stop cleanly and wait for the process to end; an ephemeral home is removed. Twice does no harm."""
+        """Stop the broker and wait for its end.
+
+        An ephemeral home is removed. A second call does nothing.
+        """
         _end_process(self._home, signal.SIGTERM)
         if self._guard is not None:
             atexit.unregister(self.stop)
@@ -98,11 +102,17 @@ class Broker:
             self._guard.release()
 
     def kill(self) -> None:
-        """Kill the process as a crash would, and wait for its end. The home stays, ephemeral or not."""
+        """Kill the process, as in a crash, and wait for its end.
+
+        The home stays, even an ephemeral one.
+        """
         _end_process(self._home, signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop if it runs, and start again with the same data and properties, on the same port if it is still free."""
+        """Stop the broker if it runs, and start it again with the same data and properties.
+
+        It keeps its port if the port is still free.
+        """
         _end_process(self._home, signal.SIGTERM)
         self._state, self.moved_from = _start(self._home, self._state.properties, self._state.node)
 
@@ -120,14 +130,24 @@ def start(
     node: Node = ALONE,
     ephemeral: bool = False,
 ) -> Broker:
-    """Start the broker of a folder and wait until it answers; one that runs already is returned as it is.
+    """Start the broker of a folder and wait until it answers.
 
-    home: default $OVERLAY_HOME/local or the platform's data folder; with `ephemeral` a temporary folder.
-    properties: Kafka's server properties on top of ours; `listeners` (`NAME://host:port`, port 0 for any free one) are
-        added to ours, and Broker.listeners tells their addresses. A running broker must have the same ones, if given.
-    node: its place in a cluster of several, see `plan_cluster`; a running broker must be that node.
-    ephemeral: stop() and the end of this Python process, whatever its cause, stop the broker and remove its folder.
-    Raises BrokerError when jars, Java, the folder or the start fail; the message says what to do.
+    A running broker is returned as it is.
+
+    home: by default $OVERLAY_HOME/local or the platform's data folder; with `ephemeral` a temporary
+    folder.
+
+    properties: Kafka's server properties, in addition to the overlay's. `listeners`
+    (`NAME://host:port`, port 0 for any free one) are added, and Broker.listeners has their
+    addresses. If given, a running broker must have the same properties.
+
+    node: the broker's place in a cluster of several, see `plan_cluster`. A running broker must be
+    that node.
+
+    ephemeral: the broker is stopped and its folder removed by stop(), and when this Python process
+    ends for any reason.
+
+    Raises BrokerError if jars, Java, the folder or the start fail. The message says what to do.
     """
     settings.check_extra(properties or {})
     if home is None:
@@ -141,7 +161,10 @@ def start(
 
 
 def status(home: Path | None = None) -> Status:
-    """How the broker of a folder is, without touching it. Raises BrokerError when its state file cannot be read."""
+    """Return the state of a folder's broker, without changing anything.
+
+    Raises BrokerError if its state file cannot be read.
+    """
     where = Home((home or find_home()).absolute())
     state = read_state(where)
     if state is None:
@@ -155,16 +178,16 @@ def status(home: Path | None = None) -> Status:
 
 
 def stop(home: Path | None = None) -> bool:
-    """Stop the broker of a folder and wait for its end. False when none was running."""
+    """Stop the broker of a folder and wait for its end. Returns False if none was running."""
     where = Home((home or find_home()).absolute())
     return _end_process(where, signal.SIGTERM)
 
 
 def _start(home: Home, extra: Mapping[str, str] | None, node: Node) -> tuple[State, str]:
-    """The state of the running broker, and its former address if that was taken."""
+    """Return the state of the running broker, and its former address if that was taken."""
     make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
     if not is_locked(home.life_lock):
-        # a first fetch may take minutes: not while others wait for the folder
+        # a first fetch may take minutes, so it happens before the folder is locked
         fetch_jars("broker")
     with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):
         before = read_state(home)
@@ -184,7 +207,10 @@ def _start(home: Home, extra: Mapping[str, str] | None, node: Node) -> tuple[Sta
 
 
 def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, node: Node) -> State:
-    """The broker that runs already, if it is the one asked for."""
+    """Return the state of the broker that runs already.
+
+    Raises BrokerError if it is not the wanted one.
+    """
     if state is None or state.pid == 0:
         raise BrokerError(_LOST.format(home=home))
     if extra is not None and dict(extra) != dict(state.properties):
@@ -192,7 +218,7 @@ def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, nod
     if node != state.node:
         raise BrokerError(f"{home.root}: a broker runs there as another node. Stop it first: overlay local down")
     if not state.ready:
-        # whoever started it was killed while waiting
+        # the process that started the broker was killed while it waited
         launch.wait_ready(home, HOST, state.port)
         state = replace(state, ready=True)
         write_state(home, state)
@@ -200,7 +226,7 @@ def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, nod
 
 
 def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str], node: Node) -> State:
-    """A state with the remembered ports where they are free, else with new ones."""
+    """Return a state with the remembered ports if they are free, else with new ones."""
     added = settings.split_listeners(extra)
     fresh = ports.find_free(HOST, 2 + len(added))
     port, controller_port = fresh[:2]
@@ -226,7 +252,7 @@ def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
     _write_settings(home, state)
     write_state(home, state)
     if not (home.data / "meta.properties").exists():
-        # a format that was cut off leaves files that the next one would trip over; no data comes before meta.properties
+        # an interrupted format leaves files on which the next one fails; meta.properties comes last
         shutil.rmtree(home.data, ignore_errors=True)
         launch.format_storage(home, java, jars, state.node.cluster_id or generate_cluster_id())
     process = _spawn(home, state, java, jars)
@@ -235,7 +261,7 @@ def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
         write_state(home, state)
         launch.wait_ready(home, HOST, state.port)
     except BaseException:
-        # also for Ctrl-C: nobody would know of a broker that was half started
+        # also on Ctrl-C: otherwise a half-started broker would keep running unknown
         process.kill()
         process.wait()
         del _children[process.pid]
@@ -252,7 +278,7 @@ def _spawn(home: Home, state: State, java: Java, jars: list[Path]) -> subprocess
     try:
         process = launch.spawn_broker(home, java, jars, state.node.heap_mib, life_lock)
     finally:
-        # from here on only the broker's own copy holds the lock
+        # from now on only the broker's own descriptor holds the lock
         os.close(life_lock)
     _children[process.pid] = process
     return process
@@ -267,14 +293,14 @@ def _write_settings(home: Home, state: State) -> None:
         extra=state.properties,
         node=state.node,
     )
-    # may hold the passwords of listeners
+    # the file may contain passwords of listeners
     with open(os.open(home.server_properties, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(settings.format_properties(properties))
     home.logging.write_text(settings.LOGGING)
 
 
 def _end_process(home: Home, how: signal.Signals) -> bool:
-    """Signal the broker and wait until its lock is free. False when none was running."""
+    """Signal the broker and wait until its lock is free. Returns False if none was running."""
     if not is_locked(home.life_lock):
         return False
     with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):

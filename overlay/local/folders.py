@@ -1,4 +1,4 @@
-"""Where the embedded broker keeps things: a cache that may be deleted any time, and a home whose data matters."""
+"""Folders of the embedded broker: a cache that may be deleted at any time, and a home for data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from overlay.errors import BrokerError
 
 
 def find_cache() -> Path:
-    """The cache folder: $OVERLAY_CACHE, else `kafka-overlay` in the platform's cache folder."""
+    """Return the cache folder: $OVERLAY_CACHE, or `kafka-overlay` in the platform's cache."""
     chosen = os.environ.get("OVERLAY_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -18,7 +18,10 @@ def find_cache() -> Path:
 
 
 def find_home() -> Path:
-    """The broker's default home: $OVERLAY_HOME/local, else `kafka-overlay/local` in the platform's data folder."""
+    """Return the broker's default home.
+
+    It is $OVERLAY_HOME/local, or `kafka-overlay/local` in the platform's data folder.
+    """
     chosen = os.environ.get("OVERLAY_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute() / "local"
@@ -27,7 +30,10 @@ def find_home() -> Path:
 
 
 def make_folder(path: Path, advice: str) -> Path:
-    """Create `path` with its parents and prove that it can be written to. Raises BrokerError with the advice."""
+    """Create `path` with its parents and check that it is writable.
+
+    Raises BrokerError with `advice`.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".probe-{os.getpid()}"
@@ -40,7 +46,7 @@ def make_folder(path: Path, advice: str) -> Path:
 
 def _platform_folder(variable: str, *, mac: str, other: str) -> Path:
     chosen = os.environ.get(variable)
-    # the XDG rules say that a relative path is to be ignored
+    # the XDG specification says to ignore a relative path
     if chosen and Path(chosen).is_absolute():
         return Path(chosen)
     try:

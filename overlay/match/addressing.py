@@ -1,4 +1,4 @@
-"""Steps 2 and 3 for one stream: fetched bytes become slices of records with the codes of their subjects."""
+"""Steps 2 and 3 for one stream: fetched bytes become slices of records with their subject codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from overlay.subject.dictionary import REASONS, Codes, Dictionary, Texts
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """A slice and the subject code of each of its records, codes of `dictionary`. Valid until the next slice."""
+    """A slice and the subject code of each of its records, from `dictionary`. Valid until the next
+    slice.
+    """
 
     records: Records
     codes: Codes
@@ -30,20 +32,20 @@ class Addressed:
 
     @property
     def texts(self) -> Texts:
-        """The subjects of all codes."""
+        """Return the subjects of all codes."""
         return self.dictionary.texts
 
     def count_unaddressed(self) -> dict[str, int]:
-        """Records without a subject in the stream, by reason."""
+        """Return the number of records without a subject in the stream, by reason."""
         lost = self.codes[self.codes < 0]
         counts = np.bincount(-1 - lost, minlength=len(REASONS)) if lost.size else ()
         return {reason.value: int(n) for reason, n in zip(REASONS, counts, strict=False) if n}
 
 
 class Addressing:
-    """Decodes and addresses the records of one stream. Not for two threads at once.
+    """A decoder that gives the records of one stream their subjects. Not for two threads at once.
 
-    `subjects`: what belongs to the stream. `decoders`: for values that are no JSON.
+    `subjects`: the patterns of the stream's subjects. `decoders`: for values that are not JSON.
     """
 
     def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], *, decoders: Decoders = NO_DECODERS) -> None:
@@ -57,7 +59,9 @@ class Addressing:
         self._dictionaries: dict[tuple[str, int], Dictionary] = {}
 
     def dictionary(self, topic: str, partition: int) -> Dictionary:
-        """The dictionary of a topic; one for each partition where the rule names the partition."""
+        """Return the dictionary of a topic, or of a partition if the subject rule names the
+        partition.
+        """
         key = (topic, partition if self._by_partition else -1)
         if key not in self._dictionaries:
             self._dictionaries[key] = Dictionary(self._rule, topic, partition, self._is_wanted)
@@ -78,10 +82,11 @@ class Addressing:
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Addressed | Malformed]:
-        """Slices of the records with position <= offset < stop; see Decoder.decode.
+        """Yield slices of the records with position <= offset < stop; see Decoder.decode.
 
-        `more`: fields wanted beside those of the rule. Each set of fields is looked for by a decoder of its own, so that
-        nobody pays for what others want of their part of the log. One reading at a time.
+        `more`: fields wanted besides those of the rule. Each set of fields has a decoder of its
+        own, so that a reader does not pay for fields that other readers want. Finish one reading
+        before the next one.
         """
         dictionary = self.dictionary(topic, partition)
         decoder = self._decoder(more)
@@ -94,7 +99,7 @@ class Addressing:
 
     def _decoder(self, more: tuple[Field, ...]) -> Decoder:
         if more not in self._decoders:
-            if len(self._decoders) > 16:  # consumers come and go
+            if len(self._decoders) > 16:  # consumers come and go, so sets of fields do too
                 self._decoders.clear()
             plan = make_plan((*self._rule.fields, *more))
             self._decoders[more] = Decoder(plan, arena=self._arena, decoders=self._value_decoders)

@@ -1,10 +1,11 @@
 """Which consumers want which records of a slice, found for all consumers at once.
 
-Patterns are matched once per distinct subject, when the dictionary first meets it; the answer is a row of consumer numbers
-beside the subject's code. A slice of records is then dealt out by kernels: one sifts out the records that anybody wants,
-and of those each is visited once to count and once to place. The cost is proportional to what matches: ten thousand consumers
-that want nothing of a slice cost nothing. Consumers with the same patterns are one to the kernels: a hundred that differ by
-their SQL filters only are dealt their records once.
+Patterns are matched once per distinct subject, when the dictionary first meets it. The result is a
+row of consumer numbers for the subject's code. Kernels then distribute the records of a slice: one
+selects the records that any consumer wants, and of those each is visited once to count and once to
+place. The cost is proportional to the matches: ten thousand consumers that want nothing of a slice
+cost nothing. Consumers with the same patterns form one group for the kernels: a hundred that differ
+only by their SQL filters get one list of records.
 """
 
 from __future__ import annotations
@@ -26,31 +27,35 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """Rows of a slice per group of consumers: those of group g are rows[bounds[g]:bounds[g+1]], ascending."""
+    """Rows of a slice per group of consumers: those of group g are rows[bounds[g]:bounds[g+1]],
+    ascending.
+    """
 
     bounds: Ints
     rows: Ints
     groups: Ints
-    """The group of each consumer."""
+    """The group number of each consumer."""
     _parts: dict[int, Ints] = field(default_factory=dict)
 
     def of(self, consumer: int) -> Ints:
-        """The rows that a consumer wants; the same array for all of a group."""
+        """Return the rows that a consumer wants; the same array for all consumers of a group."""
         group = int(self.groups[consumer])
         if group not in self._parts:
             self._parts[group] = self.rows[self.bounds[group] : self.bounds[group + 1]]
         return self._parts[group]
 
     def wanting(self) -> list[int]:
-        """The consumers that want any row."""
+        """Return the consumers that want at least one row."""
         wanting: list[int] = np.flatnonzero(np.diff(self.bounds)[self.groups]).tolist()
         return wanting
 
 
 class Audience:
-    """The consumers of one scan, numbered from 0 by their place in `filters`; each wants the union of its patterns.
+    """The consumers of one scan, numbered from 0 by their place in `filters`. Each wants the union
+    of its patterns.
 
-    `values`: the filter values that each wants, where any does; those that are subjects narrow its patterns.
+    `values`: the filter values that each consumer wants, if any has some. Values that are subjects
+    narrow the patterns.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class Audience:
         self._ids = np.empty(1024, np.int64)
 
     def _learn(self) -> None:
-        """Ask the matcher about the subjects that came up since the last slice."""
+        """Match the subjects that are new since the last slice."""
         subjects = self._dictionary.subjects
         for code in range(self._known, len(subjects)):
             ids = self._matcher.match(subjects[code])
@@ -86,7 +91,7 @@ class Audience:
         self._known = len(subjects)
 
     def select(self, codes: Codes) -> Selection:
-        """Deal the records of a slice out to the consumers that want them."""
+        """Return which records of a slice each consumer wants."""
         if self._generation != self._dictionary.generation:
             self._forget()
         self._learn()
@@ -105,9 +110,10 @@ class Audience:
 
 @kernel
 def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
-    """Rows that anybody wants, to the front of `wanted`; returns how many.
+    """Write the rows that any consumer wants to the front of `wanted`. Return how many.
 
-    Every row is written and only the wanted ones are kept: a branch that goes either way would cost more than the write.
+    Every row is written and only wanted ones are kept: an unpredictable branch would cost more than
+    the write.
     """
     found = 0
     for row in range(codes.size):

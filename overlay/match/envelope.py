@@ -1,7 +1,9 @@
-"""The envelope: what a record is beside its properties, as the columns of interfaces.md ("Batches that filters take").
+"""The envelope: a record's columns besides its properties, as filters and readers get them
+(docs/reading.md).
 
-The walk notes where a record's body is and what the plan asked for. Key, value and headers of a record that matched
-are found by walking its body once more; that is cheap, as the records are few or the reader wants their bytes anyway.
+The walk records where a record's body is, and the fields that the plan asks for. Key, value and
+headers of a record that matched are found by walking its body once more. That is cheap, since such
+records are few, or the reader wants their bytes anyway.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ COLUMNS: dict[str, pa.DataType] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
 }
-"""The columns that `envelope` can make, in the order in which it gives them."""
+"""The columns that `envelope` can make, in the order in which it returns them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The records asked for, and where their parts are: one entry each."""
+    """The requested records, and where their parts are: one item each."""
 
     buf: Bytes
     count: int
@@ -67,11 +69,12 @@ def envelope(
     columns: Collection[str],
     sequenced: bool,
 ) -> pa.RecordBatch:
-    """The asked-for columns of the records `rows` of a slice, in the order of COLUMNS.
+    """Return the requested columns of the records `rows` of a slice, in the order of COLUMNS.
 
-    `codes`: the subject code of each record of the slice, as `dictionary` gave them; a record without a subject has
-    null. `sequenced`: the stream has one partition, so a record's sequence is its offset + 1; otherwise the sequence
-    is null, as the ledger gives it. A record without a timestamp has null. Raises ValueError for an unknown column.
+    `codes`: the subject code of each record of the slice, from `dictionary`; a record without a
+    subject has null. `sequenced`: the stream has one partition, so a record's sequence is its
+    offset + 1; otherwise the sequence is null, since the ledger defines it. A record without a
+    timestamp has null. Raises ValueError for an unknown column.
     """
     unknown = sorted(set(columns) - COLUMNS.keys())
     if unknown:
@@ -139,7 +142,7 @@ def _build_headers(rows: _Rows) -> pa.Array:
 
 
 def _name(buf: Bytes, at: Ints, size: Ints) -> pa.Array:
-    """Header names. One that is no UTF-8 has U+FFFD in it where Kafka's Java client would show it."""
+    """Return header names. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java client."""
     names = gather(buf, at, size, "string").array
     if not names.null_count:
         return names
@@ -174,7 +177,9 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
 
 @kernel
 def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def]
-    """Fill in where each record's headers begin in the list of all; returns how many there are."""
+    """Write to `bounds` where each record's headers begin in the list of all. Return how many there
+    are.
+    """
     total = 0
     for i in range(end.size):
         bounds[i] = total
@@ -185,7 +190,7 @@ def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def
 
 @kernel
 def _find_headers(buf, headers_at, end, name_at, name_size, value_at, value_size):  # type: ignore[no-untyped-def]
-    """Positions of all headers of records that the walk has already found sound."""
+    """Find the positions of all headers. `walk` must have checked the records before."""
     h = 0
     for i in range(end.size):
         count, pos = read_varint(buf, headers_at[i], end[i])

@@ -1,14 +1,15 @@
 """Which records pass the filters of their consumers, found for all consumers of a scan at once.
 
-The subjects come first (audience.py): they say per consumer which records it may want. Filter values come next
-(values.py), and no filter is asked about a record whose value its consumer does not want. Columns are then read for the
-records that some filtered consumer may want, every distinct filter is evaluated on them once, its equal parts in other
-filters included, and each consumer keeps those of its records for which the answer is true. A filter whose consumers may
-want nothing of a slice costs nothing.
+Subjects come first (audience.py): they say which records each consumer may want. Filter values come
+next (values.py), and a filter is not evaluated for a record whose value its consumer does not want.
+Columns are then read for the records that some consumer with a filter may want. Every distinct
+filter is evaluated on them once, sharing equal parts with other filters. Each consumer keeps those
+of its records for which the result is true. A filter whose consumers want nothing of a slice costs
+nothing.
 
-Only true passes; unknown (SQL's null) does not. What the filters said is tallied per consumer, and so are the nulls
-that come from values which could not be read. Such a value is NULL and all the same there, which a property filter can
-ask for (facts/sql_filters, section 7).
+Only true passes; unknown (SQL's null) does not. The results of each filter are counted per
+consumer, and so are the nulls of values that could not be read. Such a value is NULL but present,
+which a property filter can test (docs/filters.md#property-filters).
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from .values import ValueMasks, Values
 Flags = npt.NDArray[np.bool_]
 
 _THERE = (GOOD, BAD, NOT_UTF8)
-"""What becomes of values that are there. Of a document that cannot be read nobody knows what it has."""
+"""States of values that are present. If a document cannot be read, it is unknown what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a filter said of the records that its consumer's subjects and values let through; nulls of its columns by reason."""
+    """The results of a filter for the records that passed its consumer's subjects and values, and
+    nulls of its columns by reason.
+    """
 
     true: int
     false: int
@@ -53,17 +56,17 @@ class Tally:
 
 @dataclass(slots=True)
 class Sifted:
-    """The rows that each consumer is given, ascending, and the tallies of those that have a filter."""
+    """The rows that pass for each consumer, ascending, and tallies of those with a filter."""
 
     rows: dict[int, Ints] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
 
 
 class Masks:
-    """The filters of a scan's consumers, numbered as those are; None lets everything pass.
+    """The filters of a scan's consumers, by consumer number; None lets everything pass.
 
-    `properties`: those of the stream. `values`: the filter values that each consumer wants, left out where nobody asks for
-    any. `fields`: what the slices must be decoded with.
+    `properties`: those of the stream. `values`: the filter values that each consumer wants; empty
+    if none wants any. The attribute `fields`: what slices must be decoded with.
     """
 
     def __init__(
@@ -84,9 +87,10 @@ class Masks:
         self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints], now: int) -> Sifted:
-        """Of the rows that each consumer may want, those that pass its values and its filter. `now`: ms since 1970, for UTC().
+        """Return those of the rows that each consumer may want that pass its values and its filter.
 
-        Consumers that are given the same array of rows and have equal filters share one answer.
+        `now`: ms since 1970, for UTC(). Consumers with the same array of rows and equal filters
+        share one result.
         """
         wanted = self._values.sift(piece, wanted)
         asked = {i: self._numbers[i] for i in wanted if self._numbers[i] >= 0}
@@ -115,18 +119,20 @@ class Masks:
         return sifted
 
     def _read(self, reading: Reading, numbers: set[int]) -> dict[NamedColumn, Column]:
-        """The columns that these filters name, each once."""
+        """Return the columns that these filters name, each read once."""
         needed = dict.fromkeys(column for number in sorted(numbers) for column in self._columns[number])
         return {column: reading.read(self._sources[column], column.type) for column in needed}
 
 
 class _Candidates:
-    """The records that anybody may want: of `slice_size` records those in any of `lists`, which are ascending."""
+    """The records that any consumer may want: of `slice_size` records those in any of `lists`,
+    which are ascending.
+    """
 
     def __init__(self, lists: Sequence[Ints], slice_size: int) -> None:
         distinct = list({id(rows): rows for rows in lists}.values())
         self.rows: Ints | None = None
-        """None stands for all records of the slice."""
+        """None means all records of the slice."""
         if max(rows.size for rows in distinct) < slice_size:
             self.rows = distinct[0] if len(distinct) == 1 else _unite(distinct, slice_size)
         self.count = slice_size if self.rows is None else self.rows.size
@@ -134,7 +140,7 @@ class _Candidates:
         self._index: Ints | None = None
 
     def find(self, rows: Ints) -> Ints | None:
-        """Where some of the records stand among the candidates; None when they are all of them."""
+        """Return the positions of records among the candidates; None if they are all of them."""
         if rows.size == self.count:
             return None
         if self.rows is None:
@@ -155,7 +161,7 @@ def _unite(lists: Sequence[Ints], slice_size: int) -> Ints:
 def _keep(
     answer: pa.BooleanArray, rows: Ints, candidates: _Candidates, columns: Sequence[Column]
 ) -> tuple[Ints, Tally]:
-    """The rows for which the answer is true, and the tally of all of them."""
+    """Return the rows for which the result is true, and the tally of all of them."""
     places = candidates.find(rows)
     true, unknown = _unpack(answer)
     kept = rows[true if places is None else true[places]]
@@ -167,7 +173,7 @@ def _keep(
 
 
 def _unpack(answer: pa.BooleanArray) -> tuple[Flags, Flags]:
-    """Which answers are true, and which are unknown."""
+    """Return which results are true, and which are unknown."""
     validity, values = answer.buffers()
     true = _unpack_bits(values, answer)
     if not answer.null_count:

@@ -1,15 +1,18 @@
-"""Which part of a record each name of a filter is read from (interfaces.md, Files; facts/sql_filters, what we do differently).
+"""Which part of a record each name of a filter is read from
+(docs/filters.md#what-a-filter-can-name).
 
-| name                     | read from                                                                           |
-|--------------------------|-------------------------------------------------------------------------------------|
-| a declared property      | what its `from` says, the header of its name where it says nothing                  |
-| an undeclared one        | the header of its name, as a string                                                 |
-| `header.priority`        | the header `priority`                                                               |
-| `properties.x`           | the header `x`, spelled with underscores or with hyphens; where a record has neither, |
-|                          | `subject` is the overlay's subject, `to` the topic, `creation_time` the record's    |
-|                          | timestamp and `group_id` its key                                                    |
+| name                | read from                                                              |
+|---------------------|------------------------------------------------------------------------|
+| a declared property | its `from`; without one, the header of its name                        |
+| an undeclared one   | the header of its name, as a string                                    |
+| `header.priority`   | the header `priority`                                                  |
+| `properties.x`      | the header `x`, spelled with underscores or with hyphens               |
 
-A declaration of a section's field (`p.message_id: {type: long}`) changes its type and, if it has a `from`, its source.
+If a record has no header for a field of `properties`, `subject` is the overlay's subject, `to` the
+topic, `creation_time` the record's timestamp and `group_id` its key.
+
+A declaration of a section's field (`p.message_id: {type: long}`) changes its type and, if it has a
+`from`, its source.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from overlay.filter.nodes import Column, Section
 
 
 class Given(enum.Enum):
-    """What is known of a record without a look into its bytes."""
+    """What is known of a record without reading its bytes."""
 
     SUBJECT = "subject"
     TOPIC = "topic"
@@ -35,7 +38,9 @@ class Given(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a column comes from: the first of `fields` that the record has, and `given` where it has none of them."""
+    """Where a column comes from: the first of `fields` that the record has, and `given` if it has
+    none of them.
+    """
 
     fields: tuple[Field, ...]
     given: Given | None = None
@@ -49,11 +54,13 @@ _OTHERWISE = {
     "creation_time": Source((), Given.TIMESTAMP),
     "group_id": Source((Field(FieldKind.KEY),)),
 }
-"""Where the fields of `properties` are read from in records without a header of their name."""
+"""Sources of the fields of `properties` in records without a header of their name."""
 
 
 def list_columns(filter: Filter) -> tuple[Column, ...]:
-    """The columns that a filter reads. Raises ValueError for one whose types are left to the data."""
+    """Return the columns that a filter reads. Raises ValueError if the type of one depends on the
+    data.
+    """
     columns = tuple(column for column in filter.columns if isinstance(column, Column))
     if len(columns) < len(filter.columns):
         raise ValueError(f"filter {filter.text!r} was compiled without the stream's properties, so its types are open")
@@ -61,7 +68,7 @@ def list_columns(filter: Filter) -> tuple[Column, ...]:
 
 
 def find_sources(columns: Iterable[Column], declared: Mapping[str, Property]) -> dict[Column, Source]:
-    """Where each column of a bound filter is read from. `declared`: the stream's properties."""
+    """Return the source of each column of a bound filter. `declared`: the stream's properties."""
     written = {place_property(name): entry.source for name, entry in declared.items()}
     return {column: _find_source(column, written.get((column.section, column.name))) for column in columns}
 
@@ -77,7 +84,7 @@ def _find_source(column: Column, written: Field | None) -> Source:
 
 
 def _spell(column: Column) -> tuple[str, ...]:
-    """The header names that a column goes by."""
+    """Return the header names that a column may have."""
     if column.section is Section.PROPERTIES:
         return tuple(dict.fromkeys((column.name, column.name.replace("_", "-"))))
     return (column.name,)

@@ -1,8 +1,9 @@
-"""Columns of a slice for filters: each name's value in each of the records that somebody may want.
+"""Columns of a slice for filters: the value of each name in each record that some consumer may
+want.
 
-Only what a filter names is made, only for the records that its consumers' subjects let through, and once for all filters.
-What is the same for all records, or known by a number already, is handed on as a dictionary: then a condition on it is
-evaluated on its few distinct values.
+Only what a filter names is read, only for the records that its consumers' subjects let through, and
+once for all filters. A column that is the same for all records, or is known as codes, becomes a
+dictionary: then a condition is evaluated only on its few distinct values.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from .properties import Given, Source
 
 
 class Reading:
-    """Reads columns of the records `rows` of a slice, or of all of them."""
+    """A reader of columns, for the records `rows` of a slice, or for all of them if None."""
 
     def __init__(self, piece: Addressed, rows: Ints | None = None) -> None:
         self._piece, self._rows = piece, rows
         self.count = len(piece.records) if rows is None else rows.size
 
     def read(self, source: Source, type: str) -> Column:
-        """The values of a source as `type`, one of TYPES.
+        """Return the values of a source as `type`, one of TYPES.
 
-        Raises ValueError when the slice was decoded without one of the source's fields.
+        Raises ValueError if the slice was decoded without one of the source's fields.
         """
         found: Column | None = None
         if source.fields:
@@ -45,7 +46,7 @@ class Reading:
         return given if found is None else coalesce(found, given)
 
     def _find(self, fields: tuple[Field, ...]) -> tuple[Ints, Ints]:
-        """Where the first field that is there has its bytes, record by record."""
+        """Return position and size of the first field that is present, record by record."""
         at, size = self._locate(fields[0])
         for field in fields[1:]:
             missing = size == MISSING
@@ -66,7 +67,7 @@ class Reading:
         return values if self._rows is None else values[self._rows]
 
     def read_subjects(self, type: str) -> Column:
-        """The overlay's subjects; null for a record that has none."""
+        """Return the overlay's subjects; null for a record without one."""
         texts, codes = self._piece.dictionary.texts, self._piece.codes
         codes = codes if self._rows is None else codes[self._rows]
         at, size = texts.bounds[:-1], np.diff(texts.bounds)
@@ -77,12 +78,15 @@ class Reading:
         return gather(texts.text, bounds[0][places], bounds[1][places], type)
 
     def read_topic(self, type: str) -> Column:
+        """Return the topic's name for every record."""
         return self._repeat(self._piece.topic, type)
 
     def read_partition(self, type: str) -> Column:
+        """Return the partition's number for every record."""
         return self._repeat(str(self._piece.partition), type)
 
     def read_timestamps(self, type: str) -> Column:
+        """Return the records' timestamps; null for a record without one."""
         return read_times(self._pick(self._piece.records.timestamp), type)
 
     def _repeat(self, text: str, type: str) -> Column:
@@ -92,7 +96,7 @@ class Reading:
 
 
 def _deal(distinct: Column, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Column:
-    """Distinct values to the records that have them."""
+    """Return the column that gives each record the distinct value of its code."""
     return Column(pa.DictionaryArray.from_arrays(pa.array(codes), distinct.array), distinct.states[codes])
 
 

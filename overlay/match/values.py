@@ -1,16 +1,17 @@
-"""Filter values: the one value that stands for a record, compared with those that a consumer wants.
+"""Filter values: one value per record, compared with those that a consumer wants.
 
-They are stage 1 of RabbitMQ's streams (facts, section 8). There a chunk passes as a whole, and clients filter again. Here the
-same values leave out chunks (overlay/index/skip/derive.py), and each record is compared as well, so that results never depend
-on where chunks end. What a record's value is, the stream's `filter_value` says:
+They are the first stage of filtering in RabbitMQ's streams. There a chunk passes as a whole, and
+clients filter again. Here the same values skip chunks (overlay/index/skip/derive.py), and each
+record is compared as well, so that results never depend on where chunks end. The stream's
+`filter_value` defines a record's value:
 
-- subject: a value is then a subject without wildcards, so the values narrow down a consumer's patterns (`narrow`), and
-  records cost nothing
-- header: its bytes, compared where they lie
+- subject: a value is then a subject without wildcards, so the values narrow a consumer's patterns
+  (`narrow`), and cost nothing per record
+- header: its bytes, compared in place
 - template: a text made of several fields, once for each distinct tuple of them (Templated)
 
-A record whose value is missing, empty or cannot be made is unfiltered. It passes where a consumer says `match_unfiltered`, or
-names the empty value. `match_unfiltered` without values asks for nothing.
+A record whose value is missing, empty or cannot be made is unfiltered. It passes if a consumer sets
+`match_unfiltered` or lists the empty value. `match_unfiltered` without values asks for nothing.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a consumer wants of the filter values that `source` gives records: one of `wanted`, or none where `unfiltered`."""
+    """The filter values that a consumer wants: one of `wanted`, or none if `unfiltered`. `source`
+    defines a record's value.
+    """
 
     source: FilterValue
     wanted: frozenset[str]
-    """None of them empty."""
+    """Never contains the empty value."""
     unfiltered: bool
 
     @property
@@ -50,12 +53,14 @@ class Values:
 
     @property
     def encoded(self) -> list[bytes]:
-        """`wanted` as headers hold them, ascending."""
+        """Return `wanted` as bytes, as headers hold them, ascending."""
         return sorted(value.encode("utf-8", "surrogatepass") for value in self.wanted)
 
 
 def choose_values(config: FilterConfig, stream: StreamConfig) -> Values | None:
-    """The condition on filter values of a consumer's filter; None where it names no value, and all records pass."""
+    """Return the filter values of a consumer's config; None if it has none, so that all records
+    pass.
+    """
     if not config.values:
         return None
     wanted = frozenset(filter(None, config.values))
@@ -63,10 +68,14 @@ def choose_values(config: FilterConfig, stream: StreamConfig) -> Values | None:
 
 
 def narrow(patterns: Sequence[Pattern], values: Values | None) -> tuple[Pattern, ...]:
-    """The patterns of the records that pass both, where values are subjects; it may be that there are none."""
+    """Return the patterns of the records that pass both patterns and values; there may be none.
+
+    If values are not subjects, the patterns are returned unchanged.
+    """
     if values is None or not values.are_subjects:
         return tuple(patterns)
-    # every record of a stream has a subject, so none is unfiltered; what cannot be a subject is nobody's
+    # Every record of a stream has a subject, so none is unfiltered. A value that cannot be a
+    # subject matches no record.
     wanted = (Pattern(value) for value in sorted(values.wanted) if is_subject(value))
     return tuple(one for one in wanted if any(pattern.matches(one.text) for pattern in patterns))
 
@@ -83,7 +92,9 @@ class Templated:
         return self._rule.fields
 
     def encode(self, piece: Addressed, rows: Ints) -> tuple[Dictionary, Codes]:
-        """The code of each row's value, below 0 for none, and the dictionary whose codes they are until it is asked again."""
+        """Return the dictionary and the code of each row's value, negative if it has none. Codes
+        hold until the next call.
+        """
         key = (piece.topic, piece.partition)
         if key not in self._dictionaries:
             self._dictionaries[key] = Dictionary(self._rule, *key, lambda value: True)
@@ -93,8 +104,11 @@ class Templated:
 
 
 class ValueMasks:
-    """The values that a scan's consumers want, numbered as those are; None lets everything pass, and so do subjects: they
-    narrow patterns. `fields`: what the slices must be decoded with."""
+    """The filter values that a scan's consumers want, by consumer number. `fields`: what slices
+    must be decoded with.
+
+    None lets everything pass, and so do values that are subjects, since those narrow the patterns.
+    """
 
     def __init__(self, values: Sequence[Values | None]) -> None:
         self._values = {i: each for i, each in enumerate(values) if each is not None and not each.are_subjects}
@@ -103,9 +117,9 @@ class ValueMasks:
         self.fields: tuple[Field, ...] = tuple(dict.fromkeys(f for each in self._readers.values() for f in each.fields))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints]) -> dict[int, Ints]:
-        """Of the rows that each consumer may want, those whose value it wants.
+        """Return those of the rows that each consumer may want whose value it wants.
 
-        Consumers that are given the same array of rows and want the same are given the same array back.
+        Consumers with the same array of rows and the same values get the same array back.
         """
         known: dict[tuple[Values, int], Ints] = {}
         kept: dict[int, Ints] = {}
@@ -121,13 +135,15 @@ class ValueMasks:
 
 
 class _HeaderReader:
+    """A test of filter values that are in a header."""
+
     def __init__(self, name: str) -> None:
         self._field = Field(FieldKind.HEADER, name)
         self.fields: tuple[Field, ...] = (self._field,)
         self._sets: dict[Values, pa.Array] = {}
 
     def find(self, piece: Addressed, rows: Ints, values: Values) -> Flags:
-        """Which of the rows pass."""
+        """Return which of the rows pass."""
         slot = piece.records.plan.slot(self._field)
         at, size = piece.records.at[slot, rows], piece.records.size[slot, rows]
         if values not in self._sets:
@@ -138,7 +154,7 @@ class _HeaderReader:
 
 
 class _TemplateReader:
-    """What is wanted of a dictionary's values is found out once for each code, as codes come up."""
+    """A test of filter values that a template makes. Each code is tested once, when it is new."""
 
     def __init__(self, template: str) -> None:
         self._made = Templated(template)
@@ -151,7 +167,9 @@ class _TemplateReader:
         return passes
 
     def _learn(self, values: Values, dictionary: Dictionary) -> Flags:
-        """Whether each code passes, and last of all whether what has none does: that is what code -1 finds."""
+        """Return whether each code passes, and as the last item whether a row without a value does:
+        code -1 finds that.
+        """
         generation, flags = self._known.get((values, dictionary), (-1, np.empty(0, np.bool_)))
         known = flags.size - 1 if generation == dictionary.generation else 0
         if known < len(dictionary.subjects) or generation != dictionary.generation:

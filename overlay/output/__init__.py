@@ -1,1 +1,1 @@
-"""Output topics: record batches for them, produce requests, and transactions."""
+"""Output topics: the record batches for them, produce requests, and transactions."""

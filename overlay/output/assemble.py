@@ -1,12 +1,14 @@
-"""Output records, written by a kernel straight from the bytes of the source records.
+"""A kernel that writes output records directly from the bytes of the source records.
 
-A delivery keeps key, value and headers and gains `Nats-Subject` and `Nats-Reply-To` (interfaces.md, Delivery); with
-`headers: full` the token's parts stand in headers of their own as well. So most of an output record is one copy of the source
-record from its key to its last header. Only when the source already carries a header of one of our names are its
-headers copied one by one, without those. With `headers_only` the value is null and `Nats-Msg-Size` tells how long it was.
+A delivery keeps key, value and headers of its source record and gets `Nats-Subject` and
+`Nats-Reply-To` (docs/client.md#what-a-message-says). With `headers: full` the parts of the token
+also get headers of their own. So most of an output record is one copy of the source record, from
+its key to its last header. Headers are copied one by one only if the source already has a header
+with one of our names; those are left out. With `headers_only` the value is null and `Nats-Msg-Size`
+has its size.
 
-The kernel fills a buffer with records of one batch, offsets renumbered from 0, and stops before the record that would
-not fit; the caller closes the batch and calls again.
+The kernel fills a buffer with the records of one batch, with offsets numbered from 0. It stops
+before the first record that does not fit. The caller then closes the batch and calls again.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ FULL = (
     "Nats-Time-Stamp",
     "Nats-Num-Pending",
 )
-"""Further headers of `headers: full`, in the order of the token's parts; times in ns since 1970."""
+"""Further headers of `headers: full`, in the order of the token's parts. Times are ns since 1970."""
 VALUE_SIZE = "Nats-Msg-Size"
 
-_TOKEN_ROOM = 5 * 21  # five decimals and their dots
+_TOKEN_ROOM = 5 * 21  # five decimals with their dots
 _RECORD_ROOM = 64  # varints and fixed bytes around what is copied
 
 
@@ -52,7 +54,7 @@ def _pack(names: tuple[str, ...]) -> tuple[Bytes, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Envelope:
-    """What is the same in every delivery of a consumer, as kernels take it."""
+    """What is the same in every delivery of a consumer, in the form that kernels take."""
 
     prefix: Bytes  # of the token, up to the dot before the number of deliveries
     stream: Bytes
@@ -61,7 +63,7 @@ class Envelope:
     bounds: Ints
     source_time: bool
     headers_only: bool
-    more: Bytes  # further headers as they stand in a record
+    more: Bytes  # further headers, encoded as in a record
     more_count: int
 
 
@@ -75,8 +77,12 @@ def make_envelope(
     more: Sequence[tuple[str, bytes]] = (),
     incarnation: str = "",
 ) -> Envelope:
-    """`source_time`: records keep the source's timestamp instead of the batch's. `more`: headers that all of them get.
-    `incarnation`: that tokens name; empty for tokens of version 1."""
+    """Return the envelope of a consumer's deliveries.
+
+    `full`: with the headers of `headers: full`. `source_time`: records keep the source's timestamp
+    instead of the batch's. `headers_only`: without values. `more`: headers added to every record.
+    `incarnation`: the one in the tokens; empty for tokens of version 1.
+    """
     names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ()), *((VALUE_SIZE,) if headers_only else ())))
     stream_text, consumer_text = (np.frombuffer(text.encode(), np.uint8) for text in (stream, consumer))
     prefix = _write_prefix(stream, consumer, incarnation)
@@ -85,7 +91,7 @@ def make_envelope(
 
 
 def name_incarnation(envelope: Envelope, incarnation: str) -> Envelope:
-    """The same envelope with tokens that name an incarnation."""
+    """Return the same envelope with tokens that name an incarnation."""
     stream, consumer = (text.tobytes().decode() for text in (envelope.stream, envelope.consumer))
     return replace(envelope, prefix=_write_prefix(stream, consumer, incarnation))
 
@@ -95,18 +101,21 @@ def _write_prefix(stream: str, consumer: str, incarnation: str) -> Bytes:
 
 
 def without_value(envelope: Envelope) -> Envelope:
-    """The same envelope for deliveries whose value is left out."""
+    """Return the same envelope for deliveries without their value."""
     if envelope.headers_only:
         return envelope
-    # read-only, as those of make_envelope: the kernel is compiled for such
+    # read-only, like the arrays of make_envelope: the kernel is compiled for read-only arrays
     names = np.frombuffer(envelope.names.tobytes() + VALUE_SIZE.encode(), np.uint8)
     return replace(envelope, names=names, bounds=np.append(envelope.bounds, names.size), headers_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """What the tokens of some rows say, one entry a row: stream and consumer sequences, the count of deliveries of each
-    (None: the first), and num_pending after each (None: not known, which is written as 0)."""
+    """The numbers in the tokens of some rows (int64, one per row).
+
+    `stream` and `consumer`: sequences. `deliveries`: how often each was delivered, None for the
+    first time. `pending`: num_pending after each, None if unknown, which is written as 0.
+    """
 
     stream: Ints
     consumer: Ints
@@ -114,7 +123,7 @@ class Numbers:
     pending: Ints | None = None
 
     def complete(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """All four as arrays."""
+        """Return all four columns as arrays."""
         deliveries = np.ones(self.stream.size, np.int64) if self.deliveries is None else self.deliveries
         pending = np.zeros(self.stream.size, np.int64) if self.pending is None else self.pending
         return self.stream, self.consumer, deliveries, pending
@@ -122,7 +131,11 @@ class Numbers:
 
 @dataclass(slots=True)
 class Body:
-    """Records of one batch in the making: out[:size] holds `count` of them, offsets from 0, uncompressed."""
+    """The records of a batch under construction: out[:size] has `count` of them, uncompressed, with
+    offsets from 0.
+
+    Timestamps are ms since 1970.
+    """
 
     out: Bytes
     size: int = 0
@@ -130,12 +143,13 @@ class Body:
     base_timestamp: int = 0
     max_timestamp: int = 0
     last_offset: int = -1
-    """Source offset of the last record."""
+    """Source offset of the last record, -1 if there are none."""
     consumer_seqs: tuple[int, int] = (0, -1)
     """Consumer sequences of the first and the last record."""
 
     @property
     def records(self) -> Bytes:
+        """The bytes of the records."""
         return self.out[: self.size]
 
 
@@ -149,10 +163,10 @@ def assemble(
     numbers: tuple[Ints, Ints, Ints, Ints],
     now: int,
 ) -> int:
-    """Append records for the leading rows of `source` while they fit; returns how many did.
+    """Append records for the first rows of `source` that fit, and return how many did.
 
-    `numbers`: of each row, as `Numbers.complete` gives them; `now`: ms, the time on the records of a new batch unless they
-    keep the source's.
+    `numbers`: of each row, as `Numbers.complete` returns them. `now`: ms since 1970; the time of a
+    new batch's records unless they keep the source's time.
     """
     if not body.count:
         body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
@@ -173,7 +187,10 @@ def assemble(
 
 
 def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) -> Ints:
-    """Bytes that surely hold each of `rows`, delivered; `subjects`: the sizes of their subjects."""
+    """Return how many bytes each of `rows` takes at most as a delivery.
+
+    `subjects`: the sizes of their subjects in bytes.
+    """
     texts = envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.more
     constant = int(sum(text.size for text in texts))
     own: Ints = source.end[rows] - source.body[rows]
@@ -182,8 +199,8 @@ def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) ->
 
 @kernel
 def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
-    # a loop over views: numba's slice assignment takes ten times as long for a record's few hundred bytes, and indices that
-    # might be negative keep a plain loop from becoming a block copy
+    # a loop over views: numba's slice assignment takes ten times as long for a record's few hundred
+    # bytes, and with indices that might be negative a plain loop does not become a block copy
     size = last - first
     target, source = out[pos : pos + size], text[first:last]
     for i in range(size):
@@ -193,14 +210,17 @@ def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _nanoseconds(milliseconds):  # type: ignore[no-untyped-def]
-    """A timestamp in ns; one that int64 cannot hold, some 290 years from 1970, becomes the nearest that it can."""
+    """Return a timestamp (ms) in ns.
+
+    A time that int64 cannot hold, about 290 years from 1970, becomes the nearest possible one.
+    """
     limit = 9_223_372_036_854
     return max(-limit, min(limit, milliseconds)) * 1_000_000
 
 
 @kernel
 def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
-    """A non-negative or negative integer in decimal; returns the next position."""
+    """Write an integer in decimal and return the next position."""
     if value < 0:
         out[pos] = 45
         pos += 1
@@ -220,7 +240,7 @@ def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
 
 @kernel
 def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
-    """Whether the header name at `at` is one that the envelope writes."""
+    """Return whether the header name at `at` is one that the envelope writes."""
     if size < 11 or buf[at] != 0x4E:  # the shortest is Nats-Stream; N
         return False
     for k in range(bounds.size - 1):
@@ -235,7 +255,7 @@ def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
 
 @kernel
 def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-def]
-    """How many of a record's headers are not ours, and their bytes."""
+    """Return how many of a record's headers are not ours, and their bytes."""
     kept, size = 0, np.int64(0)
     for _ in range(count):
         start = pos
@@ -262,7 +282,7 @@ def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore
 
 @kernel
 def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[no-untyped-def]
-    """Header number k of ours with the value text[first:last]; returns the next position."""
+    """Write our header number k with the value text[first:last] and return the next position."""
     pos = write_varint(out, pos, bounds[k + 1] - bounds[k])
     pos = _copy(out, pos, names, bounds[k], bounds[k + 1])
     return _copy(out, write_varint(out, pos, last - first), text, first, last)
@@ -276,7 +296,7 @@ def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
-    """A number of the token and the dot behind it; returns the next position."""
+    """Write a number of the token and the dot after it, and return the next position."""
     pos = _put_decimal(token, pos, value)
     token[pos] = 46
     return pos + 1
@@ -296,6 +316,7 @@ def _assemble(  # type: ignore[no-untyped-def]
     marks[0] = prefix.size
     latest = np.int64(base)
     for i in range(rows.size):
+        # where the parts of the source record are, and how many of its headers are kept
         row = rows[i]
         end = end_of[row]
         key_size, pos = read_varint(buf, body[row], end)
@@ -313,6 +334,7 @@ def _assemble(  # type: ignore[no-untyped-def]
         token_size = marks[5] - 1
         length_size = _put_decimal(length, 0, max(value_size, 0)) if headers_only else 0
 
+        # the size of the record; stop if it does not fit
         code = codes[row]
         delta = timestamp[row] - base if source_time else 0
         size = 1 + varint_size(delta) + varint_size(count_before + i)
@@ -328,6 +350,7 @@ def _assemble(  # type: ignore[no-untyped-def]
         if at + size + 10 > out.size:
             return i, at, latest
 
+        # the record: attributes, deltas, key and value, then its own headers and ours
         at = write_varint(out, at, size)
         out[at] = 0
         at = write_varint(out, write_varint(out, at + 1, delta), count_before + i)

@@ -1,4 +1,6 @@
-"""From selected rows to finished batches: one consumer's share of a slice, split by output partition and by size."""
+"""The batch builder: turns selected rows of slices into finished batches, split by output partition
+and by size.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ _LARGEST_BODY = 1 << 20
 _SMALLEST_BODY = 1 << 14
 _SPARES = 8
 MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's default for topics."""
+"""Kafka's default of max.message.bytes for topics."""
 NO_LIMIT = (1 << 63) - 1
-_EXPANSION = 1024  # what a codec may add to records that do not compress, beside a part in 128
+_EXPANSION = 1024  # what a codec may add to records that do not compress, in addition to 1/128
 
 
 class Slice(Protocol):
-    """Records with the codes of their subjects: what the scan has in its hands, or what was kept of it."""
+    """Records with the codes of their subjects: a decoded slice of the scan, or a kept copy of its
+    rows.
+    """
 
     @property
     def records(self) -> Records: ...
@@ -45,7 +49,7 @@ class Slice(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputTopic:
-    """An output topic as it stands, and how one consumer writes to it. Sizes are bytes."""
+    """An output topic with its actual settings, and how one consumer writes to it. Sizes are bytes."""
 
     topic: str
     partitions: int
@@ -58,11 +62,11 @@ class OutputTopic:
     """Whether the topic is compacted, and so takes no record without a key."""
     oldest_ms: int = NO_LIMIT
     newest_ms: int = NO_LIMIT
-    """How far before and after now the topic lets a record's time be."""
+    """How many ms before (`oldest_ms`) and after now the topic accepts a record's time."""
 
     @property
     def body_limit(self) -> int:
-        """Uncompressed bytes that surely stay under max.message.bytes whatever the codec makes of them."""
+        """Most uncompressed bytes of a batch that stay below max.message.bytes with any codec."""
         return max(1, min(_LARGEST_BODY, self.max_message_bytes * 127 // 128 - HEADER_SIZE - _EXPANSION))
 
 
@@ -74,9 +78,11 @@ class OutputBatch:
     partition: int
     batch: EncodedBatch
     oversized_offset: int = -1
-    """The source offset of a record that is by itself larger than the topic takes; -1 for a batch that fits."""
+    """The source offset of a record that alone is larger than the topic takes; -1 for a batch that
+    fits.
+    """
     reply: str = ""
-    """The reply address of the pull request that it answers; empty for a batch that answers none."""
+    """The reply address of the batch's pull request; empty if it is for none."""
 
     @property
     def size(self) -> int:
@@ -85,8 +91,11 @@ class OutputBatch:
 
 
 def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> None:
-    """Raises DeliveryFailed for the first batch, of the consumer that it comes with, that its topic can never take: before
-    anything is sent, so that nobody else's batches wait for it (design 11.4)."""
+    """Raise DeliveryFailed for the first batch that its topic can never take, naming its consumer.
+
+    Call before anything is sent, so that no other consumer's batches wait for it
+    (docs/exactly-once.md#refusing-outputs).
+    """
     for consumer, outgoing in batches:
         if outgoing.oversized_offset >= 0:
             raise DeliveryFailed(
@@ -100,11 +109,11 @@ def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> 
 
 
 class BatchBuilder:
-    """Fills batches slice by slice and hands them all out at `flush`.
+    """A builder that fills batches slice by slice and returns them at `flush`. Not thread-safe.
 
-    Batches start small and grow, so that a thousand consumers with little to say need little memory. Not for two threads
-    at once. (A second thread that compresses while this one fills was tried: with the broker on the same two cores it
-    changed nothing.)
+    Batches start small and grow, so that a thousand consumers with few messages need little memory.
+    (A second thread that compresses while this one fills was tried: with the broker on the same two
+    cores it changed nothing.)
     """
 
     def __init__(self) -> None:
@@ -115,7 +124,10 @@ class BatchBuilder:
     def add(
         self, output_topic: OutputTopic, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int
     ) -> None:
-        """Add the deliveries of `rows`. `partition`: of the source; `numbers`: of the rows; `now`: ms."""
+        """Add the deliveries of `rows`.
+
+        `partition`: of the source. `numbers`: of the rows. `now`: ms since 1970.
+        """
         source, codes, texts = slice_.records, slice_.codes, slice_.texts
         columns = numbers.complete()
         if output_topic.partitions == 1:
@@ -127,7 +139,9 @@ class BatchBuilder:
             self._fill(output_topic, slice_, rows[mine], _cut(columns, mine), target, now)
 
     def flush(self) -> list[tuple[OutputTopic, OutputBatch]]:
-        """The batches of everything added since the last time, in order within each output partition."""
+        """Return the batches of everything added since the last call, in order within each output
+        partition.
+        """
         for (output_topic, target), body in self._open.items():
             if body.count:
                 self._close(output_topic, target, body)
@@ -150,15 +164,16 @@ class BatchBuilder:
             if not is_alone and (done == rows.size or self._grow(body, output_topic.body_limit)):
                 continue
             if not body.count:
-                # larger than any batch may be: it goes by itself, since it may still fit once it is compressed
+                # larger than a batch's limit: it gets a batch of its own, as it may still fit once
+                # compressed
                 body.out = np.empty(int(measure(slice_, rows[done : done + 1], output_topic.envelope)[0]), np.uint8)
                 continue
             self._close(output_topic, target, body)
-            body = Body(self._room(output_topic.body_limit))  # one that was full is followed by another
+            body = Body(self._room(output_topic.body_limit))  # a full batch is likely to be followed by another
         self._open[key] = body
 
     def _grow(self, body: Body, limit: int) -> bool:
-        """Double the room, up to `limit` bytes; False when it is that large already."""
+        """Double the batch's room, up to `limit` bytes. Return False if it has that already."""
         if body.out.size >= limit:
             return False
         larger = self._room(min(body.out.size * 2, limit))
@@ -167,14 +182,14 @@ class BatchBuilder:
         return True
 
     def _room(self, size: int) -> Bytes:
-        """A buffer, one that has been used before if there is such a one: fresh memory costs as much as filling it."""
+        """Return a buffer, a used one if possible: fresh memory costs as much as filling it."""
         for i, spare in enumerate(self._spares):
             if spare.size == size:
                 return self._spares.pop(i)
         return np.empty(size, np.uint8)
 
     def _close(self, output_topic: OutputTopic, target: int, body: Body) -> None:
-        """Finish a batch. One that is too large holds a single record: batches of more always fit."""
+        """Finish a batch. Only a batch with a single record can be too large for its topic."""
         batch = EncodedBatch(body, output_topic.codec, transactional=output_topic.transactional)
         if body.out.size == output_topic.body_limit and len(self._spares) < _SPARES:
             self._spares.append(body.out)
@@ -190,6 +205,6 @@ def _cut(columns: _Columns, part: Any) -> _Columns:
 
 
 def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:
-    """Bytes that surely hold each of `rows`, delivered and not compressed."""
+    """Return how many bytes each of `rows` takes at most as a delivery, uncompressed."""
     codes, bounds = slice_.codes[rows], slice_.texts.bounds
     return room_for(slice_.records, rows, bounds[codes + 1] - bounds[codes], envelope)

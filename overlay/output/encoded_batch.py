@@ -1,4 +1,4 @@
-"""A finished record batch, complete but for what the producer numbers it with: its id, epoch and first sequence."""
+"""Finished record batches, complete except for the producer's id, epoch and first sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REST = struct.Struct(">hiqqqhii")  # attributes ... record count: what the CRC 
 
 
 class EncodedBatch:
-    """Records of one output partition, compressed and ready to send."""
+    """Records for one output partition, compressed and ready to send."""
 
     def __init__(self, body: Body, codec: Codec, *, transactional: bool) -> None:
         self._records = compress(codec, body.records)
@@ -27,7 +27,7 @@ class EncodedBatch:
         self._base, self._latest = body.base_timestamp, body.max_timestamp
         self.count = body.count
         self.consumer_seqs = body.consumer_seqs
-        """Of the first and the last record, where they are deliveries."""
+        """Of the first and the last record, if they are deliveries."""
 
     @property
     def is_transactional(self) -> bool:
@@ -35,7 +35,9 @@ class EncodedBatch:
 
     @property
     def is_joinable(self) -> bool:
-        """Whether `join` takes it: it is not compressed, and so small that a request of its own costs more than the join."""
+        """Whether `join` takes the batch: it is not compressed, and so small that a request of its
+        own would cost more.
+        """
         return self._attributes == Codec.NONE and self.count <= JOINABLE
 
     @property
@@ -44,7 +46,10 @@ class EncodedBatch:
         return HEADER_SIZE + len(self._records)
 
     def build(self, producer_id: int = -1, producer_epoch: int = -1, sequence: int = -1) -> bytes:
-        """The bytes to send. `sequence`: of the first record, within the partition; -1 throughout for no producer."""
+        """Return the bytes to send.
+
+        `sequence`: of the first record, within the partition. All -1 for no idempotent producer.
+        """
         rest = _REST.pack(
             self._attributes, self.count - 1, self._base, self._latest, producer_id, producer_epoch, sequence, self.count
         )  # fmt: skip
@@ -53,7 +58,9 @@ class EncodedBatch:
         return b"".join((front, rest, self._records))
 
     def _renumber(self, first: int, base: int) -> Iterator[bytes]:
-        """Yield its records as they stand in a batch of the base timestamp `base`, from the offset `first` on."""
+        """Yield the records as parts of a batch with the base timestamp `base`, with offsets from
+        `first` on.
+        """
         data, at = self._records, 0
         while at < len(data):
             size, start = decode_varint(data, at)
@@ -73,8 +80,10 @@ class EncodedBatch:
 
     @classmethod
     def join(cls, batches: Sequence[EncodedBatch]) -> EncodedBatch:
-        """Return one batch with the records of several in their order, all of which are joinable. Kafka takes one batch for a
-        partition in a request."""
+        """Return one batch with the records of several in their order; all have to be joinable.
+
+        Kafka takes only one batch per partition in a request.
+        """
         if len(batches) == 1:
             return batches[0]
         base = min(batch._base for batch in batches)
@@ -89,14 +98,16 @@ class EncodedBatch:
 
 
 JOINABLE = 64
-"""Records of a batch that may be joined with others."""
+"""Most records of a batch that may be joined with others."""
 
 COMPRESS_FROM = 64 << 10
-"""Bytes of records from which on a batch of them is compressed: a state may be larger than its topic takes."""
+"""Bytes of records above which their batch is compressed, because a state may be larger than its
+topic takes.
+"""
 
 
 def encode_records(records: Sequence[Record], now: int, *, transactional: bool = True) -> EncodedBatch:
-    """A batch of some records. `now`: ms since 1970."""
+    """Return a batch of records. `now`: ms since 1970, the time of all of them."""
     out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))
     body.size = body.out.size

@@ -1,4 +1,7 @@
-"""Records that go with a transaction beside its deliveries: to the events topic, to reply topics, statuses to outputs."""
+"""Single records for a transaction beside its deliveries: events, statuses, and state.
+
+Answers use them as well.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from .encoded_batch import encode_records
 from .record import Record
 
 BATCH_BYTES = 900_000
-"""What a batch holds of them: below the limit that topics have by default, so that no single batch is refused for its size."""
+"""Most bytes in a batch of such records: below the default limit of topics, so that no batch is
+refused for its size.
+"""
 _AROUND = 64  # a record's own fields, beside key, value and headers
 
 
 class Entry(NamedTuple):
-    """A record and where it goes."""
+    """A record with its topic and partition."""
 
     topic: str
     record: Record
@@ -23,14 +28,17 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it surely does not exceed."""
+        """An upper bound of the record's size in bytes."""
         headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in self.record.headers)
         return len(self.record.key or b"") + len(self.record.value or b"") + headers + _AROUND
 
 
 def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Record]]]:
-    """Return the entries' records in parts of at most about BATCH_BYTES, each with its topic and partition. Those of one
-    partition keep their order."""
+    """Yield the entries' records in parts of at most about BATCH_BYTES, each part with its topic
+    and partition.
+
+    Records of one partition keep their order.
+    """
     packs: dict[tuple[str, int], list[list[Record]]] = {}
     filled: dict[tuple[str, int], int] = {}
     for entry in entries:

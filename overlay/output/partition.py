@@ -1,8 +1,9 @@
-"""Which partition of an output topic a record goes to.
+"""The partition of an output topic that a record goes to.
 
-By key as Java's default partitioner places keys: murmur2 (seed 0x9747b28c) of the key's bytes, sign bit cleared, modulo the
-partitions. Records without a key go by their subject, so that what belongs together stays together. `source` takes the source
-record's partition, modulo the output's.
+`key` places records as Java's default partitioner does: murmur2 (seed 0x9747b28c) of the key's
+bytes, sign bit cleared, modulo the number of partitions. Records without a key are placed by their
+subject, so that records of one subject stay together. `source` takes the source record's partition,
+modulo the number of output partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 def place(
     by: PartitionBy, partitions: int, source_partition: int, source: Records, rows: Ints, codes: Codes, subjects: Texts
 ) -> Ints:
-    """The output partition of each of the given rows."""
+    """Return the output partition of each row (int64, one per row)."""
     if partitions == 1 or by is PartitionBy.SOURCE:
         return np.full(rows.size, source_partition % partitions, np.int64)
     out = np.empty(rows.size, np.int64)
@@ -33,7 +34,7 @@ def place(
 
 @kernel
 def murmur2(data, at, size):  # type: ignore[no-untyped-def]
-    """32-bit murmur2 of data[at:at+size], as Kafka's Utils.murmur2 computes it."""
+    """Return the 32-bit murmur2 of data[at:at+size], as Kafka's Utils.murmur2 computes it."""
     m = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(size)
     whole = size // 4

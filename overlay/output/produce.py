@@ -1,17 +1,21 @@
-"""Produce requests, several under way at a time.
+"""Produce requests, with several in flight at a time.
 
-aiokafka's producer keeps what is hard to get right and cheap to run: the producer's id, the transaction and its coordinator,
-the connections. Its sender has one request under way per broker, with one batch per partition, and copies each batch eight
-times on its way: the broker idles while we prepare the next one, and we while it checks the last. Here up to WINDOW requests
-are under way over the broker's one connection, which it answers in order.
+aiokafka's producer keeps the parts that are hard to get right and cheap to run: the producer id,
+the transaction and its coordinator, the connections. Its own sender is not used. It has one request
+in flight per broker, with one batch per partition, and copies each batch eight times. So the broker
+idles while we prepare the next request, and we idle while it checks the last one. Here up to WINDOW
+requests are in flight over the broker's one connection, which answers in order.
 
-Order and repeats. A batch carries the sequence number of its first record (idempotent producer). When one is refused for a
-passing reason, such as a leader that has moved, those behind it are refused as out of order. Once all of them are back,
-sending goes on from the first that was not taken, with the numbers they had; the broker tells us when it has one already.
-Kafka remembers the last five batches of a producer and partition, so no more than that may be under way. A partition that
-does not know the producer yet takes any number for the first, which is why the first batch travels alone.
+Order and retries. A batch has the sequence number of its first record (idempotent producer). If a
+batch is refused for a passing reason, such as a leader that has moved, the batches behind it are
+refused as out of order. Once all of them have been answered, sending continues from the first one
+that was not taken, with the same numbers. The broker reports a batch that it already has. Kafka
+remembers the last five batches of a producer and partition, so no more than that may be in flight.
+A partition that does not know the producer yet accepts any number for the first batch, so the first
+batch is sent alone.
 
-What cannot be repeated ends everything: the caller gives up its transaction and this object with it.
+An error that cannot be retried ends everything: the caller drops its transaction and this object
+with it.
 """
 
 from __future__ import annotations
@@ -35,12 +39,14 @@ from overlay.errors import DeliveryFailed, Fenced
 from .batch_builder import OutputBatch
 
 WINDOW = 4
-"""Requests under way to one broker."""
+"""Most requests in flight to one broker."""
 REQUEST_BYTES = 1 << 20
-"""A request is full with this; a single batch may be larger."""
+"""Bytes in a request; a single batch may be larger."""
 BACKOFF_S = 0.1
 UNKNOWN_S = 2.0
-"""How long a partition may be unknown to its broker: longer than news of a new topic travels."""
+"""Seconds for which a partition may be unknown to its broker: longer than the news of a new topic
+takes.
+"""
 ACKS_ALL = -1
 TIMEOUT_MS = 10_000
 
@@ -52,13 +58,16 @@ FENCED = (
     kafka_errors.OutOfOrderSequenceNumber,
     kafka_errors.DuplicateSequenceNumber,
 )
-"""Answers that mean that another producer has taken our place, or that the broker forgot us: of a batch that it has and we do
-not know to be there, a broker that remembers us says where it is."""
+"""Errors that mean that another producer has taken our place, or that the broker has forgotten us.
+
+DuplicateSequenceNumber belongs to them: a broker that remembers us also returns the offset of the
+batch it has.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class _Parcel:
-    """A batch on its way. `taken` gets the offset of its first record."""
+    """A batch in the queue of its partition. `taken` gets the offset of its first record."""
 
     outgoing: OutputBatch
     data: bytes
@@ -73,7 +82,7 @@ class _Queue:
     parcels: deque[_Parcel] = field(default_factory=deque)
     sent: int = 0
     limit: int = 1
-    """How many may be under way: one until the partition has taken a batch."""
+    """Most batches in flight: one until the partition has taken a batch."""
     refused: KafkaError | None = None
     """Why the foremost parcel came back; nothing is sent until all are back."""
     not_before: float = 0.0
@@ -84,7 +93,7 @@ class _Queue:
 
 
 class _Request(ProduceRequest):  # type: ignore[misc]
-    """aiokafka's request, written in one go instead of field by field around the batches."""
+    """aiokafka's request, encoded at once instead of field by field around the batches."""
 
     def __init__(self, transactional_id: str | None, parcels: dict[TopicPartition, _Parcel]) -> None:
         super().__init__(transactional_id, ACKS_ALL, TIMEOUT_MS, [])
@@ -96,7 +105,7 @@ class _Request(ProduceRequest):  # type: ignore[misc]
         return built
 
     def _encode(self) -> bytes:
-        # versions 3 to 7 have one layout; each topic entry holds one partition
+        # versions 3 to 7 have the same layout; each topic entry has one partition
         pieces = [String().encode(self._transactional_id), Int16.encode(ACKS_ALL), Int32.encode(TIMEOUT_MS)]
         pieces.append(Int32.encode(len(self._parcels)))
         for tp, parcel in self._parcels.items():
@@ -106,7 +115,9 @@ class _Request(ProduceRequest):  # type: ignore[misc]
 
 
 class Produce:
-    """Sends batches through the connections of an aiokafka producer, in order within each partition."""
+    """A sender of batches over the connections of an aiokafka producer, in order within each
+    partition.
+    """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
@@ -118,12 +129,13 @@ class Produce:
         self._is_in_doubt = False
         """Whether an answer was lost, and not all batches have been taken since."""
         self._refusals: list[DeliveryFailed] = []
-        """Partitions that have refused for good while answers of others are under way."""
+        """Partitions that have refused for good while requests of others are in flight."""
 
     async def send(self, batches: Iterable[OutputBatch], deadline_s: float) -> list[int]:
-        """Send batches and wait until all are taken; the offset of each. Several calls may overlap.
+        """Send batches and wait until all are taken; return the offset of each. Calls may overlap.
 
-        Raises DeliveryFailed or Fenced, also for a batch of another call: after that nothing more can be sent.
+        `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call;
+        after that nothing more can be sent.
         """
         parcels = self._line_up(list(batches))
         if not parcels:
@@ -133,7 +145,7 @@ class Produce:
             [p.taken for p in parcels], timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION
         )
         if self._failure is None and self._refusals:
-            self._fail(_join(self._refusals))  # the answers of others take too long
+            self._fail(_join(self._refusals))  # other answers take too long
         if self._failure is not None:
             raise self._failure
         if late:
@@ -144,9 +156,11 @@ class Produce:
         return [parcel.taken.result() for parcel in parcels]
 
     async def settle(self, patience_s: float) -> bool:
-        """Send nothing more, and return whether brokers have answered all requests, after `patience_s` seconds at the most.
+        """Send nothing more.
 
-        If not, a broker may still take a batch of ours, at any time until it learns of another epoch.
+        Return whether brokers have answered all requests within `patience_s` seconds.
+
+        If not, a broker may still take a batch of ours, at any time until it learns of a new epoch.
         """
         self._fail(KafkaError("the producer sends nothing more"))
         if self._tasks:
@@ -154,14 +168,14 @@ class Produce:
         return not self._tasks and not self._is_in_doubt
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the requests in flight and fail the batches that wait."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail(KafkaError("the producer was closed"))
 
     def _line_up(self, batches: Sequence[OutputBatch]) -> list[_Parcel]:
-        """Number the batches and put them behind those that their partitions have."""
+        """Number the batches and append them to the queues of their partitions."""
         if self._failure is not None:
             raise self._failure
         numbers, parcels = self._producer._txn_manager, []
@@ -176,7 +190,7 @@ class Produce:
         return parcels
 
     def _pump(self) -> None:
-        """Send whatever may be sent now."""
+        """Send all requests that may be sent now."""
         if self._failure is not None or self._refusals:
             return
         now = monotonic()
@@ -187,7 +201,7 @@ class Produce:
                 if leader is not None and leader >= 0:
                     waiting.setdefault(leader, []).append(queue)
                 elif leader is None and (reason := self._give_up(queue, kafka_errors.UnknownTopicOrPartitionError())):
-                    self._fail(reason)  # the metadata has lost the partition: its topic was deleted
+                    self._fail(reason)  # the partition is not in the metadata any more: its topic was deleted
                     return
                 else:
                     self._put_off(queue)
@@ -199,7 +213,7 @@ class Produce:
                 task.add_done_callback(self._tasks.discard)
 
     async def _request(self, node: int, load: dict[TopicPartition, _Parcel]) -> None:
-        """One request and its answer."""
+        """Send one request and process its answer."""
         answers: dict[TopicPartition, tuple[type[KafkaError], int]] = {}
         try:
             response = await self._client.send(node, _Request(self._producer._txn_manager.transactional_id, load))
@@ -223,8 +237,9 @@ class Produce:
         """Take in the answer for the foremost parcel under way."""
         queue.sent -= 1
         if error is kafka_errors.NoError and offset < 0:
-            error = kafka_errors.DuplicateSequenceNumber  # it is there, and nobody says where
+            error = kafka_errors.DuplicateSequenceNumber  # the broker has the batch but does not say where
         is_taken = error is kafka_errors.NoError or (error is kafka_errors.DuplicateSequenceNumber and offset >= 0)
+        # taken, refused, or in flight behind a refused one
         if is_taken and queue.refused is None:
             parcel = queue.parcels.popleft()
             queue.limit, queue.unknown_since = WINDOW, 0.0
@@ -235,16 +250,17 @@ class Produce:
             queue.refused = error()
             reason = self._give_up(queue, queue.refused)
             if isinstance(reason, DeliveryFailed):
-                # it fails once the requests under way are back: the caller that avoids topics learns of all of them at once
+                # fail once the requests in flight are answered, so that a caller that avoids topics
+                # learns of all of them at once
                 self._refusals.append(reason)
             elif reason is not None:
                 self._fail(reason)
-        if queue.sent == 0:  # those behind it are back as well
+        if queue.sent == 0:  # those behind it have been answered as well
             queue.refused = None
             self._put_off(queue)
 
     def _give_up(self, queue: _Queue, error: KafkaError) -> Exception | None:
-        """What to raise when trying again cannot help; None when it may."""
+        """Return the error to raise if a retry cannot help, None if it may."""
         where = f"{queue.tp.topic}-{queue.tp.partition}"
         if isinstance(error, FENCED):
             return Fenced(f"{where}: {type(error).__name__}: {error}")
@@ -257,13 +273,13 @@ class Produce:
         return None
 
     def _put_off(self, queue: _Queue) -> None:
-        """Try again after a while, with fresh metadata, and with one batch alone at first."""
+        """Retry after a while with fresh metadata, at first with one batch alone."""
         queue.limit, queue.not_before = 1, monotonic() + BACKOFF_S
         self._client.force_metadata_update()
         asyncio.get_running_loop().call_later(BACKOFF_S * 1.1, self._pump)
 
     def _fail(self, reason: Exception) -> None:
-        """Everybody who waits learns of it."""
+        """Fail all waiting batches with the first failure; nothing is sent afterwards."""
         if self._failure is None:
             self._failure = reason
         for queue in self._queues.values():

@@ -1,4 +1,6 @@
-"""Records that are made one by one, as bytes: state, chunk headers, advisories, whatever is no delivery of a batch."""
+"""Single records as bytes: state, chunk headers, advisories, and other records that are not
+deliveries of a batch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """What a record holds beside its place and its time."""
+    """A record without its offset and time."""
 
     key: bytes | None
     value: bytes | None
@@ -17,7 +19,10 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record, delta: int) -> bytes:
-    """A record of a batch whose time it has. `delta`: its offset, from the batch's first."""
+    """Return a record of a batch, with the batch's time.
+
+    `delta`: its offset, relative to the batch's first.
+    """
     # attributes and timestamp delta are 0
     body = b"\0\0" + encode_varint(delta) + _sized(record.key) + _sized(record.value)
     body += encode_varint(len(record.headers)) + encode_headers(record.headers)
@@ -25,12 +30,12 @@ def encode_record(record: Record, delta: int) -> bytes:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Headers as they stand in a record, without their count."""
+    """Return headers as encoded in a record, without their count."""
     return b"".join(_sized(name.encode()) + _sized(value) for name, value in headers)
 
 
 def encode_varint(number: int) -> bytes:
-    """Zigzag varint of a number."""
+    """Return the zigzag varint of a number."""
     rest, out = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -40,7 +45,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number of the zigzag varint at `at`, and where it ends."""
+    """Return the number of the zigzag varint at `at`, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

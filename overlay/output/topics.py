@@ -1,8 +1,11 @@
-"""Output topics: created when missing, used as they are when present, and looked at for what would hold others up.
+"""Output topics: created if missing, used as they are if present, and checked for faults that would
+block a shard.
 
-A transaction ends on all of its partitions or not at all. One output partition that takes no write, since too few of its
-replicas are in sync or none of them leads, therefore blocks the shard with all of its consumers: Kafka can neither commit
-nor abort, and a new owner waits as well. Such a topic has to be found before anything is sent to it.
+A transaction ends on all of its partitions or not at all. So one output partition that takes no
+writes blocks the shard with all of its consumers. That happens if too few of its replicas are in
+sync, or if it has no leader. Kafka can then neither commit nor abort, and a new owner of the shard
+waits as well. Such a topic has to be found before anything is sent to it
+(docs/exactly-once.md#refusing-outputs).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ log = get_logger(__name__)
 
 _CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 DEFAULT_CODEC = Codec.LZ4
-"""Where the topic says `producer`, which leaves it to us."""
+"""The codec if the topic's compression.type is `producer`, which leaves the choice to us."""
 
 _SEGMENT_BYTES = 1 << 30
 _NEWEST_MS = 3_600_000  # Kafka's default
@@ -30,7 +33,7 @@ _TIME_TYPE = {Timestamps.APPEND: "LogAppendTime", Timestamps.SOURCE: "CreateTime
 
 
 def topic_config(config: ConsumerConfig) -> dict[str, str]:
-    """The topic properties with which a consumer's output topic is created."""
+    """Return the topic settings with which a consumer's output topic is created."""
     given = {key: str(value) for key, value in config.output.config.items()}
     return {**given, "message.timestamp.type": _TIME_TYPE[config.output.timestamps]}
 
@@ -38,7 +41,13 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
 async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """The consumers' output topics as they stand, missing ones created, and why for each that cannot be written to."""
+    """Create missing output topics.
+
+    Return the topics' facts, and the reason for each topic that cannot be written to.
+
+    Both are by topic name. A topic that differs from its consumer's file is used as it is, with a
+    warning.
+    """
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
     refused: dict[str, str] = {}
@@ -64,9 +73,11 @@ async def ensure_topics(
 
 
 def find_fault(facts: TopicFacts) -> str:
-    """Why Kafka would take no record for a topic as it stands and what to do; empty when it would take them.
+    """Return why Kafka would take no record for a topic now, and what to do; empty if it would take
+    records.
 
-    A broker asks for no more replicas in sync than the partition has, whatever min.insync.replicas says (seen with 4.3).
+    A broker needs no more replicas in sync than the partition has, whatever min.insync.replicas
+    says (seen with 4.3).
     """
     wanted = int(facts.config.get("min.insync.replicas") or 1)
     for number, replicas in enumerate(facts.replicas):
@@ -81,7 +92,7 @@ def find_fault(facts: TopicFacts) -> str:
 
 
 def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
-    """How an existing topic differs from what the consumer's file asks for, in words."""
+    """Return in words how an existing topic differs from what the consumer's file asks for."""
     found = []
     if facts.partitions != config.output.partitions:
         found.append(f"it has {facts.partitions} partitions, output.partitions says {config.output.partitions}")
@@ -92,7 +103,7 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
 
 
 def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
-    """How to write a consumer's deliveries to the topic as it stands."""
+    """Return how to write a consumer's deliveries to a topic with these facts."""
     stream, name = config.id
     envelope = make_envelope(
         stream,
@@ -120,6 +131,8 @@ def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
 
 
 def make_letter_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
-    """How to write a consumer's dead letters to their topic as it stands: whole, and with the time of burial."""
+    """Return how to write a consumer's dead letters: with their values, and with the time when they
+    were given up.
+    """
     envelope = make_envelope(*config.id, full=config.output.headers is HeaderStyle.FULL, source_time=False)
     return replace(make_output_topic(facts, config), envelope=envelope)

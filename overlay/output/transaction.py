@@ -1,17 +1,21 @@
-"""A shard's transactions: output batches and the state record that accounts for them, all or nothing.
+"""The transactions of a shard: output batches and the state record that accounts for them,
+committed together.
 
-What makes it true (design 11, found by experiment with aiokafka 0.14):
+These rules make it hold (docs/exactly-once.md#transactions, found by experiment with aiokafka
+0.14):
 
-- `commit_transaction()` knows nothing of batches that failed. Every batch is therefore awaited first (produce.py), and one
-  error is enough to abort.
-- After an abort the producer may fail for ever with out-of-order sequences. It is dropped, and so is whatever the shard
-  held in memory: `Transactions` is good for one run of commits and is closed after the first failure.
-- Nothing may be aborted while a broker may still take a batch. Brokers that do not verify a batch's transaction with the
-  coordinator (before 3.6, or with transaction.partition.verification.enable=false) would begin another one with it, which holds
-  up readers, and which the producer's next commit makes visible. InitProducerId aborts as well, with an epoch that
-  keeps such a batch out.
-- A batch that the broker keeps refusing for a passing reason is tried again and again. A deadline ends that, in good time
-  before the broker would time the transaction out by itself.
+- `commit_transaction()` does not know about batches that failed. So every batch is awaited first
+  (produce.py), and one error is enough to abort.
+- After an abort the producer may fail for ever with out-of-order sequences. So it is dropped,
+  together with everything the shard has in memory. `Transactions` serves one series of commits and
+  is closed after the first failure.
+- Nothing may be aborted while a broker may still take a batch. Brokers that do not verify a batch's
+  transaction with the coordinator (before 3.6, or with
+  transaction.partition.verification.enable=false) would begin another transaction with it. That
+  would hold up readers, and the producer's next commit would make the batch visible. InitProducerId
+  aborts as well, and its new epoch keeps such a batch out.
+- A batch that the broker refuses for a passing reason is retried. A deadline ends the retries, well
+  before the broker would time out the transaction by itself.
 """
 
 from __future__ import annotations
@@ -42,11 +46,13 @@ DEADLINE_S = 10.0
 START_DEADLINE_S = 30.0
 STOP_S = 2.0
 ANSWERS_S = 2.0
-"""How long an abort waits for the answers to requests under way."""
+"""Seconds for which an abort waits for the answers to requests in flight."""
 
 
 class _Sender:
-    """An aiokafka producer, started with a deadline and stopped without waiting for what can no longer succeed."""
+    """An aiokafka producer that is started with a deadline, and stopped without waiting for what
+    can no longer succeed.
+    """
 
     def __init__(self, kafka: Properties, **settings: Any) -> None:
         self._producer = AIOKafkaProducer(
@@ -55,7 +61,12 @@ class _Sender:
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Connect; a transactional producer fences its predecessor here. All topics are looked up in one request."""
+        """Connect and look up all topics in one request.
+
+        A transactional producer fences its predecessor here.
+
+        Raises SourceUnavailable.
+        """
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._producer.start()
@@ -71,13 +82,13 @@ class _Sender:
             ) from error
 
     async def look_up(self, topics: Iterable[str]) -> None:
-        """Get the metadata of topics in one request, rather than one by one as batches come."""
+        """Get the metadata of topics in one request, instead of one by one as batches are sent."""
         for topic in topics:
             self._producer.client._topics.add(topic)
         await self._producer.client.force_metadata_update()
 
     async def close(self) -> None:
-        """Stop, and give up what is under way."""
+        """Stop, and drop what is in flight."""
         producer = self._producer
         await self._produce.close()
         stopping = asyncio.create_task(producer.stop())
@@ -87,14 +98,14 @@ class _Sender:
         await producer.client.close()
         waiter = producer._txn_manager and producer._txn_manager._transaction_waiter
         if waiter and waiter.done() and not waiter.cancelled():
-            waiter.exception()  # else asyncio complains that nobody has looked at it
+            waiter.exception()  # otherwise asyncio warns about an exception that was never retrieved
 
 
 class PlainSender(_Sender):
-    """For `delivery: at_least_once`: batches without a transaction."""
+    """A sender for `delivery: at_least_once`: batches without a transaction."""
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send and await batches; the offset of each. Raises DeliveryFailed."""
+        """Send and await batches; return the offset of each. Raises DeliveryFailed or Fenced."""
         return await self._produce.send(batches, DEADLINE_S)
 
 
@@ -109,28 +120,35 @@ class Transactions(_Sender):
 
     @property
     def incarnation(self) -> str:
-        """A text of [0-9x] for this ownership of the shard, known after `start`. Kafka gives a producer id and epoch to no
-        other InitProducerId, so no other ownership has the same."""
+        """A text of [0-9x] that names this ownership of the shard; valid after `start`.
+
+        It is made of producer id and epoch. Kafka gives each pair to only one InitProducerId, so no
+        other ownership has the same.
+        """
         producer_id, epoch = self._producer._txn_manager._pid_and_epoch
         return f"{producer_id}x{epoch}"
 
     async def begin(self) -> None:
-        """Open a transaction."""
+        """Begin a transaction."""
         async with self._guard():
             await self._producer.begin_transaction()
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send and await batches of the open transaction; the offset of each. One call at a time."""
+        """Send and await batches of the open transaction; return the offset of each.
+
+        Only one call at a time.
+        """
         async with self._guard():
             return await self._send(list(batches))
 
     async def finish(
         self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
     ) -> tuple[int, list[int]]:
-        """Write the state record and the last batches, side by side, and commit. `more`: of the state, behind its record.
+        """Write the last batches and the state record side by side, and commit.
 
-        Returns the state record's offset, and those of the batches. Side by side means one AddPartitionsToTxn and one produce
-        request where there would be two of each.
+        Return the state record's offset, and those of the batches. `more`: further records of the
+        state, after that record. Side by side means one AddPartitionsToTxn and one produce request
+        instead of two of each.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
@@ -141,7 +159,7 @@ class Transactions(_Sender):
             return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
-        """A transaction of these batches and nothing else; the offset of each."""
+        """Write and commit a transaction with only these batches; return the offset of each."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
             offsets = await self._send(batches)
@@ -153,7 +171,7 @@ class Transactions(_Sender):
         return await self._produce.send(batches, DEADLINE_S)
 
     async def _include(self, partitions: set[TopicPartition]) -> None:
-        """Wait until the coordinator has the partitions in the open transaction."""
+        """Wait until the coordinator has added the partitions to the open transaction."""
         transaction = self._producer._txn_manager
         ended = transaction.wait_for_transaction_end()
         async with asyncio.timeout(DEADLINE_S):
@@ -168,7 +186,7 @@ class Transactions(_Sender):
             ended.result()
 
     def _watch_answers(self) -> None:
-        """Be told of each answer to AddPartitionsToTxn: aiokafka keeps it to itself."""
+        """Set `_answered` at each answer to AddPartitionsToTxn, which aiokafka does not report."""
         sender = self._producer._sender
         ask = sender._do_add_partitions_to_txn
 
@@ -182,10 +200,11 @@ class Transactions(_Sender):
 
     @contextlib.asynccontextmanager
     async def _guard(self) -> AsyncIterator[None]:
-        """Abort on any error and say whose fault it is: Fenced, DeliveryFailed or SourceUnavailable.
+        """Abort on any error and raise it as Fenced, DeliveryFailed or SourceUnavailable.
 
-        Nothing is committed then, but for SourceUnavailable from `finish`, after which only the state can tell; in every
-        case this object is of no more use.
+        Nothing is committed then, with one exception: after SourceUnavailable from `finish`, only
+        the state can tell (docs/exactly-once.md#unknown-outcomes). In every case this object cannot
+        be used any more.
         """
         try:
             yield
@@ -203,14 +222,18 @@ class Transactions(_Sender):
             raise SourceUnavailable(f"the transaction did not end: {str(error) or type(error).__name__}") from error
 
     async def _abort(self) -> None:
-        """Best effort: the next owner's InitProducerId aborts what is left open, and the broker does after a while."""
+        """Abort if no broker may still take a batch.
+
+        This is best effort: the next owner's InitProducerId aborts an open transaction, and the
+        broker does so after its timeout.
+        """
         if not await self._produce.settle(ANSWERS_S):
             log.info(
                 "transaction left open: a broker may still take a batch",
                 state=f"{self._state.topic}-{self._state.partition}",
             )
             return
-        # AssertionError: a producer that has been fenced refuses to abort as well
+        # AssertionError: a producer that was fenced refuses to abort as well
         with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
             async with asyncio.timeout(3.0):
                 await self._producer.abort_transaction()

@@ -1,13 +1,15 @@
-"""What an output topic can never take, found before anything is sent.
+"""Checks for records that an output topic can never take, made before anything is sent.
 
-A transaction ends on all of its batches or on none, so a record that its topic refuses would hold up its whole shard. For
-its own sake Kafka refuses a record for one of three reasons (its UnifiedLog and LogValidator; seen with 4.3):
+A transaction ends on all of its batches or on none, so a record that its topic refuses would hold
+up the whole shard. Kafka refuses a record because of the record itself for one of three reasons
+(UnifiedLog and LogValidator; seen with 4.3):
 
-- its batch is larger than max.message.bytes, or than segment.bytes, though it is alone in it;
+- its batch is larger than max.message.bytes or segment.bytes, even with this record alone;
 - it has no key, and the topic is compacted;
-- the topic keeps the times of the records, and its time is too far from now (message.timestamp.before.max.ms, .after.max.ms).
+- the topic keeps the records' times, and its time is too far from now
+  (message.timestamp.before.max.ms, .after.max.ms).
 
-What a topic refuses whoever writes it, for want of rights or of replicas, is no matter of a record.
+Refusals for lack of rights or replicas apply to any record, and are not checked here.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ from .batch_builder import OutputTopic, Slice, measure
 from .encoded_batch import EncodedBatch
 
 SLACK = 256
-"""Bytes by which a record has to stay below the limit: the numbers in its token are not known yet, and grow from one delivery
-to the next; what the topic takes once it should take again."""
+"""Bytes by which a record has to stay below the limit. The numbers in its token are not known yet
+and grow from delivery to delivery, and what the topic took once it should take again.
+"""
 _NO_KEY = 1  # a length of -1, as a varint
 _NO_TIME = -1
 
 
 def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int) -> Ints:
-    """Places among `rows` of those that the topic can never take as deliveries, rising. `now`: ms since 1970."""
+    """Return the positions in `rows` (rising) of those that the topic can never take as deliveries.
+
+    `now`: ms since 1970.
+    """
     records = slice_.records
     refused = np.zeros(rows.size, np.bool_)
     if output_topic.needs_key:
@@ -40,7 +46,7 @@ def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int)
 
 
 def _is_too_large(output_topic: OutputTopic, slice_: Slice, row: Ints, now: int) -> bool:
-    """Whether no batch can hold a record: only compressing it tells."""
+    """Return whether a record is too large for any batch. Only compressing it can tell."""
     body = Body(np.empty(int(measure(slice_, row, output_topic.envelope)[0]), np.uint8))
     one = np.ones(1, np.int64)
     assemble(

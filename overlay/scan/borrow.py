@@ -1,15 +1,18 @@
-"""Arrays that kernels hand on without counting references.
+"""Arrays that kernels pass on without counting references.
 
-Numba counts a reference to each array argument of each function, with atomic operations; its optimiser takes out the
-pairs that it can follow, which fails in functions that leave a loop early. In a function called for every field of
-every record these cost more than the reading. A borrowed array is the same array without an owner to count for.
+Numba counts a reference to each array argument of each function, with atomic operations. Its
+optimiser removes the pairs that it can follow, which fails in functions that leave a loop early. In
+a function called for every field of every record, the counting costs more than the reading. A
+borrowed array is the same array without an owner to count for.
 
-Only a parameter of the kernel may be borrowed, before it is bound to anything else: the kernel's caller holds a reference
-until the kernel returns, and that reference keeps the memory. An array that the kernel itself has made has no such holder.
-Numba gives up the kernel's reference after the last use of the owning name, and a borrowed array does not count as a use. So
-the memory would be freed while the kernel still reads and writes it. Arrays to work in are therefore made by the caller and
-passed in. For the same reason a kernel with `inline="always"` borrows nothing: its parameters become variables of its caller.
-A borrowed array must not outlive the kernel, so it is not returned. tests/scan/test_borrow.py checks the sources for all this.
+Only a parameter of the kernel may be borrowed, before it is bound to anything else: the kernel's
+caller holds a reference until the kernel returns, and that reference keeps the memory. An array
+that the kernel itself has made has no such holder. Numba gives up the kernel's reference after the
+last use of the owning name, and a borrowed array does not count as a use. So the memory would be
+freed while the kernel still reads and writes it. Work arrays are therefore made by the caller and
+passed in. For the same reason a kernel with `inline="always"` borrows nothing: its parameters
+become variables of its caller. A borrowed array must not outlive the kernel, so it is not returned.
+tests/scan/test_borrow.py checks the sources for all this.
 """
 
 from __future__ import annotations
@@ -36,4 +39,6 @@ def _disown(typing_context: Any, array: Any) -> Any:
 
 
 borrow = cast(Callable[[Any], Any], _disown)
-"""`borrow(parameter)`, in a kernel: return the parameter's array without its owner. See the module's docstring."""
+"""`borrow(parameter)`, in a kernel: the parameter's array without its owner. See the module's
+docstring.
+"""

@@ -1,7 +1,8 @@
-"""Compression of record batches, both ways, through cramjam.
+"""Compression and decompression of record batches, with cramjam.
 
-Decompression writes into an arena that is used again for every fetch: a fresh array a batch would spend as long in page
-faults as in LZ4. The arena grows to a limit, which is also the guard against a small batch that inflates without end.
+Decompression writes into an arena that is reused for every fetch: a new array per batch would cost
+as much time in page faults as LZ4 itself. The arena grows to a limit, which also stops a small
+batch that decompresses to a huge one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from .header import Bytes, Fault
 
 
 class Codec(enum.IntEnum):
+    """Kafka's compression codecs by their number in a batch's attributes."""
+
     NONE = 0
     GZIP = 1
     SNAPPY = 2
@@ -26,20 +29,23 @@ class Codec(enum.IntEnum):
 
 
 XERIAL = (
-    b"\x82SNAPPY\x00"  # Java's snappy framing: this, two int32 versions, then blocks of int32 length and raw snappy
+    # framing of Java's snappy: this, two int32 versions, then blocks of int32 length and raw snappy
+    b"\x82SNAPPY\x00"
 )
 XERIAL_HEADER = 16
 
 
 class Arena:
-    """A growing buffer for the decompressed records of one slice. `limit` and sizes are bytes."""
+    """A growing buffer for the decompressed records of one slice. `size` and `limit` are bytes."""
 
     def __init__(self, size: int = 4 << 20, limit: int = 128 << 20) -> None:
         self.buf: Bytes = np.empty(size, np.uint8)
         self.limit = limit
 
     def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
-        """Decompress `data` to position `at`: the position after it, or why not. What lies below `at` stays."""
+        """Decompress `data` to position `at`. Return the position after it, or a Fault. The bytes
+        below `at` are kept.
+        """
         if codec == Codec.NONE:
             return self._copy(at, data)
         decompress = _DECOMPRESS.get(codec)
@@ -71,7 +77,7 @@ class Arena:
 
 
 class _Full(ValueError):
-    """The output does not fit."""
+    """The output does not fit the buffer."""
 
 
 def _is_full(error: Exception) -> bool:
@@ -99,7 +105,8 @@ def _raw_snappy(raw: bytes, out: Any) -> int:
     if size > out.size:
         raise _Full(f"{size} bytes do not fit")
     if not size:
-        # nothing to write, and cramjam takes no empty output; what follows the size must be sound all the same
+        # There is nothing to write, and cramjam accepts no empty output; but the data after the
+        # size must be sound.
         return len(cramjam.snappy.decompress_raw(raw))
     return int(cramjam.snappy.decompress_raw_into(raw, out[:size]))
 
@@ -113,20 +120,24 @@ _DECOMPRESS: dict[int, Callable[[Any, Any], int]] = {
 
 
 def compress(codec: Codec, data: Bytes) -> bytes:
-    """One batch's records as the broker and every client take them."""
+    """Return one batch's records in compressed form, as the broker and every client accept them."""
     return _COMPRESS[codec](data)
 
 
 _LZ4_HEAD = bytes.fromhex("04224d186050fb")
-"""An LZ4 frame's beginning: independent blocks (the broker refuses others) of up to 256 KiB, no checksums, since the batch
-has its own. Larger blocks than Java's 64 KiB find an eighth more to leave out and are faster to read."""
+"""The header of an LZ4 frame: independent blocks (the broker refuses others) of up to 256 KiB,
+without checksums.
+
+The batch has a checksum of its own. Compared with Java's 64 KiB, larger blocks are an eighth
+smaller in total and faster to read.
+"""
 _LZ4_BLOCK = 1 << 18
 _LZ4_STORED = 1 << 31
 _LZ4_END = bytes(4)
 
 
 def _lz4(data: Any) -> bytes:
-    # block by block: cramjam's frame compressor holds the GIL, and adds a checksum to every block
+    # Block by block: cramjam's frame compressor holds the GIL, and adds a checksum to every block.
     parts: list[Any] = [_LZ4_HEAD]
     for at in range(0, data.size, _LZ4_BLOCK):
         block = data[at : at + _LZ4_BLOCK]

@@ -1,23 +1,24 @@
-"""From positions to Arrow columns: the typed properties that filters name.
+"""Arrow columns from positions: the typed properties that filters name.
 
-Only what is asked for is made, and only for the rows asked for. Everything is copied, since a slice's bytes and
-arrays are used again for the next slice.
+Only requested columns are made, and only for requested rows. Everything is copied, since a slice's
+bytes and arrays are reused for the next slice.
 
-A property's value comes as text (TEXT: headers, keys) or as the JSON text found in a value (JSON: a string has its
-quotes). A value that does not spell its type is null, which SQL takes as unknown, and is counted:
+A property's value comes as text (TEXT: headers, keys) or as the JSON text found in a value (JSON: a
+string has its quotes). A value that does not spell its type is null, which SQL treats as unknown,
+and is counted:
 
-| type      | TEXT                                        | JSON                                              |
-|-----------|---------------------------------------------|---------------------------------------------------|
-| string    | UTF-8                                       | a string, escapes undone                          |
-| binary    | any bytes                                   | a string's bytes, escapes undone                  |
-| long      | a number of integral value in int64 range   | the same; a string is none, whatever it says      |
-| double    | a finite number                             | the same                                          |
-| boolean   | true or false in any case                   | true or false                                     |
-| timestamp | ms since 1970 or RFC 3339 with an offset    | a number of ms, or a string of RFC 3339           |
+| type      | TEXT                                      | JSON                                    |
+|-----------|-------------------------------------------|-----------------------------------------|
+| string    | UTF-8                                     | a string, escapes undone                |
+| binary    | any bytes                                 | a string's bytes, escapes undone        |
+| long      | a number of integral value in int64 range | the same, but never a string            |
+| double    | a finite number                           | the same                                |
+| boolean   | true or false in any case                 | true or false                           |
+| timestamp | ms since 1970 or RFC 3339 with an offset  | a number of ms, or a string of RFC 3339 |
 
-The grammars are in numbers.py and times.py. Missing values and JSON's null are null and not counted. What else is null
-is counted by reason: `unparsable`, `not_utf8`, `malformed` for a document that could not be read up to the field,
-`undecoded` for a value that is known to be no JSON.
+The grammars are in numbers.py and times.py. Missing values and JSON's null are null and not
+counted. All other nulls are counted by reason: `unparsable`, `not_utf8`, `malformed` for a document
+that could not be read up to the field, `undecoded` for a value in a known format that is not JSON.
 """
 
 from __future__ import annotations
@@ -50,28 +51,32 @@ TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("ms"),
 }
-"""The property types of a stream's file, and what becomes of them."""
+"""The property types of a stream's file, and their Arrow types."""
 
 NO_TIMESTAMP = -1
-"""What Kafka's record format says for a record without a timestamp."""
+"""Kafka's timestamp of a record without one."""
 
 _MAX_TEXT = (1 << 31) - 1  # Arrow's string and binary count bytes in int32
 
 
 class Origin(enum.Enum):
+    """The form of a value: plain text, or JSON text."""
+
     TEXT = "text"
     JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """A column, and what became of each of its values: one of states.py, GOOD where it is not null."""
+    """A column, and the state of each of its values (states.py): GOOD if it is not null."""
 
     array: pa.Array
     states: States
 
     def count_nulls(self, rows: Ints | None = None) -> dict[str, int]:
-        """Nulls that are none in the record, by reason; of some rows or of all."""
+        """Return the nulls by reason, without those that are missing in the record. `rows`: all if
+        None.
+        """
         states = self.states if rows is None else self.states[rows]
         if not states.any():
             return {}
@@ -92,10 +97,12 @@ def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.
 
 
 def read_times(times: Ints, type: str) -> Column:
-    """Kafka's timestamps as a property. A record without one (-1) has null."""
+    """Return Kafka's timestamps (ms since 1970) as a column of `type`. A record without one (-1)
+    has null.
+    """
     missing = times == NO_TIMESTAMP
     if type in ("timestamp", "long"):
-        # a copy, for Arrow would go on using the slice's memory
+        # a copy, since Arrow would keep using the slice's memory
         return _assemble(type, np.where(missing, ABSENT, GOOD).astype(np.uint8), pa.py_buffer(times.copy()))
     texts = pa.array(times).cast(pa.string())
     bounds = np.frombuffer(texts.buffers()[1], np.int32, times.size + 1).astype(np.int64)
@@ -104,7 +111,9 @@ def read_times(times: Ints, type: str) -> Column:
 
 
 def coalesce(first: Column, second: Column) -> Column:
-    """The first column, and the second where the first has nothing. What could not be read stays null."""
+    """Return the first column, with values of the second where the first is absent. A value that
+    could not be read stays null.
+    """
     absent = first.states == ABSENT
     other = second.array.dictionary_decode() if pa.types.is_dictionary(second.array.type) else second.array
     return Column(pc.if_else(pa.array(absent), other, first.array), np.where(absent, second.states, first.states))
@@ -135,7 +144,9 @@ def _read(buf: Bytes, at: Ints, size: Ints, type: str, is_json: bool, states: St
 
 
 def _read_hard(buf: Bytes, at: Ints, size: Ints, values: npt.NDArray[Any], states: States) -> None:
-    """Doubles that the kernel leaves to Python, whose grammar they have already passed; some are out of range."""
+    """Read with Python the doubles that the kernel leaves. They have passed the grammar, but some
+    are out of range.
+    """
     for i in np.flatnonzero(states == HARD).tolist():
         values[i] = float(buf[at[i] : at[i] + size[i]].tobytes())
         states[i] = GOOD if np.isfinite(values[i]) else BAD
@@ -153,7 +164,9 @@ _READERS: dict[str, tuple[int, type[np.generic]]] = {
 
 @kernel
 def _fill(buf, at, size, is_json, reader, values, states):  # type: ignore[no-untyped-def]
-    """Read each slice by one of _READERS. Compiled for each storage; the branch on `reader` goes the same way each time."""
+    """Read each slice with one of _READERS. Compiled for each storage type; the branch on `reader`
+    always goes the same way.
+    """
     for i in range(size.size):
         values[i] = 0
         if size[i] < 0:

@@ -1,10 +1,12 @@
 """Read committed: which batches of a fetch a consumer may see.
 
-A fetch with isolation level 1 brings, beside the bytes, the aborted transactions that overlap them: (producer id, first
-offset) pairs. A producer's transactional batches from that offset on are aborted until its abort marker, a control batch,
-ends them. Control batches themselves are never records. Nothing at or past the last stable offset is shown.
+A fetch with isolation level 1 brings, besides the bytes, the aborted transactions that overlap
+them, as pairs (producer id, first offset). A producer's transactional batches from that offset on
+are aborted, until its abort marker, a control batch, ends the transaction. Control batches
+themselves are never records. Nothing at or past the last stable offset is shown.
 
-Source of the rule: Kafka's consumer (KIP-98, "Reading transactional messages"); aiokafka's fetcher follows the same.
+Source of the rule: Kafka's consumer (KIP-98, "Reading transactional messages"); aiokafka's fetcher
+does the same.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ NO_ABORTS: Aborted = np.empty((0, 2), np.int64)
 
 @kernel
 def _marker(buf, at, end):  # type: ignore[no-untyped-def]
-    """Type of the control record at `at` (0 abort, 1 commit, others are the broker's own), or -1 if unreadable."""
+    """Return the type of the control record at `at` (0 abort, 1 commit, others internal to the
+    broker), or -1 if unreadable.
+    """
     length, pos = read_varint(buf, at, end)
     if length < 0 or pos + length > end:
         return -1
@@ -40,7 +44,9 @@ def _marker(buf, at, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
-    """Write each batch's Sight number. Batches that are not `sound` are passed over: their bytes cannot be trusted."""
+    """Write each batch's Sight number. Skip batches that are not `sound`, since their bytes cannot
+    be trusted.
+    """
     open_ids = np.empty(aborted.shape[0], np.int64)
     opened = 0
     taken = 0
@@ -49,13 +55,15 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
         sight[i] = 0
         if not sound[i]:
             continue
+        # open the aborted transactions that begin at or below the end of this batch
         while taken < aborted.shape[0] and aborted[taken, 1] <= batch.last_offset:
             open_ids[opened] = aborted[taken, 0]
             opened += 1
             taken += 1
         if batch.attributes & CONTROL:
             if batch.count <= 0:
-                continue  # compaction leaves control batches without their record
+                continue  # compaction may leave control batches without their record
+            # an abort marker ends the aborted transactions of its producer
             kind = _marker(buf, batch.at + HEADER_SIZE, batch.end)
             if kind < 0:
                 sight[i] = 2
@@ -67,6 +75,7 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
                         kept += 1
                 opened = kept
             continue
+        # a transactional batch is hidden while an aborted transaction of its producer is open
         hidden = False
         if batch.attributes & TRANSACTIONAL:
             for k in range(opened):
@@ -75,7 +84,7 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
 
 
 class Sight(enum.IntEnum):
-    """What a read-committed reader makes of a batch."""
+    """Whether a read-committed reader may see a batch."""
 
     HIDDEN = 0  # aborted, or a control batch
     SHOWN = 1
@@ -83,8 +92,11 @@ class Sight(enum.IntEnum):
 
 
 def judge(buf: Bytes, batches: Batches, sound: npt.NDArray[np.bool_], aborted: Aborted) -> npt.NDArray[np.uint8]:
-    """The Sight of each batch of a fetch. All of them must be given, those before the wanted position too: an abort marker
-    among them ends a transaction that `aborted` lists."""
+    """Return the Sight of each batch of a fetch.
+
+    All batches must be passed, also those before the wanted position: an abort marker among them
+    ends a transaction that `aborted` lists.
+    """
     sight = np.empty(batches.size, np.uint8)
     _judge(buf, batches, sound, aborted[np.argsort(aborted[:, 1], kind="stable")], sight)
     return sight

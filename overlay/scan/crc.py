@@ -1,4 +1,4 @@
-"""CRC-32C of a batch: from its attributes to its end, as the broker checked it when it took the batch in."""
+"""CRC-32C of a batch, from its attributes to its end, as the broker checks it on arrival."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .header import CRC_FROM, Batches, Bytes
 
 
 def crc32c(data: bytes | Bytes) -> int:
+    """Return the CRC-32C of bytes."""
     return int(google_crc32c.value(data))
 
 
 def matches(buf: Bytes, batches: Batches) -> npt.NDArray[np.bool_]:
-    """Mask of the batches whose CRC agrees with their bytes."""
+    """Return which batches have a CRC that matches their bytes."""
     check = google_crc32c.value
     ranges = zip(batches["at"].tolist(), batches["end"].tolist(), batches["crc"].tolist(), strict=True)
     return np.fromiter((check(buf[at + CRC_FROM : end]) == crc for at, end, crc in ranges), np.bool_, batches.size)

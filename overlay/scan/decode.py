@@ -1,8 +1,10 @@
-"""From the bytes of a fetch to slices of records: headers, CRC, visibility, decompression and the walk, in that order.
+"""From the bytes of a fetch to slices of records: headers, CRC, visibility, decompression and the
+walk, in that order.
 
-A slice is about two megabytes of decompressed records, small enough to stay in the processor's cache between the steps that
-read it and to keep a kernel call far under the 20 ms that the event loop's neighbours can wait. Its arrays belong to the
-decoder and are used again for the next slice: whoever wants to keep something copies it.
+A slice is about two megabytes of decompressed records. That is small enough to stay in the CPU
+cache between the steps that read it, and keeps a kernel call far below the 20 ms that other tasks
+of the event loop can wait. The arrays of a slice belong to the decoder and are reused for the next
+one: copy what has to be kept.
 """
 
 from __future__ import annotations
@@ -25,26 +27,27 @@ from .values import NO_DECODERS, Decoders, decode
 Ints = npt.NDArray[np.int64]
 
 SLICE_BYTES = 2 << 20
-SMALLEST_RECORD = 7  # length, attributes, two deltas, key size, value size, header count: a byte each
+SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two sizes, header count
 NO_STOP = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Positions of some records in `buf`, one row each; see kernel.py. Valid until the decoder makes the next slice.
+    """The positions of some records in `buf`, one row each; see kernel.py. Valid until the decoder
+    makes the next slice.
 
-    `at` and `size` are [fields of the plan, records]: where each field's bytes are, size -1 where it is missing or null
-    and another number below 0 where it cannot be told (states.py).
+    `at` and `size` are [fields of the plan, records]: where each field's bytes are. Size -1 means
+    missing or null, another negative size that it cannot be read (states.py).
     """
 
     buf: Bytes
     offset: Ints
-    timestamp: Ints  # ms
+    timestamp: Ints  # ms since 1970
     body: Ints  # where the key's size begins
     end: Ints
     at: Ints
     size: Ints
-    next_offset: int  # the position after this slice, past batches that have nothing to show
+    next_offset: int  # the position after this slice and after hidden batches
     plan: Plan
 
     def __len__(self) -> int:
@@ -53,7 +56,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A batch that cannot be read. Passing over it means to go on at `next_offset`."""
+    """A batch that cannot be read. To skip it, continue at `next_offset`."""
 
     fault: Fault
     base_offset: int
@@ -61,9 +64,11 @@ class Malformed:
 
 
 class Decoder:
-    """Decodes fetch after fetch for one plan, in buffers of its own. Not for two threads at once.
+    """A decoder of fetch after fetch for one plan, with its own buffers. Not for two threads at
+    once.
 
-    `arena`: shared by decoders of which only one is at work at a time. `decoders`: for values that are no JSON.
+    `arena`: may be shared by decoders of which only one works at a time. `decoders`: for values
+    that are not JSON.
     """
 
     def __init__(
@@ -90,10 +95,12 @@ class Decoder:
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Records | Malformed]:
-        """Slices of the records with position <= offset < stop, in order, and what could not be read between them.
+        """Yield slices of the records with position <= offset < stop in order, and Malformed for
+        each batch that cannot be read.
 
-        `aborted`: pairs (producer id, first offset) as the fetch response lists them; `committed=False` shows aborted
-        records too. The last slice's next_offset is where the next fetch goes on, even when no record was seen.
+        `aborted`: pairs (producer id, first offset) as the fetch response lists them;
+        `committed=False` shows aborted records too. The next_offset of the last slice is where the
+        next fetch continues, even if there was no record.
         """
         found = split(buf)
         batches = found.batches
@@ -114,7 +121,7 @@ class Decoder:
             yield self._records(buf, 0, 0, tail)
 
     def _decode_run(self, buf: Bytes, batches: Batches, position: int, stop: int) -> Iterator[Records | Malformed]:
-        """Decode neighbouring batches that all have records to show, a slice at a time."""
+        """Decode neighbouring batches that all have visible records, a slice at a time."""
         at = 0
         while at < batches.size:
             if batches[at]["attributes"] & CODEC_MASK:
@@ -129,7 +136,7 @@ class Decoder:
                 at += 1
 
     def _gather_plain(self, batches: Batches) -> int:
-        """Mark uncompressed batches to be read where they lie; how many make a slice."""
+        """Mark uncompressed batches to be read in place. Return how many make a slice."""
         compressed = np.flatnonzero(batches["attributes"] & CODEC_MASK)
         count = int(compressed[0]) if compressed.size else batches.size
         batches["data_at"][:count] = batches["at"][:count] + HEADER_SIZE
@@ -138,7 +145,9 @@ class Decoder:
         return max(1, int(within))
 
     def _decompress(self, buf: Bytes, batches: Batches) -> tuple[Bytes, int, Fault]:
-        """Decompress batches into the arena until it holds a slice: (arena, how many, why not the next one)."""
+        """Decompress batches into the arena until it has a slice: (arena, how many, why not the
+        next one).
+        """
         filled, count = 0, 0
         while count < batches.size and (filled < self._slice_bytes or not count):
             batch = batches[count]
@@ -146,7 +155,7 @@ class Decoder:
             data = buf[int(batch["at"]) + HEADER_SIZE : int(batch["end"])]
             after = self._arena.put(filled, codec, data) if data.size else filled
             if isinstance(after, Fault):
-                # what does not fit beside others may fit alone
+                # A batch that does not fit beside others may fit alone.
                 is_full = after is Fault.TOO_LARGE and count > 0
                 return self._arena.buf, count, Fault.NONE if is_full else after
             batches["data_at"][count], batches["data_end"][count] = filled, after
@@ -156,7 +165,7 @@ class Decoder:
     def _walk(
         self, buf: Bytes, batches: Batches, position: int, stop: int
     ) -> Generator[Records | Malformed, None, int]:
-        """Walk one slice; returns how many of its batches are dealt with."""
+        """Walk one slice. Return how many of its batches are done, including a malformed one."""
         counts = batches["count"].astype(np.int64)
         impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
         fits = int(np.argmax(impossible)) if impossible.any() else batches.size
@@ -202,7 +211,8 @@ class Decoder:
             return
         self._offset, self._timestamp, self._body, self._end = (np.empty(rows, np.int64) for _ in range(4))
         self._at, self._size = (np.empty((self.plan.width, rows), np.int64) for _ in range(2))
-        # last: the kernels check no bounds, so a decoder that ran out of memory here counts no rows that it lacks
+        # Set last: kernels check no bounds, so after an out-of-memory error the decoder must not
+        # count rows that it lacks.
         self._rows = rows
 
 
@@ -211,7 +221,9 @@ def _malformed(batch: np.void, fault: Fault) -> Malformed:
 
 
 def _runs(faults: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Ranges of neighbouring batches to decode, and single ones that are at fault; unseen ones are left out."""
+    """Yield ranges of neighbouring batches to decode, and each faulty batch alone; hidden batches
+    are left out.
+    """
     first = None
     for i, (fault, shown) in enumerate(zip(faults.tolist(), seen.tolist(), strict=True)):
         if shown and not fault:

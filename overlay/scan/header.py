@@ -1,7 +1,7 @@
-"""Where record batches begin and end, and what their headers say.
+"""Where record batches begin and end, and the fields of their headers.
 
-A fetch response is a run of record batches of format v2, the last one perhaps cut off. The header of each
-(Kafka, "Record Batch", all big-endian):
+A fetch response is a sequence of record batches of format v2; the last one may be cut off. The
+header of each (Kafka, "Record Batch", all big-endian):
 
     at  0  int64   base offset
     at  8  int32   length of everything after this field
@@ -18,7 +18,7 @@ A fetch response is a run of record batches of format v2, the last one perhaps c
     at 57  int32   record count
     at 61          records, compressed as one block by the codec
 
-Magic sits at the same place in formats v0 and v1, which is how those are recognised and refused.
+Magic is at the same place in formats v0 and v1, which is how those are recognised and refused.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _TEXTS = {
 
 @kernel
 def _integer(buf, at, size):  # type: ignore[no-untyped-def]
-    """Signed big-endian integer of `size` bytes."""
+    """Return a signed big-endian integer of `size` bytes."""
     value = np.int64(np.int8(buf[at]))
     for i in range(1, size):
         value = (value << 8) | np.int64(buf[at + i])
@@ -116,7 +116,9 @@ def _integer(buf, at, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
-    """Fill `out` with the whole batches from `at` on: (how many, position after them, fault number)."""
+    """Fill `out` with the whole batches from `at` on. Return (how many, position after them, fault
+    number).
+    """
     filled = 0
     total = buf.size
     while filled < out.size and at + 17 <= total:
@@ -154,7 +156,9 @@ def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
 
 
 class Split(NamedTuple):
-    """The whole batches at the front of fetched bytes. With a fault: its base offset and where its header begins."""
+    """The whole batches at the front of fetched bytes. With a fault: where the faulty header
+    begins, and its base offset.
+    """
 
     batches: Batches
     fault: Fault
@@ -163,14 +167,16 @@ class Split(NamedTuple):
 
 
 def split(buf: Bytes) -> Split:
-    """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch brings it whole.
+    """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch
+    brings it whole.
 
-    `last_offset` of a batch whose CRC does not match is no more than its base offset and its record count allow.
+    If the CRC of a batch does not match, its `last_offset` is limited by its base offset and its
+    record count.
     """
     parts: list[Batches] = []
     at, fault, previous = 0, 0, -1
     while True:
-        # few at first: to zero room for many takes longer than to find them
+        # few at first: zeroing room for many takes longer than finding them
         table = np.zeros(MANY_BATCHES if parts else FEW_BATCHES, BATCH)
         filled, at, fault = _split(buf, at, previous, table)
         found = table[:filled]
@@ -178,7 +184,8 @@ def split(buf: Bytes) -> Split:
         is_bounded = _bound(buf, found)
         previous = int(found[-1]["last_offset"]) if filled else previous
         if fault == Fault.ORDER and is_bounded and int(_integer(buf, at, 8)) > previous:
-            continue  # the batch before it said that it reaches farther
+            # the batch before it claimed to reach farther, but it is damaged and was limited
+            continue
         if fault or filled < table.size:
             break
     base_offset = int(_integer(buf, at, 8)) if fault else -1
@@ -186,11 +193,12 @@ def split(buf: Bytes) -> Split:
 
 
 def _bound(buf: Bytes, batches: Batches) -> bool:
-    """Let damaged batches end where their record counts say, if that is lower; return whether there were any.
+    """Limit damaged batches to the end that their record counts allow, if that is lower. Return
+    whether there were any.
 
-    A damaged `last offset delta` may reach over two billion records that are all there. Counts are lower than the range of
-    offsets only where compaction took records; then the broker sends the rest of a damaged batch again, and the feed passes
-    over it.
+    A damaged `last offset delta` may cover two billion records that all exist. Counts are lower
+    than the range of offsets only if compaction removed records. Then the broker sends the rest of
+    a damaged batch again, and the fetcher skips it.
     """
     counts = batches["count"]
     spans = batches["last_offset"] - batches["base_offset"] + 1
@@ -204,5 +212,5 @@ def _bound(buf: Bytes, batches: Batches) -> bool:
 
 
 def read_end(buf: Bytes, batch: np.void) -> int:
-    """Return the offset behind a batch as its header says it, be it damaged or not."""
+    """Return the offset after a batch as its header says it, even if it is damaged."""
     return int(batch["base_offset"]) + int(_integer(buf, int(batch["at"]) + DELTA_AT, 4)) + 1

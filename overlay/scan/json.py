@@ -1,29 +1,33 @@
 """Fields of JSON values, found in the bytes without parsing the document into objects.
 
-What. `extract` looks for all wanted paths in each record's value in one pass and notes where their JSON texts lie:
-strings with their quotes, objects and arrays whole. Each path is answered as if it were looked for alone, and read no
-further than it must be: what stands behind the field is not looked at, so a document is malformed for a path only as
-far as it had to be read for it. Of keys that stand twice in an object the first counts. A text that ends too early or
-has another character where the grammar (RFC 8259) wants a certain one gives MALFORMED; a path that is not there, or
-leads through something that is no object, gives MISSING. A number, `true`, `false` or `null` inside an
-object that ends with the record's value is MALFORMED, for it may have been cut. So a document that was cut answers each path
-as the whole document does, or with MALFORMED. In a value that says it is something else than JSON
+What. `extract` searches all wanted paths in each record's value in one pass and records where their
+JSON texts are: strings with their quotes, objects and arrays whole. Each path is answered as if it
+were searched alone, and the document is read no further than needed. Text after the field is not
+looked at, so a document is malformed for a path only as far as it had to be read for it. If an
+object has a key twice, the first counts. A text that ends too early, or has a character that the
+grammar (RFC 8259) does not allow there, gives MALFORMED. A path that does not exist, or leads
+through something that is no object, gives MISSING. A number, `true`, `false` or `null` inside an
+object that ends with the record's value is MALFORMED, since it may have been cut. So a cut document
+answers each path as the whole document does, or with MALFORMED. In a value of another known format
 (values.py) every path is UNDECODED.
 
-How. The wanted paths are a tree whose nodes stand in preorder, so that a node's subtree is a range. The pass goes
-through the object of one node at a time. A wanted key is either an answer, or leads to a node with children: then the
-pass enters its value and comes back to the outer object at the value's end. It leaves an object as soon as all
-children of its node are answered, and the document as soon as all paths are.
+How. The wanted paths are a tree whose nodes are in preorder, so that a node's subtree is a range.
+The pass goes through the object of one node at a time. A wanted key is either an answer, or leads
+to a node with children: then the pass enters its value and returns to the outer object at the
+value's end. It leaves an object as soon as all children of its node are answered, and the document
+as soon as all paths are.
 
-Two ways lead over a value: `pass_value` counts brackets and knows strings, and the pass itself, which also wants keys,
-colons and commas. Where the strict way gives up inside a nested object, the paths below it are MALFORMED, and the
-outer object goes on behind the value as `pass_value` sees it: a path is never malformed for what another path had to read.
+There are two ways to move over a value: `pass_value` counts brackets and knows strings, and the
+pass itself also checks keys, colons and commas. If the strict way fails inside a nested object, the
+paths below it are MALFORMED, and the outer object continues after the value as `pass_value` sees
+it: a path is never malformed because of what another path had to read.
 
-Most of the time goes into finding the ends of strings and keys, so that is done a word at a time (words.py). A key is
-compared only when its first byte and length are those of some wanted key of the same object (the MASK of its node).
-Documents of one stream mostly have the same keys in the same places: what stands between two values is first compared with
-what stood there in an earlier document (templates.py), and read only when it is something else.
-The inner loops end by their condition, not by a break: numba then sees that it need not count references (borrow.py).
+Most of the time is spent finding the ends of strings and keys, so that is done a word at a time
+(words.py). A key is compared only if its first byte and length are those of some wanted key of the
+same object (the MASK of its node). Documents of one stream mostly have the same keys in the same
+places: the text between two values is first compared with the text there in an earlier document
+(templates.py), and read only if it differs. The inner loops end by their condition, not by a break:
+numba then sees that it need not count references (borrow.py).
 """
 
 from __future__ import annotations
@@ -47,14 +51,18 @@ __all__ = ["Paths", "extract"]
 
 Ints = npt.NDArray[np.int64]
 
-# instead of a node: the object ended (node 0 is the document, which is nobody's member), or nobody wants the member
+# Returned instead of a node: the object ended (node 0 is the document, which is not a member), or
+# no path wants the member.
 _CLOSED = 0
 _OTHER = -9
 
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low: int, high: int) -> None:
-    """For the records low:high write where each path's text lies; `at` and `size` are [fields, records]."""
-    # made here, since a kernel may borrow only what its caller holds (borrow.py), and anew, since two threads may extract
+    """Write where each path's text is for the records low:high. `at` and `size` are [fields,
+    records].
+    """
+    # Made here, since a kernel may borrow only arrays of its caller (borrow.py); and anew per call,
+    # since two threads may extract.
     last_met = np.full(paths.nodes.shape[0], -1, np.int64)
     frames = np.zeros((4, paths.nodes.shape[0]), np.int64)
     _extract(buf, at, size, value_slot, paths.text, paths.nodes, last_met, frames, make_templates(), low, high)
@@ -62,7 +70,9 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
 
 @kernel
 def _extract(buf, at, size, value_slot, text, nodes, met, frames, templates, low, high):  # type: ignore[no-untyped-def]
-    """`met`: -1 for each node; later the last record in which the node's key was met. `frames`: see _search."""
+    """Extract as `extract`. `met`: for each node the last record in which its key was met,
+    initially -1. `frames`: see _search.
+    """
     buf, at, size, text, nodes, met, frames, templates = (
         borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),
         borrow(templates),
@@ -83,7 +93,9 @@ def _extract(buf, at, size, value_slot, text, nodes, met, frames, templates, low
 
 @kernel
 def _judge(buf, begin, pos, end):  # type: ignore[no-untyped-def]
-    """The answer to every path of a value begin:end that is no object and whose first character is at pos."""
+    """Return the answer to every path of a value begin:end that is not an object; its first
+    character is at pos.
+    """
     if recognise(buf, begin, end) > 0:
         return UNDECODED
     return MISSING if _BEGINS[buf[np.uintp(pos)]] else MALFORMED
@@ -99,7 +111,7 @@ def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
 
 @kernel
 def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyped-def]
-    """The same for those of the node's children whose keys were not met."""
+    """Give the same answer to all paths through the node's children whose keys were not met."""
     child = node + 1
     while child < nodes[node, AFTER]:
         if met[child] != row:
@@ -111,8 +123,8 @@ def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyp
 def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates):  # type: ignore[no-untyped-def]
     """Answer all paths of one document, whose opening `{` ends at pos.
 
-    frames[:, d]: the node whose object is being read at depth d, where the object begins, how many of the node's
-    children are still to be met, and whether the next member is the first.
+    frames[:, d]: the node whose object is being read at depth d, where the object begins, how many
+    of the node's children are still to be met, and whether the next member is the first.
     """
     depth, turn = 0, 0
     frames[0, 0], frames[1, 0], frames[2, 0], frames[3, 0] = 0, pos - 1, nodes[0, CHILDREN], 1
@@ -143,9 +155,10 @@ def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates): 
 
 @kernel
 def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: ignore[no-untyped-def]
-    """Answer the paths that a member ends, whose value at pos is entered no further. Position after it, or MALFORMED.
+    """Answer the paths that end at a member, whose value at pos is not entered. Return the position
+    after it, or MALFORMED.
 
-    The value is passed only for a path that asks for it, or when the position after it is `needed`.
+    The value is passed only if a path asks for it, or if the position after it is `needed`.
     """
     if nodes[child, CHILDREN] > 0:
         _settle(nodes, child, row, size, MISSING if pos < end else MALFORMED)
@@ -161,19 +174,23 @@ def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: 
 
 @kernel
 def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why):  # type: ignore[no-untyped-def]
-    """Leave objects until one is reached that has more to tell: (its depth, position), or depth -1 when none has.
+    """Leave objects until one is reached that may answer more: (its depth, position), or depth -1
+    if there is none.
 
-    `why`: _CLOSED with pos behind the `}`, MALFORMED, or any node when all children were met, pos then standing inside.
+    `why`: _CLOSED with pos after the `}`, MALFORMED, or any node if all children were met and pos
+    is still inside.
     """
     awaited = _find_awaited(nodes, frames, depth)
     while True:
         node = frames[0, depth]
+        # children that were not met are answered now; then stop, if no outer object needs more
         if why <= _CLOSED:
             _settle_unmet(nodes, node, row, size, met, MISSING if why == _CLOSED else MALFORMED)
         if depth < awaited:
             return np.int64(-1), pos
         begin = frames[1, depth]
         depth -= 1
+        # find the end of this object: from its beginning if reading it failed, else from pos
         slot = nodes[node, SLOT]
         if why == MALFORMED:
             pos = pass_value(buf, begin, end)
@@ -182,6 +199,7 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
         if slot >= 0:
             at[slot, row] = begin
             size[slot, row] = pos - begin if pos >= 0 else MALFORMED
+        # the outer object is read on, or left as well
         if pos < 0:
             why = np.int64(MALFORMED)
         elif frames[2, depth] > 0:
@@ -192,7 +210,9 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
 
 @kernel
 def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
-    """The least depth of an object whose end some path still has to know; depth + 1 when there is none."""
+    """Return the least depth of an object whose end some path still has to know; depth + 1 if there
+    is none.
+    """
     at = 0
     while at < depth and frames[2, at] == 0 and nodes[frames[0, at + 1], SLOT] < 0:
         at += 1
@@ -201,10 +221,10 @@ def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
 
 @kernel
 def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn):  # type: ignore[no-untyped-def]
-    """The next member that a path wants: (its node, position of its value, turn).
+    """Find the next member that a path wants: (its node, position of its value, turn).
 
-    pos stands behind the object's `{` or behind a value; `turn` counts the members of the document. (_CLOSED, position after
-    `}`) at the end, or (MALFORMED, MALFORMED).
+    pos is after the object's `{` or after a value; `turn` counts the members of the document.
+    Returns _CLOSED and the position after `}` at the object's end, or MALFORMED twice.
     """
     while True:
         known = recall(buf, pos, end, templates, turn, node, is_first)
@@ -228,9 +248,10 @@ def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn)
 
 @kernel
 def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-untyped-def]
-    """The next member's key: (the node's child that it names or _OTHER, position of the member's value).
+    """Read the next member's key: (the node's child that it names or _OTHER, position of the
+    member's value).
 
-    (_CLOSED, position after `}`) when there is no other member, or (MALFORMED, MALFORMED).
+    Returns (_CLOSED, position after `}`) if there is no other member, or (MALFORMED, MALFORMED).
     """
     pos = pass_blanks(buf, pos, end)
     if pos >= end:
@@ -259,7 +280,7 @@ def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-un
 
 @kernel(forceinline=True)
 def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
-    """The child of the node that the key key:end names, or _OTHER."""
+    """Return the child of the node that the key key:end names, or _OTHER."""
     length = end - key
     if is_plain:
         bit = np.uint64(digest(np.int64(buf[np.uintp(key)]), length))
@@ -291,6 +312,6 @@ def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-u
     return i == size
 
 
-_BEGINS = np.zeros(256, np.bool_)  # what a value that is no object may begin with
+_BEGINS = np.zeros(256, np.bool_)  # first characters of values that are not objects
 _BEGINS[list(b'["-0123456789tfn')] = True
 _BEGINS.setflags(write=False)

@@ -1,23 +1,24 @@
 """The walk: from the bytes of decompressed record batches to one row of positions per record.
 
-What. A batch's records lie one behind the other, each with its own length, so they can only be found by walking them. The
-walk visits every record once and writes where things are, never what they are: offset, timestamp, where the record's body
-begins and ends, and the position and size of each field that the plan asks for. Later steps read those bytes in place;
-a record that no filter wants is never copied and never becomes a Python object.
+What. A batch's records follow each other, each with its own length, so they can only be found by
+walking them. The walk visits every record once and writes where things are, never what they are:
+offset, timestamp, where the record's body begins and ends, and the position and size of each field
+that the plan asks for. Later steps read those bytes in place. A record that no filter wants is
+never copied and never becomes a Python object.
 
-Why like this. One pass with the data still in the cache is the whole cost of a scan: some 60 ns a record beside 100 ns
-for LZ4. Fields are looked for in the same pass because their bytes have just been read.
+Why. One pass with the data still in the cache is the whole cost of a scan: some 60 ns a record
+beside 100 ns for LZ4. Fields are searched in the same pass because their bytes have just been read.
 
-Trust. Nothing in a batch is trusted beyond its CRC, and the CRC only says that the bytes are those that the producer sent.
-Every read is checked against the end of the record it belongs to, sizes below -1 and varints without end are LOST
-(see varint.py), and the whole structure is checked for every record, headers included, whatever the plan asks for: whether a
-batch is corrupt must never depend on who is reading it. A fault is a return value: (records before it, batch index,
-Fault number).
+Trust. Nothing in a batch is trusted beyond its CRC, and the CRC only says that the bytes are those
+that the producer sent. Every read is checked against the end of its record; sizes below -1 and
+varints without end are LOST (see varint.py). The whole structure of every record is checked,
+headers included, whatever the plan asks for: whether a batch is corrupt must never depend on its
+reader. A fault is a return value: (records before it, batch index, Fault number).
 
-Source of the rule: Kafka's "Record" format. A record is: length, attributes (int8), timestamp delta (int64 varint), offset
-delta, key size, key, value size, value, header count, and per header name size, name, value size, value. All sizes are
-int32 varints, -1 standing for null; a header's name cannot be null. Of headers with the same name the last one counts, as
-Kafka's `Headers.lastHeader` has it.
+Source of the rule: Kafka's "Record" format. A record is: length, attributes (int8), timestamp delta
+(int64 varint), offset delta, key size, key, value size, value, header count, and per header name
+size, name, value size, value. All sizes are int32 varints, -1 means null; a header's name cannot be
+null. Of headers with the same name the last one counts, as in Kafka's `Headers.lastHeader`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type: ignore[no-untyped-def]
-    """Walk the headers at `pos`, noting those that are wanted in `row`. Returns the position after the last one."""
+    """Walk the headers at `pos`, writing the wanted ones to `row`. Return the position after the
+    last one.
+    """
     count, pos = read_varint(buf, pos, end)
     if count < 0:
         return np.int64(LOST)
@@ -67,11 +70,11 @@ def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type
 
 @kernel
 def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, timestamp, body, end_of, at, size):  # type: ignore[no-untyped-def]
-    """Fill one row per record of `batches`, whose records lie in `buf` from data_at to data_end.
+    """Fill one row per record of `batches`, whose records are in `buf` from data_at to data_end.
 
-    `names`/`bounds`/`slots`: the wanted header names, where each begins, and the row of `at` and `size` that takes it;
-    `key_slot`, `value_slot`: the same for key and value, -1 for not wanted. `at` and `size`: [fields, records].
-    Returns (rows filled, index of the batch that is at fault, Fault number).
+    `names`/`bounds`/`slots`: the wanted header names, where each begins, and its row of `at` and
+    `size`. `key_slot`, `value_slot`: the same for key and value, -1 if not wanted. `at` and `size`:
+    [fields, records]. Returns (rows filled, index of the faulty batch or -1, Fault number).
     """
     row = 0
     fields = size.shape[0]
@@ -87,12 +90,14 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
         appended = batch.attributes & LOG_APPEND_TIME
         first_row = row
         for _ in range(batch.count):
+            # length, attributes, deltas
             length, pos = read_varint(buf, pos, limit)
             end = pos + length
             if length < 0 or end > limit:
                 return first_row, b, 8
             delta, pos = read_long(buf, pos + 1, end, 70)
             offset_delta, pos = read_varint(buf, pos, end)
+            # the body: key, value, headers
             body[row] = pos
             key_size, key_at = read_varint(buf, pos, end)
             pos = skip(key_at, key_size)
@@ -103,6 +108,7 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
             pos = _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size)
             if pos != end:
                 return first_row, b, 8
+            # offsets must ascend and stay within the batch
             this = batch.base_offset + offset_delta
             if this <= before or this > batch.last_offset:
                 return first_row, b, 10
@@ -124,7 +130,9 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
 
 @kernel
 def open_bodies(buf, body, end_of, key_at, key_size, value_at, value_size, headers_at):  # type: ignore[no-untyped-def]
-    """Positions of key, value and headers of records that `walk` has already found sound; one row each."""
+    """Find the positions of key, value and headers, one row per record. `walk` must have checked
+    the records before.
+    """
     for i in range(body.size):
         end = end_of[i]
         key_size[i], key_at[i] = read_varint(buf, body[i], end)

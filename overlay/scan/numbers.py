@@ -1,16 +1,19 @@
 """Numbers in text: kernels that read long, double and boolean without an object per record.
 
-The grammar is JSON's (RFC 8259, section 6): an optional minus, digits without leading zeros, optional fraction and
-exponent. Text that is no JSON (a header, a key) may also begin with a plus or with zeros. There is no white space, no
-NaN and no infinity in it: those have no place in SQL's comparisons.
+The grammar is JSON's (RFC 8259, section 6): an optional minus, digits without leading zeros,
+optional fraction and exponent. Text that is not JSON (a header, a key) may also begin with a plus
+or with zeros. White space, NaN and infinity are not allowed: they have no place in SQL's
+comparisons.
 
-A long is a number whose value is an integer from -2^63 to 2^63 - 1, however it is spelled: 12, 12.0 and 1.2e1 are the
-same, because JSON knows one kind of number and many producers write every number with a point.
+A long is a number whose value is an integer from -2^63 to 2^63 - 1, however it is spelled: 12, 12.0
+and 1.2e1 are the same, because JSON has one kind of number and many producers write every number
+with a point.
 
-A double is the nearest one to the value (ties to even). Up to 2^53 times or divided by a power of ten up to 10^22 both
-operands are exact and so one rounding gives the right answer (W. Clinger, "How to read floating point numbers
-accurately", 1990). Up to 19 digits rounding.py does it. For the rest, which is rare, the kernel says HARD and the
-caller asks Python's float. A value beyond the largest double is no double; one that rounds to zero is zero.
+A double is the nearest one to the value (ties to even). Up to 2^53 times or divided by a power of
+ten up to 10^22 both operands are exact, so one rounding gives the right answer (W. Clinger, "How to
+read floating point numbers accurately", 1990). Up to 19 digits rounding.py does it. For the rest,
+which is rare, the kernel returns HARD and the caller asks Python's float. A value beyond the
+largest double is no double; one that rounds to zero is zero.
 """
 
 from __future__ import annotations
@@ -31,21 +34,26 @@ _FAR = 1 << 40  # an exponent beyond which digits no longer matter
 
 @kernel
 def measure(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
-    """Check the grammar: (where the digits begin, where fraction digits begin, where they end, exponent).
+    """Check the grammar: (where the digits begin, where fraction digits begin, where they end,
+    exponent).
 
-    The first is -1 for what is no number. Without a fraction the second is the third plus 1, as if a point stood there.
+    The first is -1 if the text is no number. Without a fraction the second is the third plus 1, as
+    if a point were there.
     """
     if pos < end and (buf[np.uintp(pos)] == 0x2D or (buf[np.uintp(pos)] == 0x2B and not is_json)):
         pos += 1
+    # whole digits, without leading zeros in JSON
     first = pos
     pos = _pass_digits(buf, pos, end)
     whole = pos
     if whole == first or (is_json and buf[np.uintp(first)] == 0x30 and whole > first + 1):
         return np.int64(-1), pos, pos, np.int64(0)
+    # fraction: at least one digit after the point
     if pos < end and buf[np.uintp(pos)] == 0x2E:
         pos = _pass_digits(buf, pos + 1, end)
         if pos == whole + 1:
             return np.int64(-1), pos, pos, np.int64(0)
+    # exponent: limited to _FAR, so that it cannot overflow
     last = pos
     exponent = np.int64(0)
     if pos < end and (buf[np.uintp(pos)] | 0x20) == 0x65:  # e E
@@ -74,9 +82,10 @@ def _pass_digits(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
-    """Significant digits, zeros on either side left out: (their number as uint64, how many, times ten to the what).
+    """Return the significant digits, without zeros on either side: (their number as uint64, how
+    many, power of ten to multiply by).
 
-    The number holds only if there are at most 19 of them.
+    The number is right only if there are at most 19 of them.
     """
     value, kept, count, zeros = np.uint64(0), np.uint64(0), 0, 0
     for pos in range(first, last):
@@ -96,7 +105,7 @@ def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
-    """The long that pos:end spells: (value, GOOD), or (0, BAD)."""
+    """Read the long that pos:end spells: (value, GOOD), or (0, BAD)."""
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
     if first < 0:
         return np.int64(0), BAD
@@ -116,7 +125,9 @@ def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
-    """The double that pos:end spells: (value, GOOD), (0, BAD), or (0, HARD) for a sound one that is not done here."""
+    """Read the double that pos:end spells: (value, GOOD), (0, BAD), or (0, HARD) for a legal one
+    that Python has to read.
+    """
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
     if first < 0:
         return 0.0, BAD
@@ -141,9 +152,10 @@ def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_boolean(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
-    """The boolean that pos:end spells: (value, GOOD), or (False, BAD). 1 and 0 are numbers and no booleans.
+    """Read the boolean that pos:end spells: (value, GOOD), or (False, BAD). 1 and 0 are numbers,
+    not booleans.
 
-    Text that is no JSON may be in any case, as Python writes True.
+    Text that is not JSON may be in any case, as Python writes True.
     """
     for word, value in ((b"true", True), (b"false", False)):
         same = end - pos == len(word)

@@ -1,9 +1,10 @@
-"""Ways over a JSON value inside a document, for the search that does not want it (json.py): where it ends, and no more.
+"""Moving over a JSON value that the search does not want (json.py): only where it ends.
 
-Brackets are counted and strings are known; whether the text between them is JSON is not checked here. A string has a quote
-at its end, an object and an array a bracket. A number, `true`, `false` and `null` have no such mark: each extends to the next
-blank, comma or closing bracket (so 1_000 is one text, which spells no number). One that reaches the end of the record's
-value is MALFORMED, because a cut may have taken its last characters.
+Brackets are counted and strings are recognised; whether the text between them is JSON is not
+checked here. A string ends with a quote, an object and an array with a bracket. A number, `true`,
+`false` and `null` have no such mark: each extends to the next blank, comma or closing bracket (so
+1_000 is one text, which spells no number). One that reaches the end of the record's value is
+MALFORMED, because its last characters may have been cut off.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _ENDS_SCALAR.setflags(write=False)
 
 @kernel(forceinline=True)
 def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
+    """Return the position of the first byte from pos on that is not white space, at most `end`."""
     while pos < end and IS_BLANK[buf[np.uintp(pos)]]:
         pos += 1
     return pos
@@ -35,7 +37,9 @@ def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position after the value at pos, or MALFORMED. Brackets are counted, not matched by kind."""
+    """Return the position after the value at pos, or MALFORMED. Brackets are counted, not matched
+    by kind.
+    """
     if pos >= end:
         return np.int64(MALFORMED)
     byte = buf[np.uintp(pos)]
@@ -48,7 +52,9 @@ def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
-    """Position after the bracket that closes the outermost of `depth` open ones, or MALFORMED."""
+    """Return the position after the bracket that closes the outermost of `depth` open ones, or
+    MALFORMED.
+    """
     while pos < end:
         byte = buf[np.uintp(pos)]
         pos += 1
@@ -67,7 +73,7 @@ def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position after the closing quote, or MALFORMED."""
+    """Return the position after the closing quote, or MALFORMED."""
     while True:
         pos = find_quote(buf, pos, end)
         if pos >= end:
@@ -79,7 +85,9 @@ def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position after a number, true, false or null, or MALFORMED if there is none or if no byte follows it."""
+    """Return the position after a number, true, false or null; MALFORMED if there is none or if no
+    byte follows it.
+    """
     first = pos
     if pos < end and _BEGINS_SCALAR[buf[np.uintp(pos)]]:
         pos = skip_digits(buf, pos + np.int64(buf[np.uintp(pos)] == 0x2D), end)  # -

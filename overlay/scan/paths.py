@@ -1,8 +1,8 @@
-"""Wanted JSON paths as the tree that json.py walks documents by.
+"""Wanted JSON paths, as the tree by which json.py walks documents.
 
-A tree's nodes are rows of integers in preorder, so that a subtree is a range and the children of a node are found by
-stepping from one to where it ends. One array of integers, and not one for each column: kernels pay for every array
-they are handed on.
+A tree's nodes are rows of integers in preorder. So a subtree is a range, and the next child of a
+node begins where the subtree of the one before ends. It is one array of integers instead of one per
+column, since kernels pay for every array that is passed on.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ FIRST: Final = 0  # its key is text[FIRST:LAST]
 LAST: Final = 1
 AFTER: Final = 2  # the subtree of node n is n:AFTER
 CHILDREN: Final = 3  # how many
-SLOT: Final = 4  # its row in the plan's arrays, -1 when it only leads to others
+SLOT: Final = 4  # its row in the plan's arrays, -1 if it only leads to others
 MASK: Final = 5  # bit `digest` of each child's key
 _COLUMNS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Wanted paths: steps end to end in `text`, step i at bounds[i]:bounds[i+1], the steps of path p being
-    starts[p]:starts[p+1], and slots[p] its row in the plan's arrays. Paths are distinct and have a step at least."""
+    """Wanted paths, distinct and with at least one step.
+
+    The steps are end to end in `text`, step i at bounds[i]:bounds[i+1]. Path p has the steps
+    starts[p]:starts[p+1], and slots[p] is its row in the plan's arrays.
+    """
 
     text: Bytes
     bounds: Ints
     starts: Ints
     slots: Ints
     nodes: Ints = field(init=False, repr=False, compare=False)
-    """The same as a tree, [nodes, columns]. Node 0 is the document."""
+    """The paths as a tree, [nodes, columns]. Node 0 is the document."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", _plant(self))
@@ -51,7 +54,9 @@ class Paths:
 
 @kernel(forceinline=True)
 def digest(byte: int | np.int64, length: int | np.int64) -> int | np.int64:
-    """Six bits of a key's first byte and length. An empty key's first byte is the quote behind it."""
+    """Return six bits of a key's first byte and length. The first byte of an empty key is the quote
+    after it.
+    """
     return (byte ^ (length << 2)) & 63
 
 

@@ -1,4 +1,4 @@
-"""Which fields of each record the walk has to find, in the form that kernels take."""
+"""The fields of each record that the walk has to find, in the form that kernels take."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .json import Paths
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Row i of a slice's `at` and `size` is fields[i]; one more row holds the values where only paths into them are asked for.
+    """The fields to find. Row i of a slice's `at` and `size` is fields[i].
 
-    `width` counts the rows; a slot is a row's number, -1 for a field that nobody asked for.
+    If there are paths into values, one more row holds the values. `width` counts the rows; a slot
+    is a row's number, -1 for a field that is not wanted.
     """
 
     fields: tuple[Field, ...]
@@ -31,11 +32,15 @@ class Plan:
     paths: Paths
 
     def slot(self, field: Field) -> int:
+        """Return the row of a field. Raises ValueError if the plan does not have it."""
         return self.fields.index(field)
 
 
 def make_plan(fields: Iterable[Field] = ()) -> Plan:
-    """Plan for header, key and JSON value fields; equal ones are looked for once. Topic and partition stand in no record."""
+    """Return a plan for header, key and JSON value fields; equal ones are searched once.
+
+    Raises ValueError for fields such as topic and partition, which are not in a record's bytes.
+    """
     wanted = tuple(dict.fromkeys(fields))
     headers = [(i, f.name.encode()) for i, f in enumerate(wanted) if f.kind is FieldKind.HEADER]
     values = [(i, f.path) for i, f in enumerate(wanted) if f.kind is FieldKind.VALUE]
@@ -64,7 +69,7 @@ def make_plan(fields: Iterable[Field] = ()) -> Plan:
 
 
 def _pack(texts: Sequence[bytes]) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Texts end to end, and their boundaries."""
+    """Return texts end to end, and their boundaries."""
     return np.frombuffer(b"".join(texts), np.uint8), _ints(np.cumsum([0, *(len(text) for text in texts)]))
 
 

@@ -1,12 +1,13 @@
 """The double nearest to a decimal number of up to 19 digits, in 128-bit integer arithmetic.
 
-Doubles that a program has computed are spelled with 16 or 17 digits, too many for one exact multiplication of
-doubles. Here the digits are multiplied by the 128 leading bits of a power of five from a table; the powers of two
-only move the exponent. The product is off by less than one in its last place, which leaves the nearest double in no
-doubt, save in a few cases that can be told by their bits; those are left to the caller.
+Doubles that a program has computed are spelled with 16 or 17 digits, too many for one exact
+multiplication of doubles. Here the digits are multiplied by the 128 leading bits of a power of five
+from a table; the powers of two only move the exponent. The product is off by less than one in its
+last place. So the nearest double is certain, except in a few cases that can be told by their bits;
+those are left to the caller.
 
-Source of the method and of the proof that these bits are enough: D. Lemire, "Number parsing at a gigabyte per second"
-(2021), after M. Eisel.
+Source of the method and of the proof that these bits are enough: D. Lemire, "Number parsing at a
+gigabyte per second" (2021), after M. Eisel.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import numpy.typing as npt
 
 from overlay.kernels import kernel
 
-LEAST, MOST = -342, 308  # powers of ten beyond which 19 digits make zero or no double at all
-_ROUNDED_UP = -27  # inverse powers of five down to here are rounded up: so products that are exact come out as such
+LEAST, MOST = -342, 308  # beyond these powers of ten, 19 digits make zero or no double at all
+# inverse powers of five down to here are rounded up, so that exact products come out exact
+_ROUNDED_UP = -27
 _LOW = np.uint64(0xFFFFFFFF)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def _tabulate() -> npt.NDArray[np.uint64]:
-    """The 128 leading bits of 5^q in two words, for q from LEAST to MOST."""
+    """Return the 128 leading bits of 5^q in two words, for q from LEAST to MOST."""
     words = []
     for q in range(LEAST, MOST + 1):
         power = 5 ** abs(q)
@@ -39,12 +41,15 @@ _FIVES.setflags(write=False)
 
 @kernel
 def round_decimal(digits, power):  # type: ignore[no-untyped-def]
-    """The bits of the double nearest to digits * 10^power, digits a uint64 above 0; 0 where this cannot tell.
+    """Return the bits of the double nearest to digits * 10^power, digits a uint64 above 0; 0 if
+    this method cannot tell.
 
-    It cannot for doubles below the normal ones and above the largest.
+    It cannot for subnormal doubles and beyond the largest double.
     """
     if power < LEAST or power > MOST:
         return np.uint64(0)
+    # Multiply by the 64 leading bits of the power of five, and by 64 more if these may not be
+    # enough.
     shift = _count_leading(digits)
     digits <<= np.uint64(shift)
     high, low = _multiply(digits, _FIVES[power - LEAST, 0])
@@ -53,6 +58,7 @@ def round_decimal(digits, power):  # type: ignore[no-untyped-def]
         low += more
         if low < more:
             high += np.uint64(1)
+    # the lower bits of the power could still carry
     if low == _ALL and not -27 <= power <= 55:
         return np.uint64(0)
     top = np.int64(high >> np.uint64(63))
@@ -63,6 +69,7 @@ def round_decimal(digits, power):  # type: ignore[no-untyped-def]
     halfway = low <= np.uint64(1) and -4 <= power <= 23 and mantissa & np.uint64(3) == np.uint64(1)
     if halfway and mantissa << np.uint64(top + 9) == high:
         mantissa -= np.uint64(1)  # ties go to the even one
+    # round to 53 bits
     mantissa = (mantissa + (mantissa & np.uint64(1))) >> np.uint64(1)
     if mantissa >> np.uint64(53):
         mantissa >>= np.uint64(1)
@@ -74,7 +81,7 @@ def round_decimal(digits, power):  # type: ignore[no-untyped-def]
 
 @kernel
 def _count_leading(word):  # type: ignore[no-untyped-def]
-    """Zero bits above the highest set one."""
+    """Return the number of zero bits above the highest set one."""
     count = 0
     for step in (32, 16, 8, 4, 2, 1):
         if word >> np.uint64(64 - step) == np.uint64(0):
@@ -85,7 +92,7 @@ def _count_leading(word):  # type: ignore[no-untyped-def]
 
 @kernel
 def _multiply(a, b):  # type: ignore[no-untyped-def]
-    """The 128-bit product of two words: (high, low)."""
+    """Return the 128-bit product of two words: (high, low)."""
     half = np.uint64(32)
     a_high, a_low, b_high, b_low = a >> half, a & _LOW, b >> half, b & _LOW
     bottom = a_low * b_low

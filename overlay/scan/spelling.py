@@ -1,8 +1,8 @@
-"""JSON strings and what they mean: escapes undone, without an object per string.
+r"""The meaning of JSON strings: escapes undone, without an object per string.
 
-The bytes between the quotes are what is given to these kernels; `end` is the closing quote. Two `\\u` escapes that
-are the halves of one character (RFC 8259, section 7) are put together; half a character alone is spelled in UTF-8 all
-the same (three bytes, which no valid UTF-8 has), so that whoever needs text finds it to be none.
+These kernels get the bytes between the quotes; `end` is the closing quote. Two `\u` escapes that
+are the halves of one character (RFC 8259, section 7) are put together. Half a character alone is
+written as three bytes, which no valid UTF-8 has, so that a reader of text finds it to be invalid.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from overlay.kernels import kernel
 
 from .words import find_quote
 
-WRONG = -1  # a backslash before something that JSON gives no meaning
+WRONG = -1  # a backslash before a character to which JSON gives no meaning
 
 
 @kernel
 def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
-    """Whether the key between its quotes at pos:end says text[first:last], escapes taken into account."""
+    """Return whether the key between its quotes at pos:end spells text[first:last], escapes taken
+    into account.
+    """
     spelled = np.empty(4, np.uint8)
     while pos < end:
         if buf[np.uintp(pos)] == 0x5C:
@@ -37,9 +39,10 @@ def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
 
 @kernel
 def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
-    """Write what the string pos:end means to `out` from `at` on: the position after it, or WRONG.
+    """Write the meaning of the string pos:end to `out` from `at` on. Return the position after it,
+    or WRONG.
 
-    It is never longer than it is spelled. A quote without a backslash is WRONG too.
+    It is never longer than its spelling. A quote without a backslash is WRONG too.
     """
     while True:
         stop = find_quote(buf, pos, end)
@@ -58,7 +61,9 @@ def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
-    """Write the character behind a backslash to `out` as UTF-8: (bytes or WRONG, next position)."""
+    """Write the character after a backslash to `out` as UTF-8. Return (bytes or WRONG, next
+    position).
+    """
     byte = buf[np.uintp(pos)] if pos < end else np.uint8(0)
     if byte == 0x75:  # u
         code = _read_unit(buf, pos + 1, end)
@@ -79,7 +84,7 @@ def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
 
 @kernel
 def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Four hexadecimal digits at pos, or WRONG."""
+    """Return the value of four hexadecimal digits at pos, or WRONG."""
     if pos + 4 > end:
         return np.int64(WRONG)
     code = np.int64(0)
@@ -94,7 +99,7 @@ def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def _write(code, out, at):  # type: ignore[no-untyped-def]
-    """A code point as UTF-8: how many bytes. WRONG stays WRONG."""
+    """Write a code point as UTF-8. Return how many bytes; WRONG stays WRONG."""
     if code < 0:
         return np.int64(WRONG)
     if code < 0x80:

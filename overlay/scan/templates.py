@@ -1,10 +1,10 @@
-"""What stands between two JSON values, remembered from one document to the next.
+"""The text between two JSON values, remembered from one document to the next.
 
-From the end of a value to the beginning of the next there are blanks, a comma, a key and a colon. What these bytes mean
-depends on them and on the object they stand in, and on nothing else; so bytes that are equal to those that stood at the
-same turn of an earlier document mean the same, and comparing them, a word at a time, takes a third of the time of
-reading them. A template is a place in the same buffer and what was found there. A document of another shape is read as
-if there were no templates, and leaves its own.
+From the end of a value to the beginning of the next there are blanks, a comma, a key and a colon.
+Their meaning depends only on these bytes and on the object that they are in. So bytes that equal
+those at the same turn of an earlier document mean the same. Comparing them, a word at a time, takes
+a third of the time of reading them. A template is a place in the same buffer and what was found
+there. A document of another shape is read as if there were no templates, and leaves its own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from .passing import IS_BLANK
 from .words import WORD, load
 
 TURNS: Final = 64
-"""Members behind these have no template."""
+"""Members of a document that may have a template; later ones have none."""
 
 # columns of a template
-NODE: Final = 0  # whose object it stood in, negative when it began the object
+NODE: Final = 0  # whose object it was in, negative if it began the object
 AT: Final = 1
-SIZE: Final = 2  # 0 when there is none
+SIZE: Final = 2  # 0 if there is no template
 CHILD: Final = 3  # what the key means
 _COLUMNS: Final = 4
 
 
 def make_templates() -> npt.NDArray[np.int64]:
-    """Return an array without templates, [TURNS, columns]. It serves one buffer, one tree of paths and one thread."""
+    """Return an array without templates, [TURNS, columns]. Use it for one buffer, one tree of paths
+    and one thread.
+    """
     return np.zeros((TURNS, _COLUMNS), np.int64)
 
 
@@ -49,6 +51,7 @@ def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-u
 
 @kernel(forceinline=True)
 def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[no-untyped-def]
+    """Keep what was read at a turn as its template."""
     if turn < TURNS:
         templates[turn, NODE] = _place(node, is_first)
         templates[turn, AT] = at
@@ -63,12 +66,12 @@ def _place(node, is_first):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def _are_equal(buf, one, other, size):  # type: ignore[no-untyped-def]
-    """Whether the `size` bytes at two places are the same; both are inside."""
+    """Return whether the `size` bytes at two places are the same; both are inside the buffer."""
     i = 0
     while i + WORD <= size and load(buf, one + i) == load(buf, other + i):
         i += WORD
     if size >= WORD and size - i < WORD:
-        # the rest by a word that ends where the text ends
+        # compare the rest with a word that ends where the text ends
         return i == size or load(buf, one + size - WORD) == load(buf, other + size - WORD)
     while i < size and buf[np.uintp(one + i)] == buf[np.uintp(other + i)]:
         i += 1

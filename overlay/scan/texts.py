@@ -1,7 +1,8 @@
-"""Texts and byte strings of many records put end to end, as Arrow's variable-size columns have them.
+"""Texts and byte strings of many records put end to end, in the layout of Arrow's variable-size
+columns.
 
-Strings must be UTF-8 (RFC 3629: no surrogates, nothing spelled longer than needed, nothing above U+10FFFF), because
-readers of Arrow trust a string column without looking.
+Strings must be UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF), because
+readers of Arrow trust a string column without checking.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .words import is_ascii
 
 @kernel
 def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Whether pos:end is valid UTF-8."""
+    """Return whether pos:end is valid UTF-8."""
     if is_ascii(buf, pos, end):
         return True
     while pos < end:
@@ -38,7 +39,7 @@ def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Whether the JSON text pos:end says null."""
+    """Return whether the JSON text pos:end is null."""
     return (
         end - pos == 4
         and buf[np.uintp(pos)] == 0x6E
@@ -50,10 +51,10 @@ def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignore[no-untyped-def]
-    """Copy the slices into `data`, noting where each begins and what became of it.
+    """Copy the slices into `data`, writing where each begins and its state.
 
-    `data` has room for all of them. `is_json`: they are JSON texts, of which only strings count, their escapes undone.
-    `is_text`: they must be UTF-8.
+    `data` has room for all of them. `is_json`: they are JSON texts, of which only strings are good;
+    their escapes are undone. `is_text`: they must be UTF-8.
     """
     end = np.int64(0)
     for i in range(size.size):

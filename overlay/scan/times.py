@@ -1,10 +1,10 @@
 """Timestamps in text: milliseconds since 1970 as a number, or a date and time of RFC 3339.
 
-A number follows the rule of a long (numbers.py). A date and time must have its offset from UTC, `Z` or like `+01:00`:
-one without is a different instant for each reader. Fractions of a second may have any number of digits; what is finer
-than a millisecond is cut off towards the past. Years are 0000 to 9999 of the Gregorian calendar, `T` may be a blank,
-as the RFC allows, letters may be small. A leap second (`:60`) is no timestamp here, as milliseconds since 1970 have
-no number for it.
+A number follows the rule of a long (numbers.py). A date and time must have its offset from UTC, `Z`
+or like `+01:00`: without one it is a different instant for each reader. Fractions of a second may
+have any number of digits; anything finer than a millisecond is cut off towards the past. Years are
+0000 to 9999 of the Gregorian calendar, `T` may be a blank, as the RFC allows, letters may be small.
+A leap second (`:60`) is no timestamp here, as milliseconds since 1970 have no number for it.
 
 In JSON a number is a JSON number and a date and time a JSON string without escapes.
 """
@@ -25,7 +25,7 @@ _TO_1970 = 719_468  # days from 0000-03-01 to 1970-01-01
 
 @kernel
 def read_timestamp(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
-    """The timestamp that pos:end spells: (ms since 1970, GOOD), or (0, BAD)."""
+    """Read the timestamp that pos:end spells: (ms since 1970, GOOD), or (0, BAD)."""
     if is_json:
         if end - pos < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(end - 1)] != 0x22:
             return read_long(buf, pos, end, True)
@@ -66,7 +66,7 @@ def _has_separators(buf, pos):  # type: ignore[no-untyped-def]
 
 @kernel
 def _pair(buf, pos):  # type: ignore[no-untyped-def]
-    """Two digits, or a number below -9,999 for anything else."""
+    """Return the number of two digits, or a number below -9,999 for anything else."""
     tens, ones = np.int64(buf[np.uintp(pos)]) - 0x30, np.int64(buf[np.uintp(pos + 1)]) - 0x30
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
         return np.int64(-100_000)
@@ -75,7 +75,7 @@ def _pair(buf, pos):  # type: ignore[no-untyped-def]
 
 @kernel
 def _read_fraction(buf, pos, end):  # type: ignore[no-untyped-def]
-    """(milliseconds, position after the fraction); -1 for a point without digits."""
+    """Return (milliseconds, position after the fraction); -1 for a point without digits."""
     if pos >= end or buf[np.uintp(pos)] != 0x2E:
         return np.int64(0), pos
     first = pos + 1
@@ -93,7 +93,9 @@ BAD_OFFSET = 1 << 30
 
 @kernel
 def _read_offset(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Minutes that the time is ahead of UTC, or BAD_OFFSET; it must reach up to `end`."""
+    """Return the minutes that the time is ahead of UTC, or BAD_OFFSET; the offset must reach up to
+    `end`.
+    """
     if end - pos == 1 and (buf[np.uintp(pos)] | 0x20) == 0x7A:  # z
         return np.int64(0)
     if end - pos != 6 or buf[np.uintp(pos + 3)] != 0x3A:
@@ -114,7 +116,9 @@ def _month_days(year, month):  # type: ignore[no-untyped-def]
 
 @kernel
 def _count_days(year, month, day):  # type: ignore[no-untyped-def]
-    """Days since 1970-01-01. Years begin in March here, so that a leap day is the last of its year."""
+    """Return the days since 1970-01-01. Years begin in March here, so that a leap day is the last
+    of its year.
+    """
     late = month <= 2
     year -= late
     month_day = (153 * (month + (9 if late else -3)) + 2) // 5 + day - 1

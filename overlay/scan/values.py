@@ -1,13 +1,16 @@
-"""Values that are no JSON: known by their first bytes, and made JSON by a decoder where there is one.
+"""Values that are not JSON: recognised by their first bytes, and turned into JSON by a decoder if
+there is one.
 
-What. Fields of values are looked for in JSON documents. A value of Avro or Protobuf has fields too, but not in a form that
-the JSON pass could find, and it would be wrong to call it broken JSON: its fields are UNDECODED. A decoder turns the values
-of one format into JSON documents; they are put behind the slice's own bytes and looked through like any other, so that
-subjects, types and filters know nothing of formats.
+What. Fields of values are searched in JSON documents. A value of Avro or Protobuf has fields too,
+but not in a form that the JSON pass could find, and it would be wrong to call it broken JSON: its
+fields are UNDECODED. A decoder turns the values of one format into JSON documents. These are put
+after the slice's own bytes and searched like any other, so that subjects, types and filters need
+not know of formats.
 
-How a format is known. A container file of Avro names itself. Serialisers with a schema registry begin with a zero byte
-and a four-byte schema id; no JSON does. Whether Avro, Protobuf or JSON follows only the registry can say for sure, which
-is for the decoder to ask. Bare Protobuf and bare Avro have no marks and cannot be told from damage: they count as malformed.
+How a format is recognised. A container file of Avro names itself. Serialisers with a schema
+registry write a zero byte and a four-byte schema id first; no JSON begins so. Only the registry can
+say whether Avro, Protobuf or JSON follows; the decoder has to ask it. Bare Protobuf and bare Avro
+have no marks and cannot be told from damage: they count as malformed.
 
 Source of the frame: Confluent's page on the wire format of its serialisers.
 """
@@ -29,22 +32,24 @@ from .header import Bytes
 Ints = npt.NDArray[np.int64]
 
 FRAME = 5
-"""Bytes before what a serialiser with a schema registry writes: a zero and the schema id."""
+"""Bytes before the payload of a serialiser with a schema registry: a zero and the schema id."""
 AVRO_FILE = b"Obj\x01"
-"""How a container file of Avro begins."""
+"""First bytes of a container file of Avro."""
 
 
 class Encoding(enum.IntEnum):
-    """Formats that a value says it is in."""
+    """Formats that a value's first bytes name."""
 
-    JSON = 0  # or nothing that is known
+    JSON = 0  # or an unknown format
     REGISTRY = 1
     AVRO_FILE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """JSON documents: number i is buf[at[i]:at[i]+size[i]]. MALFORMED or UNDECODED as a size says why there is none."""
+    """JSON documents: number i is buf[at[i]:at[i]+size[i]]. A size of MALFORMED or UNDECODED says
+    why there is none.
+    """
 
     buf: Bytes
     at: Ints
@@ -52,10 +57,12 @@ class Documents:
 
 
 class ValueDecoder(Protocol):
-    """Reads the values of one Encoding. Pure as the scan is: schemas are fetched elsewhere and asked for by the caller."""
+    """A decoder for the values of one Encoding. Pure: the caller fetches and supplies schemas."""
 
     def decode(self, buf: Bytes, at: Ints, size: Ints) -> Documents:
-        """A document for each value buf[at[i]:at[i]+size[i]]. Raises nothing, whatever the bytes are."""
+        """Return a document for each value buf[at[i]:at[i]+size[i]]. Raises nothing, whatever the
+        bytes are.
+        """
 
 
 Decoders = Mapping[Encoding, ValueDecoder]
@@ -65,7 +72,7 @@ NO_DECODERS: Decoders = {}
 
 @kernel
 def recognise(buf, pos, end):  # type: ignore[no-untyped-def]
-    """The Encoding of the value pos:end."""
+    """Return the Encoding of the value pos:end."""
     if pos < end and buf[np.uintp(pos)] == 0:
         return 1 if end - pos > FRAME else 0
     if end - pos < len(AVRO_FILE):
@@ -79,7 +86,8 @@ def recognise(buf, pos, end):  # type: ignore[no-untyped-def]
 def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
     """Decode those of the values buf[at[i]:at[i]+size[i]] that are in a format of `decoders`.
 
-    Returns the bytes with the documents behind them; `at` and `size` of these values are changed to the documents'.
+    Returns the bytes with the documents after them; `at` and `size` of these values are changed to
+    the documents'.
     """
     encodings = _recognise_all(buf, at, size)
     parts, end = [buf], buf.size

@@ -1,8 +1,9 @@
 """Zigzag varints of the Kafka record format, read and written by kernels.
 
-Reading is sticky: a varint that would leave `end`, or that is longer than its type allows, gives position LOST, which lies
-beyond every buffer. Whatever is read after that stays LOST, so a record needs one check, at its end, instead of one per
-field. (Kafka protocol, "Varint": 7 bits a byte, least significant group first; at most 5 bytes for int32, 10 for int64.)
+Reading is sticky: a varint that would pass `end`, or that is longer than its type allows, gives
+position LOST, which is beyond every buffer. Every later read stays LOST, so a record needs one
+check, at its end, instead of one per field. (Kafka protocol, "Varint": 7 bits a byte, least
+significant group first; at most 5 bytes for int32, 10 for int64.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LOST = 1 << 62
 
 @kernel(inline="always")
 def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
-    """int32 varint at `pos`: (value, next position), or (0, LOST)."""
+    """Read an int32 varint at `pos`: (value, next position), or (0, LOST)."""
     if pos < end and buf[np.uintp(pos)] < 0x80:  # most fields of most records are one byte
         raw = np.int64(buf[np.uintp(pos)])
         return (raw >> 1) ^ -(raw & 1), pos + 1
@@ -25,7 +26,9 @@ def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
-    """Varint of up to `bits` / 7 bytes at `pos`: (value, next position), or (0, LOST). 35 for int32, 70 for int64."""
+    """Read a varint of up to `bits` / 7 bytes at `pos`: (value, next position), or (0, LOST). 35
+    for int32, 70 for int64.
+    """
     raw = np.uint64(0)
     shift = 0
     while pos < end and shift < bits:
@@ -40,7 +43,9 @@ def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def skip(pos, size):  # type: ignore[no-untyped-def]
-    """Position after `size` bytes; -1 stands for null and takes none, anything below is LOST."""
+    """Return the position after `size` bytes. -1 means null and takes none; anything below gives
+    LOST.
+    """
     if size < -1:
         return np.int64(LOST)
     return pos + size if size > 0 else pos
@@ -48,7 +53,9 @@ def skip(pos, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
-    """Write `value` at `pos`; the caller has made sure of room (10 bytes). Returns the next position."""
+    """Write `value` at `pos` and return the next position. The caller has made sure of room (10
+    bytes).
+    """
     raw = np.uint64((value << 1) ^ (value >> 63))
     while raw >= np.uint64(0x80):
         out[pos] = np.uint8(raw & np.uint64(0x7F)) | np.uint8(0x80)
@@ -60,7 +67,7 @@ def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
 
 @kernel
 def varint_size(value):  # type: ignore[no-untyped-def]
-    """Bytes that `write_varint` would write."""
+    """Return the bytes that `write_varint` would write."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= np.uint64(0x80):

@@ -1,9 +1,9 @@
-"""Eight bytes at a time: what the kernels that look for a byte in a text share.
+"""Eight bytes at a time: helpers of the kernels that search a byte in a text.
 
-A word is put together from single reads that numba can check (NUMBA_BOUNDSCHECK), and that the compiler makes one
-load of; its lowest byte is the first. The tests on a word look at all its bytes at once: `x - 0x01..01 & ~x &
-0x80..80` has the top bit set in the first byte of x that is zero (bytes behind it may be marked wrongly, so only the
-first counts).
+A word is built from single reads that numba can check (NUMBA_BOUNDSCHECK), and that the compiler
+turns into one load; its lowest byte is the first. The tests on a word look at all its bytes at
+once: `x - 0x01..01 & ~x & 0x80..80` has the top bit set in the first byte of x that is zero (bytes
+after it may be marked wrongly, so only the first counts).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
 
 @kernel(forceinline=True)
 def load(buf, pos):  # type: ignore[no-untyped-def]
-    """The eight bytes at `pos`; the caller has made sure that they are there."""
+    """Return the eight bytes at `pos`; the caller has made sure that they exist."""
     at = np.uintp(pos)
     return (
         np.uint64(buf[at])
@@ -40,14 +40,16 @@ def load(buf, pos):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def _find_first(tops):  # type: ignore[no-untyped-def]
-    """Which byte is the first whose top bit is set; there is one, and no other bits are."""
+    """Return the number of the first byte whose top bit is set; there is one, and no other bits are
+    set.
+    """
     first = (tops & (~tops + np.uint64(1))) >> np.uint64(7)
     return np.int64((first * _ORDINALS) >> np.uint64(56))
 
 
 @kernel(forceinline=True)
 def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position of the first quote or backslash from `pos` on; `end` when there is none."""
+    """Return the position of the first quote or backslash from `pos` on; `end` if there is none."""
     while pos + WORD <= end:
         word = load(buf, pos)
         quote = word ^ _QUOTES
@@ -63,9 +65,12 @@ def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Position behind the digits at `pos`, or somewhere among them near `end`; never before `pos`."""
+    """Return the position after the digits at `pos`, or somewhere among them near `end`; never
+    before `pos`.
+    """
     while pos + WORD <= end:
-        digit = load(buf, pos) ^ _ZEROS  # 0 to 9 where it is one, and then 0x76 more is still below 0x80
+        # 0 to 9 for a digit; then 0x76 more is still below 0x80
+        digit = load(buf, pos) ^ _ZEROS
         other = ((digit + _TO_TOP) | digit) & _TOPS
         if other:
             return pos + _find_first(other)
@@ -75,7 +80,7 @@ def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
 
 @kernel
 def is_ascii(buf, pos, end):  # type: ignore[no-untyped-def]
-    """Whether all bytes of pos:end are below 0x80."""
+    """Return whether all bytes of pos:end are below 0x80."""
     seen = np.uint64(0)
     while pos + WORD <= end:
         seen |= load(buf, pos)

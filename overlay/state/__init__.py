@@ -1,1 +1,2 @@
-"""The state topic: what a shard remembers, becoming its owner, and changes that an operator orders."""
+"""The state topic: what a shard remembers, how a worker becomes its owner, and changes that an
+operator orders."""

@@ -1,13 +1,15 @@
-"""Changes to the state that an operator asks for: a stream begun anew, a consumer forgotten.
+"""Changes to the state that an operator orders: resetting a stream, dropping a consumer.
 
-A shard's state has one writer, its owner, and so the change is made as an owner: take the shard over, commit one delta,
-let go. That fences a running service. Its next transaction fails, it confirms that the shard is its own, takes it again
-and reads what was written here, without a restart. We are no member of the group of workers and ask it for nothing; the
-generation in the state stays the one of the last worker.
+A shard's state has one writer, its owner. So a change is made as an owner: take the shard over,
+commit one delta, release it. That fences a running service. Its next transaction fails; it confirms
+that the shard is still assigned to it, takes the shard again and reads the change, without a
+restart. We do not join the group of workers. The generation in the state stays that of the last
+worker.
 
-The service may be quicker and take its shard back before the delta is committed. Then nothing has been written and all
-of it is tried again; the service waits longer after each loss, so this comes to an end. Where Kafka does not say whether
-the transaction was committed, the next attempt finds out: it begins with the state as it is then.
+The service may take its shard back before our delta is committed. Then nothing was written, and
+everything is tried again. The service waits longer after each loss, so this ends. If Kafka does not
+tell whether the transaction was committed, the next attempt finds out: it begins with the state as
+it is then (docs/exactly-once.md#unknown-outcomes).
 """
 
 from __future__ import annotations
@@ -28,16 +30,19 @@ from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, encode
 from .takeover import read_state, state_topic, take_over
 
 ATTEMPTS, PATIENCE_S = 6, 30.0
+"""Attempts to change a shard, and the seconds after which no further one is made."""
 
 Change = Callable[[ShardState], Delta]
-"""What to write, from the state as its owner finds it; an empty delta leaves the shard alone."""
+"""Returns what to write, given the state as its owner finds it. An empty delta leaves the shard
+alone."""
 
 Work = Callable[[Transactions, ShardState], Awaitable[None]]
 """What to do as the owner of a shard, with its transactions and its state."""
 
 
 async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list[ShardState]:
-    """The state of every shard by its number; empty when no service has run with this prefix yet.
+    """Return the state of every shard, by its number; empty if no service has run with this prefix
+    yet.
 
     Raises SourceUnavailable, StateUnreadable.
     """
@@ -48,10 +53,10 @@ async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list
 
 
 async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[int]:
-    """Apply `change` to each shard it concerns, one transaction a shard; returns those shards.
+    """Apply `change` to each shard it concerns, in one transaction each. Return these shards.
 
-    Raises Fenced when the owners keep taking a shard back, SourceUnavailable when Kafka does not answer. The shards
-    that were done before that stay done.
+    Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not
+    answer. Shards that were changed before stay changed.
     """
     client = await open_client(service.kafka)
     try:
@@ -67,6 +72,8 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[in
 async def _amend_shard(
     service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change
 ) -> None:
+    """Apply `change` to one shard. Raises Fenced, SourceUnavailable."""
+
     async def write(transactions: Transactions, state: ShardState) -> None:
         delta = Delta(generation=state.generation).merge(change(state))
         await transactions.begin()
@@ -76,10 +83,10 @@ async def _amend_shard(
 
 
 async def own_shard(service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, work: Work) -> None:
-    """Do something as the owner of a shard, and try again when the owner takes it back meanwhile.
+    """Do `work` as the owner of a shard. Try again if the service takes the shard back meanwhile.
 
-    `work` may be done again after it was: it looks at the state first. Raises Fenced when he keeps taking it back,
-    SourceUnavailable.
+    `work` may run again although it has succeeded, so it has to look at the state first. Raises
+    Fenced if the service keeps taking the shard back, SourceUnavailable.
     """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type((Fenced, SourceUnavailable)),
@@ -106,11 +113,13 @@ def reset_stream(
     positions: Mapping[TopicPartition, int],
     snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]],
 ) -> Delta:
-    """Have the stream's consumers begin anew at `positions`, as if its topics had never been read.
+    """Return the delta with which the stream's consumers begin anew at `positions`, as if its
+    topics had never been read.
 
-    Every consumer gets positions of its own, for one that is stalled now would otherwise follow the cursor of the
-    others. Consumer sequences go on, without a hole. `snapshots`: below which offsets last_per_subject consumers get
-    only the last message of each subject.
+    Every consumer gets positions of its own, since one that is stalled now would otherwise follow
+    the position of the others. Consumer sequences continue without a gap. `snapshots`: by
+    last_per_subject consumer, the offsets below which it gets only the last message of each
+    subject.
     """
     own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {
@@ -123,5 +132,5 @@ def reset_stream(
 
 
 def forget_consumer(state: ShardState, consumer: ConsumerId) -> Delta:
-    """Drop what is remembered of a consumer."""
+    """Return the delta that drops a consumer's state, empty if there is none."""
     return Delta(forgotten=(consumer,)) if consumer in state.consumers else Delta()

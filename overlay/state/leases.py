@@ -1,8 +1,10 @@
-"""Consumers that a Spark pipeline holds: the service leaves them alone, as a pipeline does with those of the service.
+"""Consumers that a Spark pipeline runs: the service leaves them alone, as a pipeline leaves alone
+those of the service.
 
-A pipeline runs a consumer while it is in the Kafka group `name_lease` (spark/lease.py). It never begins with one that the
-service's state knows, so only consumers that are new to the service are asked about. A pipeline that begins between the
-question and the service's first commit finds the consumer in the state soon afterwards, and ends.
+A pipeline that runs a consumer is a member of the Kafka group `name_lease` (spark/lease.py). It
+never begins with a consumer that the service's state contains. So only consumers that are new to
+the service are checked. A pipeline that begins between the check and the service's first commit
+finds the consumer in the state soon afterwards, and ends.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ log = get_logger(__name__)
 
 
 def name_lease(prefix: str, consumer: ConsumerId) -> str:
-    """The group of the pipelines that may run a consumer."""
+    """Return the group of the pipelines that may run a consumer."""
     stream, name = consumer
     return f"{prefix}.spark.{stream}.{name}"
 
@@ -29,7 +31,8 @@ def name_lease(prefix: str, consumer: ConsumerId) -> str:
 async def find_held(
     admin: Admin, prefix: str, consumers: Iterable[ConsumerConfig], state: ShardState
 ) -> dict[ConsumerId, str]:
-    """Which of some consumers a pipeline runs, and what to tell of each. One question for all; raises SourceUnavailable."""
+    """Return the consumers that a pipeline runs, each with a message for the operator. Takes one
+    request for all. Raises SourceUnavailable."""
     groups = {
         config.id: name_lease(prefix, config.id)
         for config in consumers
@@ -49,5 +52,6 @@ async def find_held(
 
 
 def _may_be_a_pipeline(config: ConsumerConfig) -> bool:
+    """Return whether a pipeline could run a consumer with this config."""
     is_plain = config.ack_policy is AckPolicy.NONE and config.delivery is Delivery.AT_LEAST_ONCE
     return config.is_push and is_plain

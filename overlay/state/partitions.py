@@ -1,4 +1,5 @@
-"""The partitions of a stream: which there are, and whether their topics are the ones that the state was written for."""
+"""The partitions of a stream, and a check that its topics are the ones that the state was written
+for."""
 
 from __future__ import annotations
 
@@ -15,25 +16,29 @@ from .shard_state import ShardState
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """`partitions` to read, and the Kafka ids of the stream's topics."""
+    """The partitions of a stream to read, and Kafka's ids of its topics by name."""
 
     partitions: tuple[TopicPartition, ...]
     identities: Mapping[str, str]
     unread: tuple[TopicPartition, ...] = ()
-    """Partitions that were added to a stream of one; they wait for `overlay stream extend`."""
+    """Partitions that were added to a stream of one partition; they are read after `overlay stream
+    extend`."""
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether offsets give sequences unless the stream has a ledger: only one partition does."""
+        """Whether the stream has one partition, so that a sequence is offset + 1 unless the stream
+        has a ledger."""
         return len(self.partitions) == 1
 
 
 def list_sources(
     stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState, *, is_extended: bool = False
 ) -> Sources:
-    """The stream's partitions as Kafka has them. Raises SourceChanged for missing or recreated topics.
+    """Return the stream's partitions as Kafka has them.
 
-    `is_extended`: the stream has a ledger, so that partitions that were added are read like any other.
+    `is_extended`: the stream has a ledger, so partitions that were added are read like any other.
+    Raises SourceChanged for topics or partitions that are missing, were created again, or are
+    others than those read before.
     """
     found: list[TopicPartition] = []
     for entry in stream.topics:
@@ -42,6 +47,7 @@ def list_sources(
             raise SourceChanged(
                 f"topic {entry.topic} does not exist; the stream waits for it. Create it, or name another in the stream's file"
             )
+        # offsets of a topic that was created again mean other records
         known = state.topics.get((stream.name, entry.topic))
         if known is not None and known != facts.identity:
             raise SourceChanged(
@@ -56,6 +62,8 @@ def list_sources(
             )
         found.extend((entry.topic, p) for p in wanted)
     identities = {entry.topic: topics[entry.topic].identity for entry in stream.topics}
+    # without a ledger, sequences are offsets of one partition: others must not replace it, and
+    # added ones are not read
     known_partitions = _known_partitions(stream, state)
     before = [source for source in known_partitions if source in found]
     if known_partitions and not before and not is_extended:
@@ -73,6 +81,6 @@ def _name(sources: list[TopicPartition]) -> str:
 
 
 def _known_partitions(stream: StreamConfig, state: ShardState) -> list[TopicPartition]:
-    """Partitions in which the stream, or a consumer of it, has a position."""
+    """Return the partitions in which the stream or one of its consumers has a position."""
     own = {source for (name, _), c in state.consumers.items() if name == stream.name for source in c.own}
     return sorted(own | {source for name, source in state.cursors if name == stream.name})

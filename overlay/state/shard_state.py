@@ -1,19 +1,22 @@
-"""What a shard remembers: where its scans stand and what each consumer has been given.
+"""The state of a shard: how far its streams are read, and what each consumer has been given.
 
-The state partition of a shard is a log of deltas with a complete checkpoint now and then. A delta says what changed in one
-transaction, in the same transaction as the records that it accounts for; a checkpoint says everything, so that what lies
-below it can be deleted. Reading is applying them in order.
+The state partition of a shard is a log of deltas, with a complete checkpoint now and then. A delta
+says what one transaction changed, and is in the same transaction as the records that it accounts
+for. A checkpoint says everything, so that older records can be deleted. The state is read by
+applying the records in order.
 
-Consumers at the tail share the stream's cursor: when a scan moves on, one number a partition is written however many
-consumers there are. A consumer that stands elsewhere (catching up, stalled, or its file removed) has positions of its own.
+Consumers at the tail share the stream's position. When they advance, one number a partition is
+written, however many consumers there are. A consumer elsewhere (catching up, stalled, or its file
+removed) has positions of its own.
 
-A log position is a position and the leader epoch and CRC of the batch before it: what lets a later reader tell whether the log
-below the position is still the log that was read.
+A log position is an offset with the leader epoch and CRC of the batch before it. With these a later
+reader can tell whether the log below the offset is still the log that was read.
 
-Records are JSON with a version: a newer version is refused, never half read. Beside them stand the records of machines
-(overlay/consumer/snapshot.py), whose key says whose they are; what is in them is not this module's matter. A machine's record
-that is larger than a record may be is written in parts, which the key counts. All parts are of one transaction, so whoever
-reads one of them finds the others behind it.
+State records are JSON with a version. A record with a newer version is refused, never read in part.
+The log also has the records of consumers' machines (overlay/consumer/snapshot.py); their key names
+the consumer, and this module does not read their values. A machine's record that is larger than a
+Kafka record may be is written in parts, which the key counts. All parts are in one transaction, so
+a reader that finds one of them finds the others behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from overlay.output.record import Record
 VERSION = 1
 MACHINE = "machine"
 PART_BYTES = 900_000
-"""Of a machine's record in one record of the log: below the limit that topics have by default."""
+"""Most bytes of a machine's record in one Kafka record: below the default limit of topics."""
 
 ConsumerId = tuple[str, str]
 Part = TypeVar("Part")
@@ -38,17 +41,21 @@ Fact = TypeVar("Fact")
 
 
 class StateUnreadable(OverlayError):
-    """The state partition holds something this version cannot read. The operator acts."""
+    """The state partition holds something that this version cannot read. The operator has to
+    act."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """`sequence`: the last consumer sequence given out. `own`: positions where they differ from the stream's cursor.
-    `snapshot`: for last_per_subject, the ends below which only the last message of each subject is delivered.
-    `floor`: the offsets below which nothing is delivered, of a consumer that is to begin behind its position.
-    `heard`: for each partition of its stream's ack topic, the next offset to read, where that differs from the stream's.
-    `replay_until`: for replay original, the stream's last sequence when the consumer was created; None where it is not known or
-    not needed."""
+    """What the state records of one consumer.
+
+    `sequence`: the last consumer sequence given out. `own`: positions where they differ from the
+    stream's. `snapshot`: for last_per_subject, the offsets below which only the last message of
+    each subject is delivered. `floor`: the offsets below which nothing is delivered, for a consumer
+    that begins behind its position. `heard`: the next offset to read in each partition of the
+    stream's ack topic, where it differs from the stream's. `replay_until`: for replay original, the
+    stream's last sequence when the consumer was created; None if unknown or not needed.
+    """
 
     sequence: int = 0
     own: Mapping[TopicPartition, LogPosition] = field(default_factory=dict)
@@ -60,16 +67,18 @@ class ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one transaction changed; consumers are replaced whole."""
+    """What one transaction changed. A consumer's state is replaced as a whole."""
 
     cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
+    """By stream and partition, the stream's position: that of its tail."""
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Kafka's topic id for each stream and topic: of its sources, its index and its acks."""
+    """Kafka's topic id by stream and topic: of its sources, its index and its acks."""
     forgotten: tuple[ConsumerId, ...] = ()
-    """Consumers that are dropped before the rest of the delta counts: one may be forgotten and begin anew in it."""
+    """Consumers that are dropped before the rest of the delta applies. A consumer may be dropped
+    and begin anew in the same delta."""
     generation: int | None = None
-    """The owner's generation; in the first record of an ownership."""
+    """The owner's generation in the group; only in the first record of an ownership."""
     reset: tuple[str, ...] = ()
     """Streams whose cursors, topic ids and positions in ack topics are dropped before the rest of the delta counts."""
     acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
@@ -77,7 +86,7 @@ class Delta:
     (`ConsumerState.heard`)."""
 
     def merge(self, later: Delta) -> Delta:
-        """This and a later delta as one."""
+        """Return this and a later delta as one."""
         kept = {consumer: state for consumer, state in self.consumers.items() if consumer not in later.forgotten}
         return Delta(
             {**_without(later.reset, self.cursors), **later.cursors},
@@ -96,7 +105,7 @@ class Delta:
 
 @dataclass(slots=True)
 class ShardState:
-    """All of it, in memory."""
+    """The whole state of a shard, in memory."""
 
     cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
@@ -104,17 +113,19 @@ class ShardState:
     generation: int = -1
     acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     length: int = 0
-    """Records of the log that it was read from."""
+    """Number of records in the log it was read from."""
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
-    """Records of each consumer's machine in order, as far as they were read; whoever runs the machines takes them out."""
+    """Records of each consumer's machine in order, as they were read. A session that runs a machine
+    takes its records out."""
 
     def list_machines(self) -> list[Record]:
-        """The records of the machines that nobody runs, as they were read."""
+        """Return the records of the machines that do not run in this session, as they were read."""
         return [
             r for consumer, values in self.machines.items() for value in values for r in write_machine(consumer, value)
         ]
 
     def apply(self, delta: Delta) -> None:
+        """Apply a delta."""
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
         self.acks = _without(delta.reset, self.acks)
         for consumer in [each for each in self.machines if each[0] in delta.reset]:
@@ -130,37 +141,40 @@ class ShardState:
             self.generation = delta.generation
 
     def log_position_of(self, consumer: ConsumerId, source: TopicPartition) -> LogPosition | None:
-        """Where a consumer stands in a partition; None when it has no position there yet."""
+        """Return a consumer's position in a partition, None if it has none yet."""
         state = self.consumers.get(consumer)
         if state is not None and source in state.own:
             return state.own[source]
         return self.cursors.get((consumer[0], source))
 
     def pin(self, consumer: ConsumerId, starts: Mapping[TopicPartition, int]) -> ConsumerState:
-        """The consumer's state with every position its own, so that the cursor can move on without it.
+        """Return the consumer's state with every position its own, so that the stream's position
+        can move on without it.
 
-        `starts`: the stream's partitions, and where to stand in those that the consumer has no position in yet.
+        `starts`: the stream's partitions, and where the consumer begins in those in which it has no
+        position yet.
         """
         known = self.consumers[consumer]
         now = {source: self.log_position_of(consumer, source) or LogPosition(first) for source, first in starts.items()}
         return replace(known, own={**known.own, **now})
 
     def checkpoint(self) -> Delta:
-        """Everything, as one record."""
+        """Return everything as one delta."""
         return Delta(self.cursors, self.consumers, self.topics, generation=self.generation, acks=self.acks)
 
 
 def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
-    """Entries of other streams than these."""
+    """Return the entries of other streams than these."""
     return {key: fact for key, fact in entries.items() if key[0] not in streams} if streams else entries
 
 
 def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
-    """One state record's value."""
+    """Return the value of a state record."""
     record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
     if delta.generation is not None:
         record["generation"] = delta.generation
     if delta.cursors:
+        # the keys "cursors", "own" and so on are the record format, not to be renamed
         record["cursors"] = [
             [stream, *source, *_flat(log_position)] for (stream, source), log_position in delta.cursors.items()
         ]
@@ -184,6 +198,7 @@ def _flat(log_position: LogPosition) -> tuple[int, int, int]:
 
 
 def _wire(state: ConsumerState) -> dict[str, Any]:
+    """Return a consumer's state as JSON, without what has its default."""
     wire: dict[str, Any] = {"seq": state.sequence}
     if state.own:
         wire["own"] = [[*source, *_flat(log_position)] for source, log_position in state.own.items()]
@@ -199,7 +214,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
 
 
 def decode(value: bytes) -> tuple[Delta, bool]:
-    """A state record and whether it is a checkpoint, before which nothing counts. Raises StateUnreadable."""
+    """Return a state record's delta, and whether it is a checkpoint, which replaces everything
+    before it. Raises StateUnreadable."""
     try:
         record = json.loads(value)
         if record["v"] != VERSION:
@@ -225,6 +241,7 @@ def decode(value: bytes) -> tuple[Delta, bool]:
 
 
 def _unwire(wire: dict[str, Any]) -> ConsumerState:
+    """Return the consumer state in a JSON object."""
     return ConsumerState(
         wire["seq"],
         {(topic, p): LogPosition(*log_position) for topic, p, *log_position in wire.get("own", ())},
@@ -236,14 +253,15 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
 
 
 def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
-    """The records for one record of a machine."""
+    """Return the Kafka records of one record of a machine."""
     parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
     name = "/".join(consumer)
     return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]
 
 
 class Replay:
-    """State records in order become a shard's state. `state` is complete once all of them have been applied."""
+    """Rebuilds a shard's state from its records. `state` is complete once all records were applied;
+    `count`: how many there were."""
 
     def __init__(self) -> None:
         self.state = ShardState()
@@ -251,7 +269,7 @@ class Replay:
         self._parts: list[bytes] = []
 
     def apply(self, key: bytes | None, value: bytes) -> None:
-        """The next record. Raises StateUnreadable."""
+        """Apply the next record. Raises StateUnreadable."""
         self.count += 1
         if key is None:
             delta, is_checkpoint = decode(value)
@@ -262,6 +280,7 @@ class Replay:
             self._apply_machine(key, value)
 
     def _apply_machine(self, key: bytes, value: bytes) -> None:
+        """Add a machine's record, or a part of one. Raises StateUnreadable."""
         try:
             kind, name, number, count = key.decode().split(" ")
             stream, consumer = name.split("/")

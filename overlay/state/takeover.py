@@ -1,14 +1,16 @@
-"""Becoming the owner of a shard, and what it means to be late.
+"""Takeover: becoming the owner of a shard, and noticing that it has another owner.
 
-The order matters (design 11.2). InitProducerId comes first: it fences the former owner and ends its open transaction. Then
-the state partition's high watermark is taken with read uncommitted, and the partition is read with read committed until the
-position reaches it. Asking for the committed end alone would be wrong: it can be anything down to 0 while somebody else's
-transaction is open.
+The order matters (docs/exactly-once.md#takeover). InitProducerId comes first: it fences the former
+owner and ends its open transaction. Then the high watermark of the state partition is requested
+with read uncommitted. The partition is read with read committed until the position reaches that
+watermark. Requesting only the committed end would be wrong: while a transaction of another producer
+is open, it can be anything down to 0.
 
-A worker that was slow between being told that it owns a shard and getting here has fenced the rightful owner. So it asks
-the group again, after it has read the state, and leaves without writing when the shard is not its own (design 11.3); the
-owner notices that it was fenced, confirms that it is still a member, and takes its shard again. The state also remembers the
-generation of its owner, for people and for the log.
+A worker that was slow between its assignment and this point has fenced the rightful owner. So it
+asks the group again after it has read the state, and leaves without writing if the shard is not
+assigned to it (docs/exactly-once.md#fencing). The rightful owner notices that it was fenced,
+confirms that it still owns the shard, and takes it again. The state also records the generation of
+its owner, for operators and for the log.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from .shard_state import Delta, Replay, ShardState
 log = get_logger(__name__)
 
 READS = 5
-"""How often a shard's state is read that is trimmed meanwhile."""
+"""Attempts to read a shard's state if its log is trimmed meanwhile."""
 STATE_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -41,15 +43,21 @@ STATE_CONFIG = {
 
 
 def state_topic(prefix: str) -> str:
+    """Return the name of the state topic."""
     return f"{prefix}.state"
 
 
 def transactional_id(prefix: str, shard: int) -> str:
+    """Return the transactional id of a shard's owner."""
     return f"{prefix}.shard.{shard}"
 
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
-    """Create the state topic when it is missing; returns how many shards it has."""
+    """Create the state topic if it is missing. Return the number of shards, which is that of its
+    partitions.
+
+    Raises OverlayError if it cannot be created.
+    """
     name = state_topic(prefix)
     if name not in await admin.find_topics([name], with_config=False):
         refused = await admin.create_topics([new_topic(name, shards, replication, STATE_CONFIG)])
@@ -63,9 +71,10 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
-    """A shard's state, read to the high watermark, and how many records that took. Raises StateUnreadable."""
+    """Return a shard's state, read up to the high watermark, and how many records were read. Raises
+    StateUnreadable."""
     replay = Replay()
-    # its owner, if there is one still, may trim the log behind a checkpoint while it is being read
+    # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
     ):
@@ -85,10 +94,11 @@ async def take_over(
     shard: int,
     confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Own the shard: its transactions, in which nothing is written yet, and its state.
+    """Become the owner of the shard. Return its transactions, in which nothing is written yet, and
+    its state.
 
-    `confirm` says, after the state has been read, by which generation we own the shard; None means that we do not, and
-    Fenced is raised.
+    `confirm` is called after the state was read. It returns the generation by which we own the
+    shard, or None if we do not; then Fenced is raised.
     """
     topic = state_topic(prefix)
     transactions = Transactions(kafka, transactional_id(prefix, shard), topic, shard)

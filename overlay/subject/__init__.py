@@ -1,4 +1,6 @@
-"""Subjects: the rules that give records a subject, and the patterns that select by it. Pure: no clock, no IO."""
+"""Subjects: the rules that give records a subject, and the patterns that select by it. Pure: no
+clock, no IO.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Subjects as codes: every record gets a small integer, every distinct subject is built once.
+"""Subjects as codes: every record gets a small integer, and every distinct subject is built once.
 
-What. A rule's subject depends on a few fields of the record. The kernel looks up each record's tuple of field bytes in a hash
-table and writes the tuple's number; a tuple that is new goes through `SubjectRule.build` once and is given the code of its
-subject. Two tuples can give one subject (a JSON string may be spelled in several ways), so there are two steps: record →
-tuple → subject.
+What. A rule's subject depends on a few fields of the record. The kernel looks up each record's
+tuple of field bytes in a hash table and writes the tuple's number. A new tuple goes through
+`SubjectRule.build` once and gets the code of its subject. Two tuples can give one subject (a JSON
+string may be spelled in several ways), so there are two steps: record → tuple → subject.
 
-Why. A topic has far fewer subjects than records. What is decided per subject (is it in the stream, which consumers want
-it) costs nothing per record, and Python sees a subject once.
+Why. A topic has far fewer subjects than records. A decision per subject (is it in the stream, which
+consumers want it) costs nothing per record, and Python sees a subject once.
 
-Bounds. A topic whose subjects never repeat would fill memory. Past `limit` tuples the dictionary starts afresh under a new
-`generation`; whoever keeps something per code throws it away with the old one. Codes are dense from 0; records without a
-subject get -1 - reason.
+Bounds. A topic whose subjects never repeat would fill memory. Beyond `limit` tuples the dictionary
+starts empty under a new `generation`. A caller that keeps something per code must drop it when the
+generation changes. Codes are dense from 0; records without a subject get -1 - reason.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .values import Unaddressed
 Codes = npt.NDArray[np.int32]
 
 REASONS = tuple(Unaddressed)
-"""A record with code -1 - i could not be addressed for REASONS[i]."""
+"""Code -1 - i means that a record has no subject because of REASONS[i]."""
 
 LIMIT_BYTES = 64 << 20
-"""Of the fields that are stored in one generation."""
+"""Most bytes of fields that one generation stores."""
 _EMPTY = -1
 _STORED_ROW = 4  # bytes before each stored field: its size
 _GROUP = 8
@@ -48,9 +48,11 @@ class Texts:
 
 
 class Dictionary:
-    """Codes for one rule over one topic (and partition, where the rule names it). Not for two threads at once.
+    """Subject codes for one rule and one topic (and partition, if the rule names it). Not for two
+    threads at once.
 
-    `is_wanted(subject)`: whether the subject is one of the stream's; others become Unaddressed.OUTSIDE.
+    `is_wanted(subject)`: whether the subject is one of the stream's; others become
+    Unaddressed.OUTSIDE.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Dictionary:
 
     @property
     def texts(self) -> Texts:
-        """The subjects of all codes, as kernels take them."""
+        """Return the subjects of all codes, as arrays for kernels."""
         known = self._texts.bounds.size - 1
         if known < len(self.subjects):
             fresh = [subject.encode() for subject in self.subjects[known:]]
@@ -91,7 +93,8 @@ class Dictionary:
         return self._texts
 
     def encode(self, buf: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> Codes:
-        """The code of each record. `at`, `size`: [rule.fields, records], as the scan found them in `buf`.
+        """Return the code of each record. `at`, `size`: [rule.fields, records], as the scan found
+        them in `buf`.
 
         All codes of one call belong to one generation.
         """
@@ -112,7 +115,7 @@ class Dictionary:
         return self._code_of[tuples]
 
     def _code(self, number: int) -> int:
-        """The code of a tuple met for the first time."""
+        """Return the code of a new tuple."""
         subject = self._rule.build(self._read(number), self._topic, self._partition)
         if isinstance(subject, Unaddressed):
             return -1 - REASONS.index(subject)
@@ -125,7 +128,7 @@ class Dictionary:
         return code
 
     def _read(self, number: int) -> list[bytes | None]:
-        """The field bytes of a tuple, as `_store` laid them down."""
+        """Return the field bytes of a tuple, as `_store` has stored them."""
         raw = self._stored[self._stored_at[number] : self._stored_at[number + 1]].tobytes()
         values: list[bytes | None] = []
         at = 0
@@ -137,7 +140,7 @@ class Dictionary:
         return values
 
     def _grow(self, room: int) -> None:
-        """Make room for the next tuple in whatever is full."""
+        """Make room for the next tuple in each array that is full."""
         if (self._tuples + 1) * 2 > self._table.size:
             self._table = np.full(self._table.size * 2, _EMPTY, np.int64)
             _rehash(self._table, self._keys, self._tuples)
@@ -158,7 +161,9 @@ def _mix(state, word):  # type: ignore[no-untyped-def]
 
 @kernel
 def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
-    """Hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c") is not ("a", "bc")."""
+    """Return a hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c")
+    differs from ("a", "bc").
+    """
     state = np.uint64(0x243F6A8885A308D3)
     for f in range(at.shape[0]):
         state = _mix(state, np.uint64(size[f, row]))
@@ -175,11 +180,11 @@ def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
-    """Two words that stand for a record's tuple: (first, second).
+    """Return two words that identify a record's tuple: (first, second).
 
-    A short tuple is its own key: each field's size and bytes, 15 bytes at most, and their number in the top byte of
-    the second word, so that equal keys are equal tuples and nothing needs to be compared. Of a longer one the first word
-    is a hash, and the second says _LONG.
+    A short tuple is its own key: size and bytes of each field, at most 15 bytes, and their number
+    in the top byte of the second word. So equal keys mean equal tuples, without a comparison. Of a
+    longer tuple the first word is a hash, and the second is _LONG.
     """
     first, second, filled = np.uint64(0), np.uint64(0), 0
     for f in range(at.shape[0]):
@@ -197,7 +202,7 @@ def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
 
 @kernel
 def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
-    """Whether the tuple laid down at pos is the record's."""
+    """Return whether the tuple stored at pos is the record's."""
     for f in range(at.shape[0]):
         length = size[f, row]
         for i in range(_STORED_ROW):
@@ -214,7 +219,7 @@ def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
 
 @kernel
 def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
-    """Lay the record's tuple down at pos: the position after it, or -1 when there is no room."""
+    """Store the record's tuple at pos. Return the position after it, or -1 if there is no room."""
     for f in range(at.shape[0]):
         length = size[f, row]
         if pos + _STORED_ROW + max(length, 0) > stored.size:
@@ -231,9 +236,11 @@ def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
 
 @kernel
 def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
-    """Number the tuples of the records from `row` on, laying new ones down: (rows done, tuples known).
+    """Number the tuples of the records from `row` on, storing new ones. Return (rows done, tuples
+    known).
 
-    Stops early, at a record whose new tuple finds no room; the caller grows what is full and calls again.
+    Stops early at a record whose new tuple has no room. The caller grows the full array and calls
+    again.
     """
     mask = table.size - 1
     while row < out.size:

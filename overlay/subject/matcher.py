@@ -1,12 +1,14 @@
-"""Many patterns at once: which of them match a subject.
+"""A matcher for many patterns at once: which of them match a subject.
 
-A subject is looked up once, however many patterns there are. Patterns without wildcards are a dict. The others share a
-trie of tokens: a node has a branch for each literal token that some pattern has there, one for `*`, and the ids of the
-patterns that end here or go on with `>`. A lookup walks all branches that fit, level by level, so it costs by the
-tokens of the subject and the patterns that still fit, not by the number of patterns. The idea is that of the
-subscription lists in NATS servers.
+A subject is looked up once, however many patterns there are. Patterns without wildcards are a dict.
+The others share a trie of tokens: a node has a branch for each literal token that some pattern has
+there, one for `*`, and the ids of the patterns that end here or continue with `>`. A lookup follows
+all branches that fit, level by level. So its cost depends on the tokens of the subject and the
+patterns that still fit, not on the number of patterns. The idea is that of the subscription lists
+in NATS servers.
 
-A matcher is called once for each distinct subject of a stream, and those may be hundreds of thousands.
+A matcher is called once for each distinct subject of a stream, of which there may be hundreds of
+thousands.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class _Node:
 
 
 class Matcher:
-    """Patterns with ids. Several patterns may carry the same id, as the filters of one consumer do."""
+    """A set of patterns with ids. Several patterns may have one id, like the filters of a consumer."""
 
     __slots__ = ("_literals", "_root")
 
@@ -44,7 +46,7 @@ class Matcher:
                 _add(self._root, pattern, known)
 
     def match(self, subject: str) -> tuple[int, ...]:
-        """The ids of all patterns that a legal literal subject matches: ascending, each once."""
+        """Return the ids of all patterns that match a legal literal subject, ascending, each once."""
         literal = self._literals.get(subject, ())
         if self._root is None:
             return literal

@@ -1,18 +1,19 @@
 """Subjects and the patterns that select them, by JetStream's rules.
 
-A subject is a line of tokens with dots between them: `flights.JFK.LAX`. It is case-sensitive, may hold any UTF-8, and
-has no empty token and no space, tab, CR, LF or FF. A pattern is a subject in which a whole token may be a wildcard:
-`*` stands for exactly one token, `>` for one or more and only at the end. Inside a longer token both are plain text,
-so `a*` and `a>b` are literals.
+A subject is a line of tokens separated by dots: `flights.JFK.LAX`. It is case-sensitive, may have
+any UTF-8, and has no empty token and no space, tab, CR, LF or FF. A pattern is a subject in which a
+whole token may be a wildcard: `*` matches exactly one token, `>` one or more and only at the end.
+Inside a longer token both are plain text, so `a*` and `a>b` are literals.
 
-Two patterns can stand to each other in two ways that are easily mixed up. One may lie within the other (is_subset):
-every subject of the first is a subject of the second. Or some subject may match both (intersects). JetStream refuses a
-consumer's filters for the first only: `a.*.c` beside `a.b.*` is allowed although `a.b.c` matches both, because a
-message that matches several filters is still delivered once. Both tests go token by token and need no search: tokens
-are compared in place, and `>` takes whatever is left, provided something is left.
+Two relations between patterns are easily confused. One pattern may be a subset of the other
+(is_subset): every subject of the first is a subject of the second. Or some subject may match both
+(intersects). JetStream refuses a consumer's filters only in the first case: `a.*.c` beside `a.b.*`
+is allowed although `a.b.c` matches both, because a message that matches several filters is still
+delivered once. Both tests compare token by token without a search: tokens are compared in place,
+and `>` matches the remaining tokens, if there are any.
 
-The rules are sections g and h of the JetStream facts; tests/subject/test_against_nats.py asks a real server the same
-questions.
+The rules are in docs/jetstream.md#names; tests/subject/test_against_nats.py compares them with a
+real server.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ONE = "*"
 REST = ">"
 
 _BLANKS = {" ": "a space", "\t": "a tab", "\r": "a carriage return", "\n": "a line feed", "\f": "a form feed"}
-# a lone surrogate cannot be written as UTF-8
+# a lone surrogate has no UTF-8
 _BAD = re.compile(r"[ \t\r\n\f\ud800-\udfff]")
 # possessive, so that a long text without a match costs one pass
 _PLAIN = re.compile(r"[^ \t\r\n\f.*>\ud800-\udfff]++(?:\.[^ \t\r\n\f.*>\ud800-\udfff]++)*+")
@@ -45,7 +46,9 @@ _PLAIN = re.compile(r"[^ \t\r\n\f.*>\ud800-\udfff]++(?:\.[^ \t\r\n\f.*>\ud800-\u
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pattern:
-    """A legal pattern; a subject without wildcards is one too. Raises SubjectError when the text is not legal."""
+    """A legal pattern; a subject without wildcards is one too. Raises SubjectError if the text is
+    not legal.
+    """
 
     text: str
     tokens: tuple[str, ...] = field(init=False, compare=False, repr=False)
@@ -61,11 +64,11 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """The pattern that `text` writes. Raises SubjectError with the column and the reason."""
+        """Return the pattern of a text. Raises SubjectError with the column and the reason."""
         return cls(text)
 
     def matches(self, subject: str) -> bool:
-        """Whether a legal literal subject is one of this pattern's."""
+        """Return whether this pattern matches a legal literal subject."""
         if self.is_literal:
             return subject == self.text
         tokens = subject.split(".")
@@ -83,7 +86,9 @@ class Pattern:
 
 
 def is_subset(a: Pattern, b: Pattern) -> bool:
-    """Whether every subject of `a` is one of `b`'s. A pattern lies within itself; `a` does not lie within `a.>`."""
+    """Return whether every subject of `a` is one of `b`. A pattern is a subset of itself; `a` is
+    not one of `a.>`.
+    """
     for at, outer in enumerate(b.tokens):
         if at >= len(a.tokens):
             return False
@@ -96,7 +101,7 @@ def is_subset(a: Pattern, b: Pattern) -> bool:
 
 
 def intersects(a: Pattern, b: Pattern) -> bool:
-    """Whether some literal subject matches both."""
+    """Return whether some literal subject matches both."""
     for one, other in zip(a.tokens, b.tokens, strict=False):
         if REST in (one, other):
             return True
@@ -106,12 +111,15 @@ def intersects(a: Pattern, b: Pattern) -> bool:
 
 
 def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """The first pair that JetStream refuses beside each other (10138), as (inner, outer); None when all may stand.
+    """Return the first pair that JetStream refuses together (10138), as (inner, outer); None if all
+    are allowed.
 
-    A pair is refused when the inner one equals the outer or lies within it. Patterns that merely intersect may stand.
+    A pair is refused if the inner pattern equals the outer one or is a subset of it. Patterns that
+    only intersect are allowed.
     """
     for a, b in combinations(patterns, 2):
-        # literals are most of a long list, and lie within each other only when they are equal
+        # Most patterns of a long list are literals, and of two literals one is a subset only if
+        # they are equal.
         if a.is_literal and b.is_literal:
             if a.text == b.text:
                 return a, b
@@ -123,7 +131,7 @@ def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
 
 
 def is_subject(text: str) -> bool:
-    """Whether `text` is a legal literal subject."""
+    """Return whether `text` is a legal literal subject."""
     if _PLAIN.fullmatch(text):
         return True
     tokens = text.split(".")
@@ -131,9 +139,9 @@ def is_subject(text: str) -> bool:
 
 
 def check_subject(text: str, *, what: str = "subject", shown: str = "") -> None:
-    """Raises SubjectError with the column and the reason unless `text` is a legal literal subject.
+    """Raise SubjectError with the column and the reason unless `text` is a legal literal subject.
 
-    The error speaks of `what`, and quotes `shown` in place of the text where that is given.
+    The message calls the text `what`, and quotes `shown` instead of it if given.
     """
     tokens = _split(text, what, shown)
     for at, token in enumerate(tokens):

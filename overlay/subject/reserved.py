@@ -1,10 +1,11 @@
-"""The subjects that JetStream keeps for itself: `$JS.>`, `$JSC.>` and `$NRG.>`, but not `$JS.EVENT.>`.
+"""The subjects that JetStream reserves: `$JS.>`, `$JSC.>` and `$NRG.>`, but not `$JS.EVENT.>`.
 
-A stream may not capture them. A server therefore refuses any stream subject that could match one of them, unless the
-stream never answers its publishers (`no_ack`). Streams over Kafka are of that kind: producers write to Kafka and expect
-no answer. So what is refused here is a pattern that names a reserved space by its first token, while one that reaches
-in only because it begins with a wildcard may stand, the default `>` among them; and no rule ever builds a
-reserved subject (SubjectRule.build says OUTSIDE), so those stay out of every stream.
+A stream may not capture them. Therefore a server refuses any stream subject that could match one of
+them, unless the stream never answers its publishers (`no_ack`). Streams over Kafka are of that
+kind: producers write to Kafka and expect no answer. So a pattern is refused here only if its first
+token names a reserved space. One that reaches it only through a leading wildcard is allowed,
+including the default `>`. No rule ever builds a reserved subject (SubjectRule.build returns
+OUTSIDE), so those stay out of every stream.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ _ALLOWED_START = _ALLOWED.text.removesuffix(REST)
 
 
 def is_reserved(subject: str) -> bool:
-    """Whether JetStream keeps this literal subject for itself."""
+    """Return whether JetStream reserves this literal subject."""
     return subject.startswith(_RESERVED_STARTS) and not subject.startswith(_ALLOWED_START)
 
 
 def may_be_reserved(pattern: Pattern) -> bool:
-    """Whether some subject of the pattern may be reserved. In doubt yes: `$JS.*.>` is, though it holds allowed ones."""
+    """Return whether some subject of the pattern may be reserved. True if in doubt: `$JS.*.>` is,
+    though it matches allowed ones.
+    """
     return any(intersects(pattern, reserved) for reserved in _RESERVED) and not is_subset(pattern, _ALLOWED)
 
 
 def check_stream_subject(text: str, *, shown: str = "") -> Pattern:
-    """The pattern that `text` writes. Raises SubjectError when it is not legal, or a stream may not capture it.
+    """Return the pattern of a stream subject. Raises SubjectError if it is not legal, or if a
+    stream may not capture it.
 
-    The error quotes `shown` where that is given: the template, say, that makes the subjects of this pattern.
+    The message quotes `shown` instead of the text if given, such as the template that makes the
+    subjects of this pattern.
     """
     pattern = Pattern.parse(text)
     if pattern.tokens[0] not in (ONE, REST) and may_be_reserved(pattern):

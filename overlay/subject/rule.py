@@ -1,19 +1,20 @@
-"""How a stream gives each of its records a subject.
+"""The rule by which a stream gives each of its records a subject.
 
-There are two ways. A template puts values of the record into tokens: `flights.{header:origin}.{value:leg.dest}`. There
-a value makes exactly one token, or a part of one, so characters that mean something in a subject are percent-escaped
-(escape.py): an origin of `J.K` is the token `J%2EK`. Or one field holds the whole subject, the topic's name or the key
-or a header: then its dots separate tokens and nothing is escaped.
+There are two ways. A template puts values of the record into tokens:
+`flights.{header:origin}.{value:leg.dest}`. There a value makes exactly one token, or a part of one,
+so characters that have a meaning in subjects are percent-escaped (escape.py): an origin of `J.K` is
+the token `J%2EK`. Or one field holds the whole subject: the topic's name, the key or a header. Then
+its dots separate tokens and nothing is escaped.
 
-A record may fail to get a subject. That is no error: the answer says why, the caller counts it and leaves the record
-out. MISSING when a value is absent, null or empty (an empty token is no token, not even beside other text); ILLEGAL
-when the values make no legal subject, such as a JSON object in a token or a key of `a..b`; OUTSIDE when the
-subject is one that JetStream keeps for itself. Whether a subject is one of the stream's is for the caller to say.
-An illegal JSON value is reported before a missing value beside it.
+A record may get no subject. That is not an error: the result says why, the caller counts it and
+leaves the record out. MISSING: a value is absent, null or empty (an empty token is no token, not
+even beside other text). ILLEGAL: the values make no legal subject, such as a JSON object in a token
+or a key of `a..b`. OUTSIDE: JetStream reserves the subject. The caller decides whether a subject
+belongs to the stream. An illegal JSON value is reported before a missing value beside it.
 
-`build` is called once for each distinct set of values, which in a topic of unique keys is each record. So what can be
-known beforehand is prepared: topic and partition are written into the template's format once, and values of plain
-ASCII, nearly all in practice, are put in by one formatting call.
+`build` is called once for each distinct tuple of values, which in a topic of unique keys is each
+record. So as much as possible is prepared: topic and partition are written into the template's
+format once, and one formatting call inserts values of plain ASCII, which nearly all are.
 """
 
 from __future__ import annotations
@@ -36,19 +37,24 @@ __all__ = ["SubjectRule", "Unaddressed"]
 Value = bytes | None
 
 _CONSTANTS = (FieldKind.TOPIC, FieldKind.PARTITION)
-_ILLEGAL: Final = Unaddressed.ILLEGAL  # looking an enum member up by its class costs as much as reading a value
-_PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}")  # what a template has beside plain text, once it is parsed
+# a constant: looking up an enum member by its class costs as much as reading a value
+_ILLEGAL: Final = Unaddressed.ILLEGAL
+_PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}")  # what a parsed template has besides plain text
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """What a stream file says under `subject`. Make one with from_template, from_header, from_key or from_topic."""
+    """The entry `subject` of a stream file. Make one with from_template, from_header, from_key or
+    from_topic.
+    """
 
     template: Template
     whole: bool
-    """Whether the one field of the template holds the whole subject."""
+    """Whether the template is one field that holds the whole subject."""
     fields: tuple[Field, ...] = field(init=False)
-    """The record's fields that `build` needs, distinct, in order; topic and partition come with the batch."""
+    """The record's fields that `build` needs, distinct, in order. Topic and partition are passed
+    separately.
+    """
     _slots: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
     _readers: tuple[tuple[int, Reader], ...] = field(init=False, repr=False, compare=False)
     _guarded: bool = field(init=False, repr=False, compare=False)
@@ -70,39 +76,46 @@ class SubjectRule:
 
     @classmethod
     def from_template(cls, text: str) -> SubjectRule:
-        """`{template: ...}`. Raises SubjectError for a template that can make no legal subject."""
+        """Return the rule of `{template: ...}`. Raises SubjectError if the template can make no
+        legal subject.
+        """
         template = parse_template(text)
-        # fields make some legal part of a token, whatever their value; as long as in the text, for the error's column
+        # Any value of a field makes a legal part of a token, so x stands for it; as long as in the
+        # text, for the error's column.
         check_subject(_PIECE.sub(lambda piece: "x" * len(piece[0]), text), what="template", shown=text)
         check_stream_subject(_cover(template, whole=False).text, shown=text)
         return cls(template, whole=False)
 
     @classmethod
     def from_header(cls, name: str) -> SubjectRule:
-        """`{header: NAME}`: the header's value is the subject."""
+        """Return the rule of `{header: NAME}`: the header's value is the subject. Raises
+        SubjectError for an empty name.
+        """
         if not name:
             raise SubjectError("subject {header: ''}: the header's name is empty; write the name of a header")
         return cls((Field(FieldKind.HEADER, name),), whole=True)
 
     @classmethod
     def from_topic(cls) -> SubjectRule:
-        """`{topic: true}`: the topic's name is the subject."""
+        """Return the rule of `{topic: true}`: the topic's name is the subject."""
         return cls((Field(FieldKind.TOPIC),), whole=True)
 
     @classmethod
     def from_key(cls) -> SubjectRule:
-        """`{key: true}`: the record's key is the subject."""
+        """Return the rule of `{key: true}`: the record's key is the subject."""
         return cls((Field(FieldKind.KEY),), whole=True)
 
     def patterns(self) -> tuple[Pattern, ...]:
-        """The narrowest patterns that together cover every subject this rule can build; one, as rules stand."""
+        """Return the narrowest patterns that together match every subject that this rule can build;
+        currently always one.
+        """
         return (_cover(self.template, self.whole),)
 
     def build(self, values: Sequence[Value], topic: str, partition: int) -> str | Unaddressed:
-        """The subject of a record, or why it has none.
+        """Return the subject of a record, or why it has none.
 
-        values[i] are the raw bytes of self.fields[i], None when it is absent or null: headers and keys as they are,
-        VALUE fields as the JSON text in the document, TIMESTAMP as decimal milliseconds.
+        values[i] are the raw bytes of self.fields[i], None if absent or null: headers and keys as
+        they are, VALUE fields as the JSON text in the document, TIMESTAMP as decimal ms since 1970.
         """
         subject = self._take(values, topic) if self.whole else self._fill(values, topic, partition)
         if self._guarded and isinstance(subject, str) and is_reserved(subject):
@@ -149,7 +162,9 @@ class SubjectRule:
         return read
 
     def _lay_out(self, topic: str, partition: int) -> bytes:
-        """The template as a bytes format with a %b for each value. Kept: there are as many as partitions."""
+        """Return the template as a bytes format with a %b for each value, and cache it for the
+        partition.
+        """
         constants = {FieldKind.TOPIC: topic.encode(), FieldKind.PARTITION: str(partition).encode()}
         pieces = []
         for part in self.template:

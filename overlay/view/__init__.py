@@ -1,1 +1,1 @@
-"""What there is to see of streams and consumers: from the service that runs, and from what Kafka remembers."""
+"""Views of streams and consumers: facts from the service and from Kafka, as text or JSON."""

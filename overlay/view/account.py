@@ -1,4 +1,4 @@
-"""An explanation as people read it: a sheet, the rules, the strips of the log, and what to do."""
+"""The printed form of an explanation: a sheet, the rules, strips of the log, and advice."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from .table import make_sheet, make_table
 
 MOST_STRIPS = 16
 _WEAK = 0.05
-"""False positives from which filters are called too small; `auto` aims at a fifth of it."""
+"""Share of false positives from which Bloom filters are called too small.
+
+`auto` aims at a fifth of it.
+"""
 _FEW = 0.05
-"""Skipping less than this part of the bytes is next to nothing."""
+"""If less than this share of the bytes is skipped, skipping is called useless."""
 _LATE = 0.05
-"""More than this part of the log without headers is worth a word."""
+"""If more than this share of the log has no headers, the advice says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence, and lines of YAML for the stream's file where that is what to change."""
+    """A piece of advice, and the YAML lines to put into the stream's file, if any."""
 
     text: str
     lines: tuple[str, ...] = ()
 
 
 def list_advice(found: Explanation) -> Iterator[Advice]:
-    """What would make it better, or says why nothing will."""
+    """Yield what would make skipping better, or why nothing will."""
     name, missing = found.wanted.stream.name, found.missing
     if not found.chunks:
         yield Advice(found.reason or f"no chunk is indexed yet. A service does that, or `overlay index build {name}`")
@@ -82,7 +85,10 @@ def _judge_chunks(found: Explanation) -> Iterator[Advice]:
 def print_explanation(
     console: Console, found: Explanation, strips: Sequence[Strip], file: str, observed: Observed | None = None
 ) -> None:
-    """`overlay explain`. `file`: of the stream; `observed`: what --analyze came to."""
+    """Print the output of `overlay explain`.
+
+    `file`: the stream's config file. `observed`: the results of --analyze, None without it.
+    """
     console.print(make_sheet(*_describe_question(found)))
     console.print()
     table = make_table(console, "answer", right=("chunks", "bytes"))
@@ -152,7 +158,7 @@ def _describe_plan(found: Explanation, observed: Observed | None) -> Iterator[tu
 
 
 def _show_few(number: float) -> str:
-    """`0`, `0.02`, `12`."""
+    """Return a number as `0`, `0.02` or `12`."""
     return f"{number:.0f}" if number == 0 or number >= 10 else f"{number:.2g}"
 
 
@@ -161,7 +167,7 @@ def _show_time(ms: int | None) -> str:
 
 
 def print_strips(console: Console, strips: Sequence[Strip]) -> None:
-    """A line for each, and what the letters mean."""
+    """Print a line for each strip, and a legend."""
     shown = [strip for strip in strips[:MOST_STRIPS] if strip.cells.size]
     if not shown:
         return
@@ -182,7 +188,7 @@ def print_strips(console: Console, strips: Sequence[Strip]) -> None:
 
 
 def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: Observed | None) -> dict[str, Any]:
-    """As a JSON object."""
+    """Return the explanation as a JSON object."""
     wanted = found.wanted
     return {
         "stream": wanted.stream.name,

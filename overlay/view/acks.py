@@ -1,4 +1,4 @@
-"""What waits for acks at a consumer, in words."""
+"""A consumer's pending acks, in words."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ _GATES = {
     "no_request": "no pull request",
     "drained": "",
 }
-"""What holds back new messages, in words; empty where nothing does but the stream's end."""
+"""The reasons why new messages are held back, in words.
+
+"" if only the stream's end holds them back.
+"""
 
 
 def show_gate(gate: str) -> str:
+    """Return the reason why new messages are held back, in words."""
     return _GATES.get(gate, gate)
 
 
@@ -34,7 +38,10 @@ def show_pending(found: ConsumerFacts) -> str:
 
 
 def list_ack_rows(acks: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Names and values of a machine, for the sheet of `overlay consumer info`; none for a consumer without one."""
+    """Return names and values about acks for `overlay consumer info`.
+
+    The list is empty if the consumer has no acks.
+    """
     if not acks:
         return []
     floor, last = acks["ack_floor"], acks["delivered"]

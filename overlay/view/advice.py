@@ -1,11 +1,13 @@
-"""What to write into a stream's file so that a filter skips more.
+"""Advice on what to add to a stream's file, so that a filter skips more.
 
-Found by trying. Whatever the filter compares is listed as if the file had it, and the filter derived anew. What then asks
-headers something that they were not asked before is worth listing, provided that all of it together can refuse a chunk:
-one side of an OR that no header knows of makes the other side useless. So nothing here repeats a rule of the planner.
+The advice is found by trying. Every property that the filter compares is listed as if the file had
+it, and the probes are derived again. A property is worth listing if it leads to a new probe. All of
+them together must be able to refuse a chunk: if no header knows one side of an OR, the other side
+is useless. So nothing here repeats a rule of the planner.
 
-Which of the two is wished for depends on how a property is compared: by its values (terms) or by where they lie (zones).
-Whether it pays depends on the data, which nobody has looked at: values that are in every chunk refuse none.
+How a property is compared decides between the two lists: terms for comparison by value, zones for
+comparison by range. Whether it pays depends on the data, which is not read here. A value that is in
+every chunk refuses none.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ _PREFIXES = {Section.HEADER: "h.", Section.PROPERTIES: "p.", Section.APPLICATION
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Properties to list in addition, and those of them that have to be declared first, with their types."""
+    """Properties to add to the index, and the types of those that must also be declared."""
 
     terms: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     declare: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, stream: StreamConfig) -> list[str]:
-        """Lines of YAML: what the stream's file should say under these keys, what is there already included."""
+        """Return YAML lines for the stream's file, with the existing entries of both lists."""
         index = stream.index
         lines = [f"  {name}: {type}" for name, type in self.declare.items()]
         lines = ["properties:", *lines] if lines else []
@@ -46,7 +48,7 @@ NOTHING = Missing()
 
 
 def can_refuse(probe: Probe) -> bool:
-    """Whether some header could say NO."""
+    """Return whether some header could answer NO to the probe."""
     match probe:
         case All(probes=probes):
             return any(map(can_refuse, probes))
@@ -58,7 +60,10 @@ def can_refuse(probe: Probe) -> bool:
 
 
 def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
-    """What could be listed for a filter that was compiled for the stream. `now`: ms since 1970."""
+    """Return the properties that the stream's file could list for this filter.
+
+    The filter is compiled for the stream. `now`: ms since 1970.
+    """
     before = set(leaves(derive_filter(stream, filter, now)))
     wishes = _list_wishes(stream, filter)
     after = derive_filter(extend(stream, wishes), filter, now)
@@ -73,14 +78,18 @@ def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
 
 
 def _is_worth_a_zone(leaf: Probe, is_null: bool) -> TypeGuard[Within | NullIn | ValueIn]:
-    """That a value is there at all is part of every comparison, and refuses next to nothing; `is_null`: it is asked for."""
+    """Return whether a probe justifies a zone.
+
+    Every comparison also tests that a value exists, which refuses next to nothing. Such a probe
+    counts only if the filter asks for NULL itself (`is_null`).
+    """
     if isinstance(leaf, Within):
         return leaf.negated or not leaf.possible.is_full
     return isinstance(leaf, NullIn | ValueIn) and is_null
 
 
 def extend(stream: StreamConfig, more: Missing) -> StreamConfig:
-    """The stream with these properties declared and listed."""
+    """Return the stream with these properties declared and listed."""
     declared = {name: _declare(name, type) for name, type in more.declare.items()}
     index = stream.index.model_copy(
         update={"terms": (*stream.index.terms, *more.terms), "zones": (*stream.index.zones, *more.zones)}
@@ -94,7 +103,7 @@ def _declare(name: str, type: str) -> Property:
 
 
 def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
-    """Everything that is compared and neither listed nor known without."""
+    """Return every compared property that is neither listed nor known without an index."""
     names = {place_property(name): name for name in stream.properties}
     columns = [column for column in filter.columns if isinstance(column, Column)]
     known = find_known(stream, columns)
@@ -118,7 +127,7 @@ def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
 
 
 def _find_uses(node: Node) -> Iterator[tuple[Column, bool]]:
-    """Each column, and whether it is compared by its value; else by where that lies."""
+    """Yield each column, and whether it is compared by value (True) or by range (False)."""
     conditions = (each for each in walk(node) if isinstance(each, Comparison | In | Like | Affix | IsNull))
     for each in conditions:
         match each:
@@ -129,7 +138,7 @@ def _find_uses(node: Node) -> Iterator[tuple[Column, bool]]:
             case _:
                 by_value = False
         yield from ((column, by_value) for column in _columns(walk(each)))
-    # truth values are compared with nothing
+    # a boolean property may be a condition by itself, without a comparison
     bare = (each.operand if isinstance(each, Not) else each for each in walk(node))
     yield from ((column, True) for column in _columns(bare) if column.type == "boolean")
 

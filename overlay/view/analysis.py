@@ -1,7 +1,8 @@
-"""What a reading found beside what was predicted of it: `overlay explain --analyze`. No IO: batches come in.
+"""Comparison of what a read found with what was predicted: `overlay explain --analyze`. No IO.
 
-A chunk is read in vain when its header said MAYBE and nothing in it passed. Some of these are false positives of a Bloom
-filter; others hold every term, each in another record, or values between a zone's bounds that are not there.
+A chunk is read in vain if its header said MAYBE and no record of it passed. Some of these chunks
+are false positives of a Bloom filter. Others have every term, but in different records, or no value
+between a zone's bounds.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from .explanation import Ints, PartPlan
 from .strip import MATCHED, Canvas
 
 COLUMNS = ("topic", "partition", "offset")
-"""What batches have to hold."""
+"""The columns that batches must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`scanned`: records that were decoded. `in_vain`: chunks whose headers said MAYBE and in which nothing passed."""
+    """The result of a read.
+
+    `scanned`: records that were decoded. `matched`: records that passed. `in_vain`: chunks whose
+    headers said MAYBE and in which no record passed.
+    """
 
     scanned: int
     matched: int
@@ -33,7 +38,7 @@ class Observed:
 
 
 class Matches:
-    """Where records pass, chunk by chunk and for a strip of `width` cells."""
+    """The records that passed, counted by chunk and painted on strips of `width` cells."""
 
     def __init__(self, parts: Sequence[PartPlan], width: int) -> None:
         self._parts: Mapping[TopicPartition, PartPlan] = {part.source: part for part in parts}
@@ -42,12 +47,12 @@ class Matches:
         self.matched = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch that has COLUMNS."""
+        """Count the records of a batch that has COLUMNS."""
         self.matched += batch.num_rows
         for source, offsets in _split(batch):
             part = self._parts.get(source)
             if part is None:
-                continue  # added after the plan was made
+                continue  # a partition that was added after the plan was made
             chunks = part.chunks
             rows = np.searchsorted(chunks.first_offset, offsets, side="right") - 1
             rows, inside = rows[rows >= 0], offsets[rows >= 0]
@@ -55,11 +60,13 @@ class Matches:
             self.canvases[source].paint(MATCHED, offsets, offsets + 1)
 
     def count_in_vain(self) -> int:
+        """Return the number of chunks whose headers said MAYBE and in which no record passed."""
         levels = ((part.answers.levels == Answer.MAYBE, self._found[source]) for source, part in self._parts.items())
         return sum(int(np.count_nonzero(maybe & ~found)) for maybe, found in levels)
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Ints]]:
+    """Yield each partition of a batch with the offsets of its records."""
     topics = batch["topic"].dictionary_encode()
     codes, partitions = topics.indices.to_numpy(), batch["partition"].to_numpy()
     offsets = batch["offset"].to_numpy()

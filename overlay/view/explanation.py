@@ -1,14 +1,16 @@
-"""What reading a stream for some condition would cost and why, from its chunk headers alone: a database's EXPLAIN.
+"""The cost of reading a stream for some conditions, and its reasons, from chunk headers alone.
 
-The planner itself is asked (overlay/index: derive, prune, plan), so what is shown is what a reader does. Added to it are the
-sums over partitions, what part of the log no header covers, and two predictions:
+It is what EXPLAIN is in a database. The planner itself is asked (overlay/index/skip: derive, prune,
+plan), so the explanation shows what a reader does. Added are sums over partitions, the part of the
+log that no header covers, and two predictions:
 
-- time, by the cost model of index/skip/plan.py: compressed bytes at READ_BYTES_S, and FETCH_S for each request that a
-  gap costs.
-  What has no header is taken to be as large per offset as what has one
-- false positives of Bloom filters. A filter that lets a share p of absent terms through has let n terms pass by chance when it
-  refused n * (1 - p) / p, so n is told by the refusals: refused * p / (1 - p). For wildcards this counts one term, which
-  is more than there are as a rule, since all of a pattern's terms have to be found
+- Time, by the cost model of index/skip/plan.py: compressed bytes at READ_BYTES_S, and FETCH_S for
+  each request that a gap costs. The part without headers is assumed to be as large per offset as
+  the rest.
+- False positives of Bloom filters. A filter that lets a share p of absent terms through lets n
+  chunks pass by chance while it refuses n * (1 - p) / p. So n is estimated from the refusals:
+  refused * p / (1 - p). For wildcards this counts one term. That usually is too high, since all
+  terms of a pattern must be found.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ from .strip import MATCHED, READ, UNINDEXED, Canvas, Strip
 Ints = npt.NDArray[np.int64]
 
 FOREIGN_RULE = "no record of the stream"
-"""Why chunks are refused before anything is asked of them."""
+"""The rule by which chunks without records of the stream are refused, before any probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of a stream. Times in ms since 1970, None for no bound; no patterns stand for all subjects."""
+    """What a reader asks of a stream.
+
+    Times are ms since 1970, None for no bound. No patterns means all subjects.
+    """
 
     stream: StreamConfig
     patterns: tuple[Pattern, ...] = ()
@@ -51,12 +56,13 @@ class Wanted:
     until: int | None = None
 
     def derive(self, now: int) -> Conditions:
+        """Return the probes and conditions for chunk headers. `now`: ms since 1970."""
         return derive(self.stream, self.patterns, self.values, self.filter, now=now, since=self.since, until=self.until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartPlan:
-    """A partition from the start of its log to its committed end."""
+    """The plan for one partition, from the start of its log to its committed end."""
 
     source: TopicPartition
     first: int
@@ -67,7 +73,7 @@ class PartPlan:
 
     @property
     def unindexed(self) -> tuple[Ints, Ints]:
-        """The spans of offsets that no chunk covers: where they begin and end."""
+        """The offset ranges that no chunk covers, as arrays of their starts and ends."""
         lows = np.concatenate(([self.first], np.maximum(self.chunks.next_offset, self.first)))
         highs = np.concatenate((self.chunks.first_offset, [self.end]))
         return lows[lows < highs], highs[lows < highs]
@@ -78,7 +84,12 @@ class PartPlan:
         return int((highs - lows).sum())
 
     def draw(self, name: str, width: int, matched: Canvas | None = None) -> Strip:
-        """Its strip. `matched`: as wide, with what passed, where somebody has read it."""
+        """Return the partition's strip.
+
+        `matched`: a canvas of the same width with the records that passed.
+
+        Without `matched`, the chunks whose records all pass count as matched.
+        """
         canvas = Canvas(self.first, self.end, width)
         first, after = self.chunks.first_offset, self.chunks.next_offset
         canvas.paint(READ, self.route.first_offset, self.route.next_offset)
@@ -93,14 +104,19 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Share:
+    """A part of the chunks, with their number and their compressed bytes."""
+
     chunks: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A question to headers: of how many chunks it was asked, how many it refused or let through, and how many it let be read
-    by chance, as far as that can be predicted."""
+    """A probe of chunk headers, and its effect.
+
+    `asked`: chunks it was evaluated for. `refused`, `passed`: chunks with the answer NO or ALL.
+    `false_positives`: predicted number of chunks it let be read by chance.
+    """
 
     text: str
     asked: int
@@ -111,7 +127,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`shares` by the planner's answer. `reading`: what the route reads of chunks, which may be more than what is not NO."""
+    """The plan of a read and its predicted cost.
+
+    `shares`: chunks and bytes by the planner's answer. `reading`: what the route reads of the
+    chunks. It may read refused chunks too, if skipping them does not pay.
+    """
 
     wanted: Wanted
     parts: tuple[PartPlan, ...] = field(repr=False)
@@ -120,21 +140,22 @@ class Explanation:
     reading: Share
     requests: int
     skips: bool
-    """False where everything is read in a row, because skipping saves nothing or too little."""
+    """False if everything is read in a row, because skipping saves nothing or too little."""
     unindexed: int
-    """Offsets that no header covers; they are read."""
+    """Offsets that no header covers; the reader reads them."""
     outdated: int
-    """Chunks whose headers were not made from the config of today."""
+    """Chunks whose headers were made from an older config."""
     weakness: float
-    """The mean share of absent terms that the filters of MAYBE chunks let through."""
+    """Mean share of absent terms that the Bloom filters of MAYBE chunks let through."""
     seconds: float | None
-    """None where there is no header to tell how large the log is."""
+    """Predicted seconds of the read; None if there is no header to estimate the log's size from."""
     scan_seconds: float | None
+    """Predicted seconds to read everything; None if `seconds` is."""
     missing: Missing
     can_refuse: bool
-    """Whether headers could refuse anything for what is asked."""
+    """Whether any header could refuse a chunk under these conditions."""
     reason: str = ""
-    """Why there is no index, where somebody has said."""
+    """Why there is no index, if known."""
 
     @property
     def chunks(self) -> int:
@@ -142,14 +163,18 @@ class Explanation:
 
     @property
     def false_positives(self) -> float:
-        """Chunks that are probably read because of a filter's chance alone."""
+        """Predicted number of chunks read only because of false positives of Bloom filters."""
         return min(sum(rule.false_positives for rule in self.rules), float(self.shares[Answer.MAYBE].chunks))
 
 
 def explain(
     wanted: Wanted, partitions: Iterable[tuple[TopicPartition, Chunks, int, int]], now: int, reason: str = ""
 ) -> Explanation:
-    """Plan a reading of everything. `partitions`: chunks, log start and committed end of each; `now`: ms since 1970."""
+    """Plan a read of the whole log.
+
+    `partitions`: chunks, log start and committed end of each. `now`: ms since 1970. `reason`: why
+    there is no index, "" if unknown.
+    """
     conditions = wanted.derive(now)
     parts = [_plan(conditions, *partition) for partition in partitions]
     shares = {answer: _add_up(parts, answer) for answer in Answer}
@@ -160,6 +185,7 @@ def explain(
     seconds = scan_seconds = None
     covered = sum(part.end - part.first for part in parts) - unindexed
     everything = sum(share.bytes for share in shares.values())
+    # the part without headers is assumed to be as large per offset as the rest
     if covered or not unindexed:
         rest = everything / covered * unindexed if unindexed else 0.0
         seconds = (reading.bytes + rest) / READ_BYTES_S + requests * FETCH_S
@@ -189,6 +215,7 @@ def _plan(conditions: Conditions, source: TopicPartition, chunks: Chunks, first:
 
 
 def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
+    """Return the chunks with this answer, over all partitions."""
     chunks = size = 0
     for part in parts:
         found = part.answers.levels == answer
@@ -198,7 +225,7 @@ def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
 
 
 def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule, ...]:
-    """Every question that was asked of some chunk, in the order of the conditions."""
+    """Return every probe that was evaluated for some chunk, in the order of the conditions."""
     parts = list(parts)
     foreign = sum(int(np.count_nonzero(part.chunks.current & (part.chunks.addressed == 0))) for part in parts)
     rules = [Rule(FOREIGN_RULE, sum(len(part.chunks) for part in parts), foreign, 0, 0.0)] if foreign else []
@@ -215,7 +242,7 @@ def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule
 
 
 def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
-    """How many chunks of a partition a filter lets through by chance; see above."""
+    """Return how many chunks of a partition a Bloom filter lets through by chance (see above)."""
     if not isinstance(leaf, Has | SubjectIs) or not tally.refused:
         return 0.0
     share = _find_weakness([part])
@@ -225,11 +252,12 @@ def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
 
 
 def _find_weakness(parts: Iterable[PartPlan]) -> npt.NDArray[np.float64]:
-    """The false positives of the filters of all MAYBE chunks."""
+    """Return the false positive rate of the filters of each MAYBE chunk."""
     found = [part.chunks.false_positives(part.answers.levels == Answer.MAYBE) for part in parts]
     return np.concatenate(found) if found else np.empty(0)
 
 
 def _measure(parts: Iterable[PartPlan]) -> float:
+    """Return the mean false positive rate of the filters of MAYBE chunks; 0 if there are none."""
     share = _find_weakness(parts)
     return float(share.mean()) if share.size else 0.0

@@ -1,4 +1,4 @@
-"""A filter as people see it: its meaning, its fields, and what its parts are worth for a message."""
+"""The printed form of a filter: its meaning, its fields, and its parts' values for a message."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ from overlay.filter.rows import evaluate, to_truth, trace
 from overlay.match.properties import Source, find_sources
 
 ANY = "any"
-"""The type of a field when no stream says which: that of each message's value."""
+"""The type of a field if no stream declares it: it depends on each message's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that the filter names. `is_declared`: by the stream; None where that is no question."""
+    """A field that the filter names.
+
+    `source`: where it is read from. `is_declared`: whether the stream declares it; None if no
+    stream is given, or for a fixed field.
+    """
 
     name: str
     type: str
@@ -36,20 +40,27 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`means` is the expression in canonical text; `verdict` is `true`, `false` or `unknown` when no message matters."""
+    """The meaning of a filter.
+
+    `means`: the expression in canonical text. `verdict`: `true`, `false` or `unknown` if the answer
+    does not depend on the message, else "".
+    """
 
     means: str
     verdict: str
     fields: tuple[Field, ...]
 
     def describe(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the meaning as a JSON object."""
         return asdict(self) | {"verdict": self.verdict or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A sub-expression, from the outside in. `at`: its place in the text."""
+    """A sub-expression with its value.
+
+    `depth`: 0 for the whole expression. `at`: its position in the text.
+    """
 
     text: str
     value: Value
@@ -65,7 +76,10 @@ class Part:
         return "null" if self.value is None else describe(Literal(self.value))
 
     def describe(self) -> dict[str, Any]:
-        """As a JSON object; bytes that are no UTF-8 as a binary constant."""
+        """Return the part as a JSON object.
+
+        Bytes that are not UTF-8 are written as a binary constant.
+        """
         value = self.value
         if isinstance(value, bytes):
             try:
@@ -78,22 +92,24 @@ class Part:
 
 
 def show_answer(answer: bool | None) -> str:
+    """Return an answer as `true`, `false` or `unknown`."""
     return "unknown" if answer is None else "true" if answer else "false"
 
 
 def describe_filter(compiled: Filter, stream: StreamConfig | None) -> Meaning:
-    """What a filter means to a stream, or to messages of any kind."""
+    """Return the meaning of a filter for a stream, or for any message if `stream` is None."""
     return Meaning(describe(compiled.node), _judge(compiled.bound), _list_fields(compiled, stream))
 
 
 def _judge(node: Node) -> str:
+    """Return the answer of a filter that reads neither fields nor the time; "" otherwise."""
     if any(isinstance(each, Name | Column | Now) for each in walk(node)):
         return ""
     return show_answer(to_truth(evaluate(node, {}, 0)))
 
 
 def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name, Column]:
-    """Every field of the text, also of parts that rewriting leaves out."""
+    """Return a typed column for every field of the text, also for parts that rewriting removes."""
     names = dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name))
     types = {name: str(entry.type) for name, entry in declared.items()}
     columns = {name: bind(name, types, compiled.text) for name in names}
@@ -117,7 +133,10 @@ def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[Field, 
 
 
 def _show_source(source: Source) -> str:
-    """`{header:message_id}, else {header:message-id}`: the places in the order in which they are looked at."""
+    """Return the places to read from in the order they are tried.
+
+    For example `{header:message_id}, else {header:message-id}`.
+    """
     places = [str(field) for field in source.fields]
     if source.given is not None:
         places.append(f"{{{source.given.value}}}")
@@ -125,10 +144,10 @@ def _show_source(source: Source) -> str:
 
 
 def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Message:
-    """The message as the stream would read it: the texts of the filter's typed fields as values of their types.
+    """Return the message as the stream would read it, with values of the declared types.
 
-    What does not spell its type becomes null. Numbers and truths stay as they are where they stand for a header, which
-    is a text in Kafka whatever it says.
+    A string that does not parse as its type becomes null. A number or boolean that stands for a
+    header keeps its value, although a header in Kafka is always text.
     """
     bound = _bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)
@@ -146,7 +165,8 @@ def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Me
 
 
 def _read_value(value: object, type: str, source: Source) -> object:
-    # brings numba with it, which the rest of this module does without
+    # imports numba, which the rest of this module does not need
+    """Return a value as the stream would read it from a record, typed."""
     from overlay.scan.columns import Origin, gather
 
     is_json = any(field.kind is FieldKind.VALUE for field in source.fields)
@@ -159,7 +179,7 @@ def _read_value(value: object, type: str, source: Source) -> object:
 
 
 def trace_filter(compiled: Filter, message: Message, now: int) -> list[Part]:
-    """Every part of the expression as it was written, and what it is worth."""
+    """Return every part of the expression as written, with its value. `now`: ms since 1970."""
     return [
         Part(
             step.text,

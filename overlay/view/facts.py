@@ -1,4 +1,4 @@
-"""Streams and consumers as operators see them: one shape, whether the service or the state topic tells it."""
+"""Facts about streams and consumers for operators, from the service or from Kafka."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """`position`: the next offset that the foremost consumer reads, None before the first read. `end`: the committed
-    end of the log, None where it is not known."""
+    """Position and end of a partition.
+
+    `position`: the next offset that the foremost consumer reads; None before the first read. `end`:
+    the committed end of the log; None if unknown.
+    """
 
     position: int | None = None
     end: int | None = None
 
     @property
     def behind(self) -> int | None:
-        """Offsets between the two."""
+        """Offsets between position and end; None if one of them is unknown."""
         if self.position is None or self.end is None:
             return None
         return max(0, self.end - self.position)
@@ -27,8 +30,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class IndexPartFacts:
-    """The chunks of a partition, up to `position`; `end` is that of the log. What only a look into the index topic tells is
-    None without one: where the chunks begin, how many offsets none covers, and how many chunks an older config made."""
+    """The chunks of a partition, up to `position`; `end` is the end of the log.
+
+    `start`: where the chunks begin. `unindexed`: offsets that no chunk covers. `outdated`: chunks
+    made under an older config. These three are None unless the index topic was read.
+    """
 
     chunks: int
     position: int
@@ -39,7 +45,7 @@ class IndexPartFacts:
 
     @property
     def behind(self) -> int | None:
-        """Offsets that no chunk covers; without a look into the index topic those at the end of the log."""
+        """Offsets that no chunk covers; those after `position` if the index topic was not read."""
         if self.unindexed is not None or self.end is None:
             return self.unindexed
         return max(0, self.end - self.position)
@@ -47,8 +53,11 @@ class IndexPartFacts:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The ledger of a stream of several partitions: the sequences that it has given out, from that of the first record which
-    the logs may still have, and in how many runs."""
+    """The ledger of a stream of several partitions.
+
+    `first_sequence`: of the first record that the logs may still have. `last_sequence`: the last
+    one assigned. `runs`: number of ledger entries.
+    """
 
     first_sequence: int
     last_sequence: int
@@ -57,18 +66,22 @@ class LedgerFacts:
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """The chunk index of a stream. `reason`: why there is none, or why it is not kept. `rate` (records a second that go into
-    chunks) comes from a running service only, topic, bytes and `foreign` (records passed over) from the index topic."""
+    """The chunk index of a stream.
+
+    `reason`: why there is no index, or why it is not kept up to date. `rate`: records indexed per
+    second, known from a running service only. `topic`, `bytes` and `foreign` (records skipped as
+    unknown) are known from the index topic only.
+    """
 
     reason: str = ""
     partitions: Mapping[str, IndexPartFacts] = field(default_factory=dict)
-    """By `topic-partition`."""
+    """Facts by partition, named `topic-partition`."""
     rate: float | None = None
     topic: str = ""
     bytes: int | None = None
     foreign: int | None = None
     ledger: LedgerFacts | None = None
-    """None where offsets give the sequences."""
+    """None if sequences follow from offsets, without a ledger."""
 
     @property
     def chunks(self) -> int:
@@ -76,19 +89,26 @@ class IndexFacts:
 
     @property
     def behind(self) -> int | None:
-        """Over all partitions of which it is known."""
+        """Sum over the partitions where it is known; None if it is known of none."""
         known = [part.behind for part in self.partitions.values() if part.behind is not None]
         return sum(known) if known else None
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Until the end of the log is reached at the present rate; None while nothing moves."""
+        """Seconds until the index reaches the end of the log at this rate.
+
+        None if the rate is 0 or unknown.
+        """
         return self.behind / self.rate if self.behind is not None and self.rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """`decoded` (records since the service started) and `rate` (records a second) come from a running service only."""
+    """Facts about a stream.
+
+    `decoded` (records since the service started) and `rate` (records per second) are known from a
+    running service only.
+    """
 
     name: str
     topics: tuple[str, ...] = ()
@@ -97,23 +117,26 @@ class StreamFacts:
     reason: str = ""
     consumers: tuple[str, ...] = ()
     partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
-    """By `topic-partition`."""
+    """Facts by partition, named `topic-partition`."""
     decoded: int | None = None
     rate: float | None = None
     index: IndexFacts | None = None
-    """None where nobody has said."""
+    """None if unknown."""
 
     @property
     def behind(self) -> int | None:
-        """Offsets that the foremost consumers have still to read, over all partitions whose ends are known."""
+        """Offsets that the foremost consumers have to read, over partitions with a known end."""
         known = [facts.behind for facts in self.partitions.values() if facts.behind is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
-    """`delivered` (since the service started), `rate` (records a second) and `lag_seconds` come from a running
-    service only."""
+    """Facts about a consumer.
+
+    `delivered` (since the service started), `rate` (records per second) and `lag_seconds` are known
+    from a running service only.
+    """
 
     stream: str
     name: str
@@ -125,17 +148,19 @@ class ConsumerFacts:
     positions: Mapping[str, int] = field(default_factory=dict)
     """The next offset to read, by `topic-partition`."""
     lag_records: int | None = None
-    """Offsets between the positions and the ends of the log."""
+    """Offsets between the positions and the ends of the log; None if unknown."""
     lag_seconds: float | None = None
     delivered: int | None = None
     rate: float | None = None
     num_pending: int | None = None
-    """Records that match ahead of it; None where nobody has said."""
+    """Matching records that the consumer has still to deliver; None if unknown."""
     num_pending_is: str = ""
     """`exact`, `estimate` or `at least`, and empty where there is no telling."""
     acks: Mapping[str, Any] | None = None
-    """What waits for acks and the rest of a ConsumerInfo (control/responses.py); None where nobody has said, and of consumers
-    without acks."""
+    """Pending acks and the rest of a ConsumerInfo (control/responses.py).
+
+    None if unknown, and for consumers without acks.
+    """
 
     @property
     def id(self) -> ConsumerId:
@@ -144,25 +169,28 @@ class ConsumerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """The worker that answered, and which config it runs (config/identity.py)."""
+    """The worker that answered, and the identity of its config (config/identity.py)."""
 
     url: str
     version: str = ""
     prefix: str = ""
     bootstrap: str = ""
     cluster: str = ""
-    """Kafka's id of the cluster; empty until the worker has reached it."""
+    """Kafka's id of the cluster; "" until the worker has reached it."""
     folder: str = ""
     digest: str = ""
     shards: tuple[int, ...] = ()
-    """Those that it owns, of `shard_count`, which is 0 until it has reached Kafka."""
+    """The shards that the worker owns, of `shard_count` (0 until the worker reaches Kafka)."""
     shard_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One look at everything. `service`: the worker that answered, None when none did. `notes`: what the reader must know
-    about where this comes from."""
+    """All facts, taken at one moment.
+
+    `service`: the worker that answered; None if none did. `notes`: remarks about the origin of the
+    facts, for the user.
+    """
 
     streams: Mapping[str, StreamFacts]
     consumers: Mapping[ConsumerId, ConsumerFacts]
@@ -171,5 +199,5 @@ class Facts:
 
     @property
     def url(self) -> str:
-        """Of the worker that answered; empty when none did."""
+        """URL of the worker that answered; "" if none did."""
         return self.service.url if self.service else ""

@@ -1,4 +1,4 @@
-"""Numbers as people read them. None is shown as a dash: it is not known, which is something else than zero."""
+"""Numbers in readable form. None is shown as a dash: unknown is not zero."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def show_count(count: int | None) -> str:
-    """`336,776`"""
+    """Return a count like `336,776`."""
     return UNKNOWN if count is None else f"{count:,}"
 
 
 def show_rate(per_second: float | None) -> str:
-    """`0/s`, `0.4/s`, `12/s`, `1.2 k/s`, `12 k/s`."""
+    """Return a rate like `0/s`, `0.4/s`, `12/s`, `1.2 k/s` or `12 k/s`."""
     if per_second is None:
         return UNKNOWN
     for step, letter in _STEPS:
@@ -22,12 +22,12 @@ def show_rate(per_second: float | None) -> str:
 
 
 def _short(number: float) -> str:
-    """Two digits that count, or all of those before the point."""
+    """Return a number with two significant digits, or all digits before the point."""
     return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
 
 
 def show_bytes(size: int | None) -> str:
-    """`0 B`, `12 kB`, `1.2 MB`."""
+    """Return a size like `0 B`, `12 kB` or `1.2 MB`."""
     if size is None:
         return UNKNOWN
     for step, letter in _STEPS:
@@ -37,7 +37,7 @@ def show_bytes(size: int | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """`0 s`, `3 ms`, `1.5 s`, `42 s`, `3 min`, `2 h`, `5 d`."""
+    """Return a duration like `0 s`, `3 ms`, `1.5 s`, `42 s`, `3 min`, `2 h` or `5 d`."""
     if seconds is None:
         return UNKNOWN
     if 0 < seconds < 0.1:

@@ -1,4 +1,4 @@
-"""How far a reading is, on stderr: offsets read of those there are, records a second, and the time that is left."""
+"""A progress bar on stderr for reads: offsets read and left, records per second, remaining time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from .figures import show_count, show_rate
 
 Numbers = Callable[[], tuple[int, int | None, int, int]]
-"""Offsets done, offsets in all (None: no end), records looked at, records that passed."""
+"""Returns offsets done, total offsets (None: no end), records scanned, records that passed."""
 
 
 class Gauge(Progress):
-    """A bar that asks for the numbers whenever it is drawn, so that a reading without matches moves it too."""
+    """A progress bar that asks for its numbers whenever it is drawn.
+
+    So it also moves while no record passes.
+    """
 
     def __init__(self, numbers: Numbers, word: str = "found") -> None:
-        """`word`: what has become of the records that passed."""
+        """Set up the bar. `word` follows the number of records that passed, such as `found`."""
         self._numbers, self._word, self._began, self._bar = numbers, word, time.monotonic(), TaskID(0)
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         super().__init__(*columns, console=Console(stderr=True), transient=True)

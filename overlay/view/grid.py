@@ -1,4 +1,4 @@
-"""Records as a table that is printed while they come: fitted to a terminal, or plain lines that are never cut."""
+"""A table of records, printed as they arrive: fitted to a terminal, or uncut lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from .lines import list_headers, show_times
 
 GRID_COLUMNS = ("subject", "sequence", "timestamp", "key", "value", "headers", "partition", "offset")
 _CAPS = {"subject": 0.3, "key": 0.15, "headers": 0.2}
-"""The part of a terminal's width that a column may take at most, so that the value keeps some."""
+"""The largest share of a terminal's width for a column, so that the value keeps some room."""
 _GAP = "  "
 _RIGHT = ("sequence", "partition", "offset")
 
 
 class Grid:
-    """Prints batches that have GRID_COLUMNS: one line a record, the names of the columns before the first.
+    """Prints batches that have GRID_COLUMNS: a line with the column names, then a line per record.
 
-    Streams of one partition show the sequence, others partition and offset; when one grows, the names come again.
-    Control characters in the data are shown as escapes: a terminal would obey them. `write` takes the lines where nobody
-    looks at a terminal.
+    For records with sequences it shows the sequence, for others the partition and offset. If this
+    changes from one batch to the next, the column names are printed again. Control characters in
+    the data are shown as escapes, because a terminal would obey them. Without a terminal, `write`
+    receives the lines.
     """
 
     def __init__(self, console: Console, write: Callable[[bytes], object]) -> None:
@@ -32,6 +33,7 @@ class Grid:
         self._widths: dict[str, int] = {}
 
     def print(self, batch: pa.RecordBatch) -> None:
+        """Print the records of a batch. Column widths only grow while the columns stay the same."""
         cells = self._read(batch)
         is_new = list(cells) != list(self._widths)
         before = {} if is_new else self._widths
@@ -86,7 +88,7 @@ def _show_header(header: tuple[str, bytes | None]) -> str:
 
 
 def _show(cell: object) -> str:
-    """Text of a cell, on one line whatever it holds."""
+    """Return the text of a cell, always on one line."""
     if cell is None:
         return UNKNOWN
     text = cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)

@@ -1,4 +1,4 @@
-"""A stream's chunk index as its topic holds it, held against the ends of the log: read from Kafka, without a service."""
+"""A stream's chunk index as its topic has it, with the ends of the log, read without a service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ ABSENT = "there is no index topic yet. A service makes it, or `overlay index bui
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredIndex:
-    """`bounds`: log start and committed end of each partition of the stream that is there. `reason`: why there is no index."""
+    """A chunk index as its topic has it.
+
+    `bounds`: log start and committed end of each existing partition of the stream. `reason`: why
+    there is no index, "" if there is one.
+    """
 
     stream: StreamConfig
     topic: str
@@ -34,11 +38,15 @@ class StoredIndex:
     reason: str = ""
 
     def chunks_of(self, source: TopicPartition) -> Chunks:
+        """Return the chunks of one partition."""
         return self.index.of(source)
 
 
 async def read_indexes(loaded: Loaded, names: Iterable[str]) -> dict[str, StoredIndex]:
-    """The indexes of some streams, without what lies outside of the log. Raises SourceUnavailable, CredentialsRefused."""
+    """Read the indexes of some streams, without entries for records that have left the log.
+
+    Raises SourceUnavailable, CredentialsRefused.
+    """
     kafka = loaded.service.kafka
     await reach(kafka, DEADLINE_S)
     async with connect(kafka) as (admin, client):
@@ -53,7 +61,7 @@ async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topi
     if topic in topics:
         index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
         await index.read(client, topic, end)
-    # after the headers, so that none of them can be of records that were not there yet
+    # bounds are read after the headers, so that no header covers records beyond them
     sources = find_partitions(stream, topics)
     bounds, written = await admin.find_bounds(sources), await admin.find_bounds(sources, committed=False)
     index.ledger.drop({source: first for source, (first, _) in bounds.items()})
@@ -67,7 +75,11 @@ async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topi
 
 
 def describe_index(found: StoredIndex, running: IndexFacts | None = None) -> IndexFacts:
-    """Facts for people; `running`: what the service says, which alone knows a rate and why it leaves an index alone."""
+    """Return the facts about an index.
+
+    `running`: what the service says of it. Only the service knows the rate, and why an index is not
+    kept up to date.
+    """
     partitions = {
         name_source(source): _describe_part(found.chunks_of(source), *bounds) for source, bounds in found.bounds.items()
     }
@@ -78,7 +90,7 @@ def describe_index(found: StoredIndex, running: IndexFacts | None = None) -> Ind
 
 
 def describe_ledger(ledger: Ledger) -> LedgerFacts | None:
-    """None for one that has given out nothing yet."""
+    """Return the facts about a ledger; None if it has not assigned a sequence yet."""
     if ledger.next_sequence == 1:
         return None
     return LedgerFacts(ledger.first_sequence, ledger.next_sequence - 1, len(ledger))

@@ -1,7 +1,7 @@
-"""Records as lines for other programs: JSON objects, or nothing but the values.
+"""Records as lines for other programs: JSON objects, or the bare values.
 
-A value that is JSON is put into its object as it stands, so that numbers keep their digits and keys their order; only line
-ends, which can stand between tokens and nowhere else, become blanks.
+A value that is JSON is inserted into its object unchanged, so that numbers keep their digits and
+keys their order. Only line ends, which JSON allows between tokens only, become blanks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _NO_TIME = -1
 
 
 def write_json(batch: pa.RecordBatch) -> bytes:
-    """A line for each record of a batch that has JSON_COLUMNS.
+    """Return a line for each record of a batch that has JSON_COLUMNS.
 
-    Members: subject, sequence, topic, partition, offset, timestamp (RFC 3339), key, headers (a list of name and value),
-    value. Bytes that are no UTF-8 stand in base64 under `key_base64`, `value_base64` in place of `key`, `value`.
+    Members: subject, sequence, topic, partition, offset, timestamp (RFC 3339), key, headers (a list
+    of name and value), value. Bytes that are not UTF-8 are in base64, under `key_base64` or
+    `value_base64` instead of `key` or `value`.
     """
     plain = [batch[name].to_pylist() for name in ("subject", "sequence", "topic", "partition", "offset")]
     rows = zip(*plain, show_times(batch), batch["key"].to_pylist(), list_headers(batch), strict=True)
@@ -32,19 +33,19 @@ def write_json(batch: pa.RecordBatch) -> bytes:
 
 
 def write_raw(batch: pa.RecordBatch) -> bytes:
-    """The values, a line feed after each; a record without a value is an empty line."""
+    """Return the values with a line feed after each. A record without a value is an empty line."""
     return b"".join((value or b"") + b"\n" for value in batch["value"].to_pylist())
 
 
 def show_times(batch: pa.RecordBatch) -> list[str | None]:
-    """Timestamps as `2026-01-31T12:00:00.000Z`, None for a record that has none."""
+    """Return timestamps like `2026-01-31T12:00:00.000Z`; None for a record without one."""
     times = batch["timestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
     texts = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms", timezone="UTC").tolist()
     return [None if time == _NO_TIME else text for time, text in zip(times.tolist(), texts, strict=True)]
 
 
 def list_headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
-    """Name and value of every header of each record."""
+    """Return the name and value of every header of each record."""
     column = batch["headers"]
     pairs = column.flatten()
     names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
@@ -74,7 +75,7 @@ def _write_object(row: tuple[Any, ...], value: bytes | None) -> bytes:
 
 
 def _name(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Bytes as a member of an object: a text where they are UTF-8."""
+    """Return bytes as a member of an object: a string if they are UTF-8, else base64."""
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
@@ -87,7 +88,7 @@ def _refuse(constant: str) -> float:
 
 
 def _as_json(value: bytes) -> bytes | None:
-    """The value on one line if it is a JSON document."""
+    """Return the value on one line if it is a JSON document, else None."""
     try:
         json.loads(value.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""One look at streams and consumers: what the running service says, completed by what Kafka remembers.
+"""Facts about streams and consumers, from the running service and completed from Kafka.
 
-One worker is asked, the one that listens where overlay.yaml says. Whether it is ours is looked at first: its word counts
-only when it keeps its state under the same prefix of the same cluster. Of several workers it speaks for its own shards, and
-for the others there is what they have committed.
+One worker is asked: the one that listens at the address in overlay.yaml. Its answers count only if
+it keeps its state under the same prefix in the same cluster. If there are several workers, this one
+knows its own shards. For the other shards, the facts are those of their last commit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ELSEWHERE = "elsewhere"
 
 
 async def look(loaded: Loaded) -> Facts:
-    """Ask the service and Kafka. With a service, a Kafka that does not answer costs only the consumers without a file.
+    """Ask the service and Kafka.
 
-    Raises SourceUnavailable or CredentialsRefused when neither answers.
+    If the service answers and Kafka does not, only consumers without a file are missing. Raises
+    SourceUnavailable or CredentialsRefused if neither answers.
     """
     note, running = "", None
     mine = identify(loaded)
@@ -35,6 +36,7 @@ async def look(loaded: Loaded) -> Facts:
     try:
         memory = await read_memory(loaded)
     except SourceUnavailable as error:
+        # without Kafka, a service that belongs to this config is enough
         if running is None or running.service is None or explain_stranger(running.service, mine, ""):
             raise
         notes = (f"this is what the service says; {error}", *compare(running.service, mine))
@@ -48,7 +50,10 @@ async def look(loaded: Loaded) -> Facts:
 
 
 def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
-    """Why a service is not the one of this config; empty when it is. `cluster`: Kafka's id, empty when not known."""
+    """Return why a service does not belong to this config; "" if it does.
+
+    `cluster`: Kafka's id of the cluster, "" if unknown.
+    """
     if found.prefix != mine.prefix:
         why = f"its topics.prefix is {found.prefix!r}, here it is {mine.prefix!r}"
     elif found.cluster and cluster and found.cluster != cluster:
@@ -62,7 +67,7 @@ def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
 
 
 def compare(found: ServiceFacts, mine: Identity) -> list[str]:
-    """What the reader must know of a service of this config that is not quite as this folder has it."""
+    """Return notes about a service of this config that differs from what this folder has."""
     notes = []
     if found.digest != mine.digest:
         notes.append(
@@ -81,7 +86,7 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
 
 
 def combine(running: Facts, stored: Facts, mine: Identity) -> Facts:
-    """The service's word where it has one; positions from the state where it serves nothing at the moment."""
+    """Return the service's facts, with positions from the state where the service has none."""
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
         streams[name] = _complete_stream(found, stored.streams.get(name))
@@ -93,6 +98,7 @@ def combine(running: Facts, stored: Facts, mine: Identity) -> Facts:
 
 
 def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFacts:
+    """Return the service's facts about a stream, with positions from the state if it has none."""
     if says.partitions or stored is None:
         return says
     found = replace(says, partitions=stored.partitions)
@@ -100,6 +106,7 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
 
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
+    """Return the service's facts about a consumer, with positions from the state if it has none."""
     if says.positions or stored is None:
         return says
     found = replace(
@@ -113,7 +120,7 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
 
 
 def _unknown(running: Facts, stored: Facts) -> list[tuple[str, str]]:
-    """What is in the config folder but not in the service, which has read it earlier."""
+    """Return what is in the config folder but not in the service, which read the folder earlier."""
     streams = [("stream", name) for name in stored.streams if name not in running.streams]
     consumers = [
         ("consumer", "/".join(consumer))

@@ -1,4 +1,4 @@
-"""Consumers with acks as tables: what waits, what was delivered again, and what holds the rest back."""
+"""Tables of consumers with acks: pending acks, redeliveries, and what holds back new messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_report(console: Console, found: Sequence[ConsumerInfo]) -> None:
-    """`overlay consumer report`."""
+    """Print the output of `overlay consumer report`."""
     right = ("delivered", "unacked", "delayed", "redelivered", "to come", "pulls")
     table = make_table(console, "stream", "consumer", "state", "held back by", right=right)
     for info in found:

@@ -1,4 +1,4 @@
-"""Batches of records to an output, one printer for each format of `overlay read`."""
+"""Printers of record batches, one for each format of `overlay read`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from .table import make_console
 
 
 class Printer(Protocol):
-    """What is printed has reached the output when `print` returns: somebody may be following."""
+    """A printer of batches.
+
+    When `print` returns, the records have reached the output, for readers that follow it.
+    """
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that its batches need."""
+        """The columns that the batches need."""
 
     def print(self, batch: pa.RecordBatch) -> None: ...
 
     def close(self) -> None:
-        """Write what comes last."""
+        """Write the end of the output."""
 
 
 class Lines:
-    """Each batch as some bytes of text."""
+    """A printer of each batch as lines of text."""
 
     def __init__(self, out: IO[bytes], columns: tuple[str, ...], write: Callable[[pa.RecordBatch], bytes]) -> None:
         self.columns, self._out, self._write = columns, out, write
@@ -42,7 +45,7 @@ class Lines:
 
 
 class Table:
-    """See grid.py."""
+    """A printer of a table; see grid.py."""
 
     columns = GRID_COLUMNS
 
@@ -58,7 +61,7 @@ class Table:
 
 
 class Ipc:
-    """Arrow's streaming format, whole even when there is no record."""
+    """A printer in Arrow's streaming format. The stream is complete even without a record."""
 
     columns = tuple(SCHEMA.names)
 
@@ -75,7 +78,7 @@ class Ipc:
 
 
 class Count:
-    """How many records there were, at the end."""
+    """A printer of the number of records, at the end."""
 
     columns = ()
 
@@ -100,5 +103,5 @@ _PRINTERS: dict[str, Callable[[IO[bytes]], Printer]] = {
 
 
 def open_printer(form: str, out: IO[bytes]) -> Printer:
-    """A printer for `table`, `json`, `raw`, `arrow-ipc` or `count`."""
+    """Return a printer for `table`, `json`, `raw`, `arrow-ipc` or `count`."""
     return _PRINTERS[form](out)

@@ -1,4 +1,4 @@
-"""What it takes to remove a consumer: its state, and what the control topic says of it."""
+"""The removal of a consumer: of its state, and of its records in the control topic."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """`is_known`: the control topic knows the consumer; `is_by_request`: and nobody else does, for it has no file."""
+    """The steps to remove a consumer.
+
+    `is_known`: the control topic has the consumer. `is_by_request`: it was made by request and has
+    no file.
+    """
 
     id: ConsumerId
     is_known: bool
     is_by_request: bool
 
     async def run(self, loaded: Loaded) -> None:
-        """Remove it without the service. Raises Fenced, SourceUnavailable; what was removed before that stays removed."""
+        """Remove the consumer without the service.
+
+        Raises Fenced, SourceUnavailable; steps that were done before the error stay done.
+        """
         service = loaded.service
         if self.is_by_request:
-            # first of all: a service that starts now would serve it
+            # this comes first, because a service that starts now would serve the consumer again
             await strike(service.kafka, service.topics.prefix, self.id)
         change = functools.partial(forget_consumer, consumer=self.id)
         async with Admin(service.kafka) as admin:
@@ -36,7 +43,7 @@ class Removal:
 
 
 async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
-    """How one consumer is removed. Raises SourceUnavailable."""
+    """Return the steps to remove one consumer. Raises SourceUnavailable."""
     service = loaded.service
     async with Admin(service.kafka) as admin:
         book = await read_book(service.kafka, admin, loaded)

@@ -1,4 +1,4 @@
-"""What beginning a stream anew means: where its consumers stand now, and where they will."""
+"""The plan of a stream's reset: its consumers' positions now and afterwards."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from .stored import Memory, find_change, find_partitions
 
 
 class Where(enum.StrEnum):
+    """The end of the topics' logs at which a stream begins anew."""
+
     START = "start"
     END = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """`reason`: why the stream cannot be read as it is; the positions until now mean nothing then. Else empty."""
+    """The plan of a reset.
+
+    `reason`: why the stream cannot be read as it is, "" if it can. If there is a reason, the
+    current positions mean nothing. `positions`: where the consumers begin again. `snapshots`:
+    offsets below which a last_per_subject consumer gets only the last message of each subject.
+    """
 
     stream: str
     reason: str
     positions: Mapping[TopicPartition, int]
     consumers: Mapping[ConsumerId, Mapping[TopicPartition, int]]
-    """The consumers that the state knows, and their positions now."""
+    """The consumers that the state knows, with their current positions."""
     snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]]
 
     @property
@@ -37,12 +44,15 @@ class Rewind:
         return functools.partial(reset_stream, stream=self.stream, positions=self.positions, snapshots=self.snapshots)
 
     def is_needed(self, memory: Memory) -> bool:
-        """Whether the state remembers anything that the reset would change."""
+        """Return whether the reset would change anything in the state."""
         return any(self.change(state) for state in memory.states)
 
 
 def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Rewind:
-    """The reset of a stream. Raises SourceChanged when a topic of it is missing: there is nowhere to begin."""
+    """Return the plan to reset a stream.
+
+    Raises SourceChanged if a topic of the stream is missing, because there is no log to begin at.
+    """
     config = loaded.streams[stream]
     for entry in config.topics:
         if entry.topic not in memory.topics:

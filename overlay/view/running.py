@@ -1,4 +1,4 @@
-"""What a running service says of itself, asked over HTTP where overlay.yaml has it listen."""
+"""Facts from a running service, asked over HTTP at the address in overlay.yaml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_S = 3.0
 
 
 class NoService(OverlayError):
-    """Nothing that is a service of ours answers. The message says why, for a note to the reader."""
+    """No service of the overlay answers. The message says why, for a note to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> Facts:
-    """The facts of the service that listens there. Raises NoService."""
+    """Return the facts of the service that listens there. Raises NoService."""
     host, port = http.address
     if port == 0:
         raise NoService("http.listen has port 0, so nobody knows where a service would answer")
@@ -55,7 +55,10 @@ async def ask_service(http: HttpConfig) -> Facts:
 
 
 def _reachable(host: str) -> str:
-    """The host to ask for an address to listen on: 0.0.0.0 and :: mean every one of this machine."""
+    """Return the host to connect to for a listen address.
+
+    0.0.0.0 and :: become the loopback address.
+    """
     if not host:
         return "127.0.0.1"
     try:
@@ -100,6 +103,6 @@ def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:
 
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
-    """The fields that we know; a newer service may say more."""
+    """Return the fields that this version knows; a newer service may send more."""
     names = {field.name for field in fields(kind)}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items() if name in names}

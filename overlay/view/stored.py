@@ -1,4 +1,4 @@
-"""What Kafka remembers of streams and consumers: positions from the state topic, ends from the logs themselves."""
+"""Facts from Kafka alone: positions from the state topic, ends from the logs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from overlay.worker.shard_manager import shard_of
 from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
 
 DEADLINE_S = 5.0
-"""How long to wait for Kafka: somebody sits at the terminal."""
+"""Seconds to wait for Kafka. Short, because a user waits at the terminal."""
 NEW, WAITING, STOPPED, REMOVED = "new", "waiting", "stopped", "removed"
 REMOVED_REASON = "its file is gone and its state is kept until `overlay consumer rm {} {}`"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The states of all shards, the topics of all streams, and the bounds of the partitions that are there."""
+    """Everything that Kafka stores: states of all shards, topics of all streams, partition bounds.
+
+    `bounds`: log start and committed end of each existing partition.
+    """
 
     states: list[ShardState]
     topics: Mapping[str, TopicFacts]
@@ -34,18 +37,22 @@ class Memory:
     cluster: str = ""
     """Kafka's id of the cluster."""
     loaded: Loaded | None = None
-    """What the files and the control topic say together, None where nobody has looked."""
+    """The config of the files and the control topic together.
+
+    None if the control topic was not read.
+    """
 
     def state_for(self, consumer: ConsumerId) -> ShardState:
-        """The state of the shard that owns a consumer."""
+        """Return the state of the shard that owns a consumer."""
         return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
 
     def known_consumers(self) -> list[ConsumerId]:
+        """Return the ids of all consumers with a state, sorted."""
         return sorted({consumer for state in self.states for consumer in state.consumers})
 
 
 async def read_memory(loaded: Loaded) -> Memory:
-    """Ask Kafka. Raises SourceUnavailable and CredentialsRefused as reach words them."""
+    """Read it all from Kafka. Raises SourceUnavailable and CredentialsRefused."""
     kafka = loaded.service.kafka
     await reach(kafka, DEADLINE_S)
     async with Admin(kafka) as admin:
@@ -62,7 +69,7 @@ async def read_memory(loaded: Loaded) -> Memory:
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-    """The stream's partitions that are there now, whether or not they may be read."""
+    """Return the stream's partitions that exist now, whether or not this user may read them."""
     found: list[TopicPartition] = []
     for entry in stream.topics:
         count = topics[entry.topic].partitions if entry.topic in topics else 0
@@ -72,7 +79,7 @@ def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> l
 
 
 def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
-    """Facts without rates, of everything in the config and of the consumers whose files are gone."""
+    """Return facts without rates, for everything in the config and for consumers without a file."""
     loaded = memory.loaded or loaded
     reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
     streams = {name: _stream(loaded, stream, memory, reasons[name]) for name, stream in loaded.streams.items()}
@@ -84,7 +91,7 @@ def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
 
 
 def find_change(stream: StreamConfig, memory: Memory) -> str:
-    """Why the stream cannot be read as the state knows it; empty when it can."""
+    """Return why the state's positions do not fit the stream's topics any more; "" if they do."""
     for state in memory.states or [ShardState()]:
         try:
             list_sources(stream, memory.topics, state)
@@ -101,7 +108,7 @@ def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -
             for state in memory.states
             if (log_position := _foremost(state, stream.name, source)) is not None
         ]
-        # a position in a log that is gone says nothing about this one
+        # positions in the old log say nothing about the new one
         position = max(log_positions, default=None) if not reason else None
         partitions[name_source(source)] = PartitionFacts(position, memory.bounds[source][1])
     consumers = tuple(name for of, name in sorted(loaded.consumers) if of == stream.name)
@@ -111,12 +118,14 @@ def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -
 
 
 def _foremost(state: ShardState, stream: str, source: TopicPartition) -> int | None:
+    """Return the highest position of a shard's consumers of a stream in a partition, or None."""
     own = [c.own[source].position for (name, _), c in state.consumers.items() if name == stream and source in c.own]
     cursor = state.cursors.get((stream, source))
     return max(own + ([cursor.position] if cursor else []), default=None)
 
 
 def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reason: str) -> ConsumerFacts:
+    """Return the facts about a consumer of the config."""
     facts = _placed(consumer, memory, with_lag=not reason)
     state = STOPPED if reason else NEW if facts is None else WAITING
     if facts is None:
@@ -127,8 +136,13 @@ def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reas
 
 
 def _removed(consumer: ConsumerId, memory: Memory, *, known: bool) -> ConsumerFacts:
+    """Return the facts about a consumer that only the state knows.
+
+    `known`: whether its stream is still in the config; only then there are ends to compute a lag
+    from.
+    """
     facts = _placed(consumer, memory, with_lag=known)
-    assert facts is not None  # it comes from the state
+    assert facts is not None  # the caller took this consumer from the state
     reason = REMOVED_REASON.format(*consumer)
     return ConsumerFacts(*consumer, "", (), REMOVED, reason, facts.sequence, facts.positions, facts.lag)
 
@@ -141,7 +155,7 @@ class _Placed:
 
 
 def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed | None:
-    """Where a consumer stands; None when nothing is known of it."""
+    """Return a consumer's sequence, positions and lag; None if the state does not know it."""
     state = memory.state_for(consumer)
     known = state.consumers.get(consumer)
     if known is None:
@@ -156,10 +170,11 @@ def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed 
 
 
 def _sources_of(state: ShardState, consumer: ConsumerId) -> Iterable[TopicPartition]:
+    """Return the partitions that a consumer has positions in: its stream's cursors and its own."""
     shared = {source for stream, source in state.cursors if stream == consumer[0]}
     return sorted(shared | set(state.consumers[consumer].own))
 
 
 def name_source(source: TopicPartition) -> str:
-    """`topic-partition`, as Kafka's tools write it."""
+    """Return `topic-partition`, as Kafka's tools write it."""
     return f"{source[0]}-{source[1]}"

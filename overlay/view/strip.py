@@ -1,7 +1,8 @@
-"""A partition as a strip of cells, from the start of its log to the end: what a reading skips, reads and finds.
+"""A partition as a strip of cells, from the start of its log to the end: skipped, read or matched.
 
-A cell stands for many chunks, and shows the one that counts most: a match before what was read in vain, that before what
-has no header, and skipped only where all of it is. So a single match among millions of records is seen.
+A cell stands for many chunks and shows the most important one. A match counts most, then a chunk
+without a header, then one that was read. A cell shows "skipped" only if all of it was skipped. So a
+single match among millions of records is visible.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ Ints = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int8]
 
 SKIPPED, READ, UNINDEXED, MATCHED = range(4)
-"""What a cell shows, in the order in which it is painted over: read by its header, read for want of one."""
+"""Kinds of cells by rising importance. READ: by its header; UNINDEXED: for lack of a header."""
 
 MARKS = "·░?█"
 PLAIN_MARKS = ".-?#"
-"""For terminals that know no other letters."""
+"""For terminals without Unicode."""
 STYLES = ("dim", "cyan", "yellow", "bold green")
 WORDS = ("skipped", "read", "not indexed, read", "matched")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """`cells`: one of the four for each; empty where the log is."""
+    """A strip. `cells`: one of the four kinds each; no cells if the log is empty."""
 
     name: str
     cells: Cells
@@ -38,14 +39,17 @@ class Strip:
 
 
 class Canvas:
-    """Paints first <= offset < end on `width` cells, or as many as there are offsets."""
+    """Paints offsets from `first` to below `end` on at most `width` cells.
+
+    There are fewer cells if there are fewer offsets.
+    """
 
     def __init__(self, first: int, end: int, width: int) -> None:
         self.first, self.end = first, end
         self.cells = np.full(max(0, min(width, end - first)), SKIPPED, np.int8)
 
     def paint(self, kind: int, first_offset: Ints, next_offset: Ints) -> None:
-        """Put a kind on the cells of spans of offsets, where nothing that counts more is."""
+        """Set a kind on the cells of offset ranges, except on cells with a more important kind."""
         low = np.maximum(first_offset, self.first)
         high = np.minimum(next_offset, self.end)
         inside = low < high
@@ -60,5 +64,5 @@ class Canvas:
 
 
 def find_kinds(strips: Iterable[Strip]) -> list[int]:
-    """What is on the strips, in order, for a legend."""
+    """Return the kinds that occur on the strips, in order, for a legend."""
     return sorted({int(kind) for strip in strips for kind in np.unique(strip.cells)})

@@ -1,4 +1,4 @@
-"""Tables and sheets of facts: drawn on a terminal, plain and unbroken lines when piped."""
+"""Tables and sheets of facts: drawn on a terminal, plain and uncut lines in a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .facts import ConsumerFacts, Facts, IndexFacts, LedgerFacts, PartitionFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 
 PIPED_WIDTH = 10_000
-"""Columns when nobody looks: wide enough that no line is broken."""
+"""Columns without a terminal: wide enough that no line is broken."""
 _STYLES = {
     "running": "green",
     "catching up": "cyan",
@@ -26,12 +26,13 @@ _STYLES = {
 
 
 def make_console() -> Console:
+    """Return a console for stdout. Without a terminal it is so wide that no line is broken."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
 def print_streams(console: Console, facts: Facts) -> None:
-    """`overlay stream ls`."""
+    """Print the output of `overlay stream ls`."""
     table = make_table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
     for found in facts.streams.values():
         table.add_row(
@@ -47,7 +48,7 @@ def print_streams(console: Console, facts: Facts) -> None:
 
 
 def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFacts]) -> None:
-    """`overlay consumer ls`."""
+    """Print the output of `overlay consumer ls`."""
     table = make_table(
         console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time")
     )
@@ -66,7 +67,7 @@ def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFact
 
 
 def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
-    """`overlay stream info`."""
+    """Print the output of `overlay stream info`."""
     sheet = make_sheet(
         ("stream", found.name),
         ("state", found.state),
@@ -94,7 +95,7 @@ def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
 
 
 def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None:
-    """`overlay consumer info`."""
+    """Print the output of `overlay consumer info`."""
     sheet = make_sheet(
         ("consumer", f"{found.stream}/{found.name}"),
         ("state", found.state),
@@ -121,7 +122,7 @@ def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None
 
 
 def show_index(found: IndexFacts) -> str:
-    """`1,234 chunks, 12 k/s, 3 min left`, or why there is none."""
+    """Return `1,234 chunks, 12 k/s, 3 min left`, or why there is no index."""
     if found.reason:
         return found.reason
     parts = [f"{show_count(found.chunks)} chunk{'' if found.chunks == 1 else 's'}"]
@@ -131,7 +132,7 @@ def show_index(found: IndexFacts) -> str:
 
 
 def show_ledger(found: LedgerFacts | None) -> str:
-    """`sequences 1 to 4,711 in 12 runs`; empty where there is none."""
+    """Return `sequences 1 to 4,711 in 12 runs`; "" if there is no ledger."""
     if found is None:
         return ""
     runs = f"{show_count(found.runs)} run{'' if found.runs == 1 else 's'}"
@@ -139,7 +140,7 @@ def show_ledger(found: LedgerFacts | None) -> str:
 
 
 def print_index(console: Console, name: str, found: IndexFacts) -> None:
-    """`overlay index status`, of one stream."""
+    """Print the output of `overlay index status` for one stream."""
     size = f"{found.topic}, {show_bytes(found.bytes)}" if found.bytes else ""
     outdated = sum(part.outdated or 0 for part in found.partitions.values())
     sheet = make_sheet(
@@ -158,7 +159,7 @@ def print_index(console: Console, name: str, found: IndexFacts) -> None:
 
 
 def make_table(console: Console, *left: str, right: Iterable[str]) -> Table:
-    """A table without rows; columns `right` hold numbers."""
+    """Return a table without rows; the columns `right` are for numbers."""
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, header_style="bold")
     for name in left:
         table.add_column(name, overflow="fold")
@@ -168,7 +169,7 @@ def make_table(console: Console, *left: str, right: Iterable[str]) -> Table:
 
 
 def make_sheet(*rows: tuple[str, str]) -> Table:
-    """Names and values below each other; empty values are left out."""
+    """Return names and values, one pair a line; empty values are left out."""
     sheet = Table.grid(padding=(0, 2))
     for name, value in rows:
         if value:
@@ -188,7 +189,7 @@ def _print(console: Console, body: RenderableType, facts: Facts, reasons: Iterab
 
 
 def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int]]) -> Table:
-    """Consumers and their positions in a partition, before and after."""
+    """Return a table of consumers and their positions in each partition, before and after."""
     table = make_table(console, "consumer", "partition", right=("now", "then"))
     for consumer, partition, now, then in moves:
         table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))

@@ -1,4 +1,4 @@
-"""Facts as JSON objects. Field names are those of the service's /service, /streams and /consumers."""
+"""Facts as JSON objects, with the field names of the service's /service, /streams, /consumers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from .facts import ConsumerFacts, IndexFacts, ServiceFacts, StreamFacts
 
 
 def describe_worker(found: ServiceFacts | None) -> dict[str, Any]:
-    """With `running`; when none answers there is an empty `url` beside it and nothing else."""
+    """Return the worker's facts with `running`: true.
+
+    Without a worker, `running`: false and an empty `url`.
+    """
     return {"running": True, **asdict(found)} if found else {"running": False, "url": ""}
 
 
 def describe_stream(found: StreamFacts) -> dict[str, Any]:
-    """With `behind`, the sum over the partitions, beside the fields of StreamFacts."""
+    """Return the fields of StreamFacts, with `behind` summed over the partitions."""
     index = None if found.index is None else describe_index(found.index)
     return asdict(found) | {"behind": found.behind, "index": index}
 
 
 def describe_index(found: IndexFacts) -> dict[str, Any]:
-    """With `chunks`, `behind` and `remaining_seconds` of all partitions, and `behind` of each."""
+    """Return the fields of IndexFacts, with `chunks`, `behind` and `remaining_seconds` in total.
+
+    Each partition has its own `behind`.
+    """
     whole = {"chunks": found.chunks, "behind": found.behind, "remaining_seconds": found.remaining_seconds}
     parts = {name: asdict(part) | {"behind": part.behind} for name, part in found.partitions.items()}
     return asdict(found) | whole | {"partitions": parts}

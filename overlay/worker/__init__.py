@@ -1,1 +1,2 @@
-"""The service: it owns shards, reads sources, and commits output and positions together."""
+"""The service: owns shards, reads source topics, and commits output and positions in one
+transaction."""

@@ -1,4 +1,5 @@
-"""Who a session serves: streams with their partitions, consumers with their output topics, and who cannot be served and why."""
+"""The assignment of a session: which streams and consumers it serves, with their topics, and which
+it cannot serve and why."""
 
 from __future__ import annotations
 
@@ -34,13 +35,14 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Assignment:
-    """`stopped` streams and `stalled` consumers are left out of `sources` and `readers`, with the reason."""
+    """What a session serves. `stopped` streams and `stalled` consumers are not in `sources` and
+    `readers`; their values are the reasons."""
 
     streams: dict[str, StreamConfig] = field(default_factory=dict)
     sources: dict[str, Sources] = field(default_factory=dict)
     readers: dict[ConsumerId, Reader] = field(default_factory=dict)
     machines: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
-    """Those of them that have a machine."""
+    """The consumers among `readers` that have a machine."""
     stopped: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
@@ -48,49 +50,54 @@ class Assignment:
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The log start of every partition."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
-    """Every source topic as it was found, None for those that were not there."""
+    """The facts of every source topic and ledger topic when the session began, None for a missing
+    one."""
     outputs: dict[str, TopicFacts] = field(default_factory=dict)
-    """Every output topic as it was found."""
+    """The facts of every output topic, and of the consumers' other topics, when the session
+    began."""
     index_topics: dict[str, str] = field(default_factory=dict)
-    """Of the streams whose chunk index is kept here."""
+    """By stream whose chunk index is kept here, its index topic."""
     indexes: dict[str, Index] = field(default_factory=dict)
-    """What these indexes hold so far."""
+    """The chunk indexes of all streams that have one, whichever shard keeps them."""
     ledgers: dict[str, Ledger] = field(default_factory=dict)
-    """Of the streams whose sequences a ledger gives; those of the others are offset + 1."""
+    """The ledgers of the streams that have one. In all other streams a sequence is offset + 1."""
     ledger_topics: dict[str, str] = field(default_factory=dict)
-    """Where these ledgers are."""
+    """By stream, the topic of its ledger."""
     heads: dict[str, Mapping[TopicPartition, LogPosition]] = field(default_factory=dict)
-    """Up to where ledgers that are kept here have given sequences out, with what is in `opening`."""
+    """By stream whose ledger is kept here, the log positions up to which sequences are given out,
+    including the entries in `opening`."""
     opening: list[OutputBatch] = field(default_factory=list)
-    """Rounds of theirs that the first transaction has to hold."""
+    """Batches for index topics that the session's first transaction must contain."""
     unindexed: dict[str, str] = field(default_factory=dict)
-    """Streams whose index is to be kept here and cannot be, and why."""
+    """Streams whose index should be kept here and cannot be, with the reason."""
 
     @property
     def output_partitions(self) -> int:
-        """How many partitions of output topics there are to write to."""
+        """How many partitions the output and dead letter topics have together."""
         output_topics = [
             each for reader in self.readers.values() for each in (reader.output_topic, reader.letters) if each
         ]
         return sum({output_topic.topic: output_topic.partitions for output_topic in output_topics}.values())
 
     def is_served(self, topic: str) -> bool:
-        """Whether a stream that is being read has this topic, or its ledger there."""
+        """Return whether a topic is a source of a stream that is being read, or holds its
+        ledger."""
         is_source = any(topic in stream.topic_names for stream in self.streams.values())
         return is_source or topic in self.ledger_topics.values()
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether a source topic loses records out of its midst."""
+        """Return whether compaction removes records of a source topic."""
         facts = self.topics.get(topic)
         return facts is not None and "compact" in facts.config.get("cleanup.policy", "")
 
     def stop(self, stream: str, reason: str) -> None:
-        """Leave a stream out."""
+        """Leave a stream out, and log the reason."""
         del self.streams[stream], self.sources[stream]
         self.stopped[stream] = reason
         log.error("stream stopped", stream=stream, reason=reason)
 
     def members(self, stream: str) -> list[ConsumerId]:
+        """Return the consumers of a stream that are served."""
         return [consumer for consumer in self.readers if consumer[0] == stream]
 
 
@@ -104,12 +111,14 @@ async def make_assignment(
     stalled: Mapping[ConsumerId, str],
     stopped: Mapping[str, str],
 ) -> tuple[Assignment, Delta]:
-    """Look at the streams of this shard; their consumers come later (`enlist`), when the indexes are there.
+    """Find the streams of this shard and check their logs. Consumers are added later (`enlist`),
+    when the indexes are open.
 
-    `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that are to be left out for
-    now, and why.
+    `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that
+    are left out for now, with the reasons.
 
-    The delta says what of that the state has to remember before the first record is delivered. Raises SourceUnavailable.
+    The delta is what the state must record of it before the first record is delivered. Raises
+    SourceUnavailable.
     """
     assignment = Assignment(stalled=dict(stalled))
     wanted = {name: loaded.streams[name] for name in dict.fromkeys([*(name for name, _ in mine), *keeps])}
@@ -150,9 +159,11 @@ async def enlist(
     assignment: Assignment,
     delta: Delta,
 ) -> None:
-    """Make the consumers ready whose streams are there: create what is missing, and find where new ones start.
+    """Prepare the consumers whose streams are served: create missing topics, and find where new
+    consumers start.
 
-    Adds to the assignment, and to the delta what the state has to remember of them. Raises SourceUnavailable.
+    Adds them to the assignment, and to the delta what the state must record. A consumer that cannot
+    be served is stalled with the reason. Raises SourceUnavailable.
     """
     ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
     pushing = [config for config in ready if config.is_push]
@@ -162,6 +173,7 @@ async def enlist(
     held = await find_held(admin, loaded.service.topics.prefix, ready, state)
     for config in ready:
         try:
+            # reasons not to serve it: a Spark pipeline runs it, or one of its topics refuses
             if why := held.get(config.id):
                 raise OverlayError(why)
             if why := refused.get(config.deliver_subject):
@@ -182,7 +194,7 @@ async def enlist(
 
 
 def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> set[LogPosition]:
-    """Every position that someone of the stream has in a partition."""
+    """Return every log position that the state has in a partition of a stream."""
     own = {c.own[source] for (name, _), c in state.consumers.items() if name == stream and source in c.own}
     cursor = state.cursors.get((stream, source))
     return own | ({cursor} if cursor else set())
@@ -197,7 +209,11 @@ async def _enlist(
     assignment: Assignment,
     delta: Delta,
 ) -> None:
-    """Make ready one consumer, and find its start if it is new. `ends`: of the stream's logs when it was created, if known."""
+    """Prepare one consumer, and find its start if it is new.
+
+    `ends`: the ends of the stream's logs when the consumer was created, if known. Raises
+    OverlayError if the consumer cannot be served.
+    """
     sources, ledger = assignment.sources[config.stream], assignment.ledgers.get(config.stream)
     if config.id not in state.consumers:
         stream, index = assignment.streams[config.stream], assignment.indexes.get(config.stream)
@@ -230,7 +246,8 @@ async def _enlist(
 
 
 def _pin_absent(state: ShardState, assignment: Assignment) -> dict[ConsumerId, ConsumerState]:
-    """Give positions of their own to consumers that are not served now, before the cursor moves on without them."""
+    """Return the states of consumers that are not served now, with every position their own, before
+    the stream's position moves on without them."""
     pinned = {}
     for consumer, known in state.consumers.items():
         if consumer in assignment.readers or consumer[0] not in assignment.sources:

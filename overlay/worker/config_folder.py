@@ -1,7 +1,8 @@
-"""Following a config folder: files that change while the service runs are read again.
+"""A watch on the config folder: files that change while the service runs are read again.
 
-They are looked at once a second, by their times and sizes. A change counts when it has stood for one more look, so that a
-file is not read while it is being written. What a changed file may change is not decided here (control/registry.py).
+The times and sizes of the files are compared once a second. A change counts when it is still the
+same at the next look, so that a file is not read while it is being written. Which changes are
+allowed is decided elsewhere (control/registry.py).
 """
 
 from __future__ import annotations
@@ -17,26 +18,32 @@ from overlay.logs import get_logger
 log = get_logger(__name__)
 
 EVERY_S = 1.0
+"""Seconds between two looks."""
 
 Signature = tuple[tuple[str, int, int], ...]
 
 
 def sign(folder: Path) -> Signature:
-    """What there is of stream and consumer files: names, times in ns, sizes."""
+    """Return the stream and consumer files of a folder: names, modification times in ns, sizes in
+    bytes."""
     found = []
     for part in ("streams", "consumers"):
         for file in sorted((folder / part).glob("*.yaml")):
             try:
                 facts = file.stat()
-            except OSError:  # it has gone between the two
+            except OSError:  # deleted between glob and stat
                 continue
             found.append((str(file), facts.st_mtime_ns, facts.st_size))
     return tuple(found)
 
 
 async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: float = EVERY_S) -> None:
-    """Hand the folder to `take` whenever it has changed, until cancelled. `every`: seconds between two looks."""
-    # before anything else happens: what changes from here on is seen
+    """Pass the configs to `take` whenever the folder has changed, until cancelled. `every`: seconds
+    between two looks.
+
+    A folder that cannot be read is logged, and the next change is awaited.
+    """
+    # before the first wait, so that no change from here on is missed
     taken = seen = sign(folder)
     while True:
         await asyncio.sleep(every)

@@ -1,4 +1,4 @@
-"""The topics that consumers need beside their outputs: for acks, events and dead letters."""
+"""The topics that consumers need besides their outputs: for acks, events and dead letters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from overlay.output.topics import find_fault
 
 
 def list_topics(prefix: str, config: ConsumerConfig) -> set[str]:
-    """Those that one consumer needs."""
+    """Return the topics besides its output that one consumer needs."""
     own = {acks_topic(prefix, config.stream), events_topic(prefix)} if needs_machine(config) else set()
     letters = find_letters(config)
     return own | {letters} if letters else own
 
 
 def find_letters(config: ConsumerConfig) -> str:
-    """The topic where a consumer's dead letters go, empty where it has none: without a machine nothing but
-    `on_undeliverable` gives messages up."""
+    """Return the dead letter topic of a consumer, empty if it has none.
+
+    Without a machine, only `on_undeliverable` makes a consumer give messages up.
+    """
     buries = needs_machine(config) or config.on_undeliverable is OnUndeliverable.DEAD_LETTER
     return config.dead_letter or "" if buries else ""
 
@@ -31,9 +33,10 @@ def find_letters(config: ConsumerConfig) -> str:
 async def ensure_side_topics(
     admin: Admin, loaded: Loaded, configs: Iterable[ConsumerConfig], sources: Mapping[str, TopicFacts | None]
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """These topics as they stand, missing ones created with one partition; and why for each that cannot be had.
+    """Create the missing topics, with one partition each. Return the facts of all, and the reason
+    for each that cannot be used.
 
-    `sources`: the streams' topics.
+    `sources`: the facts of the streams' topics, None for missing ones.
     """
     topics, consumers = loaded.service.topics, list(configs)
     wanted = {name: dict[str, str]() for config in consumers for name in list_topics(topics.prefix, config)}
@@ -51,8 +54,9 @@ async def ensure_side_topics(
 
 
 def _widen(config: dict[str, str], sources: Iterable[TopicFacts | None]) -> None:
-    """Have a new dead-letter topic take whatever its sources hold, of which the output takes less."""
+    """Raise max.message.bytes of a new dead letter topic, so that it accepts any record of its
+    sources. These may be larger than the output accepts."""
     given = [int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)) for facts in sources if facts is not None]
-    # twice: the source's codec may have made less of it, and our headers come on top
+    # twice: the source's codec may compress better than ours, and our headers are added
     most = max([int(config.get("max.message.bytes", 0)), *(min(2 * size, 2**31 - 1) for size in given)])
     config["max.message.bytes"] = str(most)

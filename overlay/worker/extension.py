@@ -1,22 +1,25 @@
-"""`overlay stream extend`: a stream of one partition gets a ledger, and with it the partitions that were added (design 11.7).
+"""`overlay stream extend`: gives a stream of one partition a ledger, so that partitions that were
+added are read too.
 
-Until then a record's sequence is its offset + 1, and every shard with a consumer of the stream works that out by itself. From
-the cut on the ledger says what sequences are. So no shard may deliver a record from the cut on as if there were no ledger,
-and none of them may be asked to be in time. Three steps, each made as the owner of the shards (state/amend.py), which fences
-whoever serves them:
+Until then a record's sequence is its offset + 1, and every shard with a consumer of the stream
+computes it by itself. From an offset on, the cut, only the ledger says what the sequences are. So
+no shard may deliver a record from the cut on as if there were no ledger. Nor may correctness depend
+on a shard noticing it in time. There are three steps, each made as the owner of the shards
+(state/amend.py), which fences their workers (docs/exactly-once.md#several-partitions):
 
-1. In every shard it is written down that the stream has a ledger, and in which topic. A session that reads this and finds
-   no ledger there stops the stream rather than go on by offsets.
-2. Then the cut is taken: the committed end of the log. What was delivered by offsets was so before step 1, and lies below it.
-   The first round of the ledger, offsets 0 to the cut with their old sequences, is committed by the shard that keeps the
-   stream.
-3. Every shard is taken over once more, so that sessions that stopped the stream begin again and find the ledger.
+1. The state of every shard records that the stream has a ledger, and in which topic. A session that
+   reads this and finds no ledger there stops the stream, rather than going on by offsets.
+2. The cut is taken: the committed end of the log. Everything that was delivered by offsets was
+   delivered before step 1, and is below it. The shard that keeps the stream commits the first
+   ledger entry: offsets 0 to the cut, with their old sequences.
+3. Every shard is taken over once more. Sessions that stopped the stream begin again and find the
+   ledger.
 
-Killed between any two of them, the same command goes on where it was; until then the stream is stopped and says so. With
-one shard, the first two are one transaction.
+If the command is killed between two steps, running it again continues there. Until then the stream
+is stopped and says so. With one shard, the first two steps are one transaction.
 
-Consumers with `delivery: at_least_once` are not held by transactions: what a fenced session still had under way to their
-outputs comes again, with the sequences that count.
+Consumers with `delivery: at_least_once` are not protected by transactions. What a fenced session
+was still sending to their outputs is delivered again, with the valid sequences.
 """
 
 from __future__ import annotations
@@ -49,28 +52,31 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What is to be extended: from one partition to those that were added. `is_begun`: the ledger is there already."""
+    """What is to be extended, from one partition to those that were added. `is_begun`: whether the
+    ledger exists already."""
 
     stream: StreamConfig
     topic: str
-    """Of the index."""
+    """The index topic."""
     identity: str
-    """Kafka's id of it; empty while it is not there."""
+    """Kafka's id of the index topic; empty if it does not exist."""
     shards: int
     first: TopicPartition | None
-    """The partition that the stream had; None when that is not known any more."""
+    """The partition that the stream had; None if that is not known any more."""
     added: tuple[TopicPartition, ...]
     is_begun: bool
 
 
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
-    """Look at everything. Raises OverlayError where there is nothing to extend, SourceUnavailable."""
+    """Return what is to be done. Raises OverlayError if there is nothing to extend,
+    SourceUnavailable."""
     service, stream = loaded.service, loaded.streams[name]
     async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)
         topics = await admin.find_topics([*stream.topic_names, topic])
         states = await read_states(client, admin, service.topics.prefix)
         index = await _read_index(client, admin, stream, topic) if topic in topics else Index(stream)
+    # a shard that has read the stream by offsets lists the added partitions as unread
     found = [list_sources(stream, topics, state) for state in states]
     divided = next((sources for sources in found if sources.unread), None)
     is_begun = index.ledger.next_sequence > 1
@@ -87,9 +93,11 @@ async def plan_extension(loaded: Loaded, name: str) -> Extension:
 
 
 async def carry_out(loaded: Loaded, plan: Extension) -> int:
-    """Extend the stream; the sequence up to which sequences are offsets + 1, -1 where that was settled before.
+    """Extend the stream. Return the sequence up to which sequences are offsets + 1, -1 if the
+    ledger existed before.
 
-    Raises Fenced when services keep taking a shard back, SourceUnavailable, OverlayError. What was done stays done.
+    Raises Fenced if the service keeps taking a shard back, SourceUnavailable, OverlayError.
+    Finished steps stay done.
     """
     service, name = loaded.service, plan.stream.name
     async with connect(service.kafka) as (admin, client):
@@ -114,6 +122,7 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
     cut = -1
 
     async def write(transactions: Transactions, state: ShardState) -> None:
+        """Commit the first ledger entry, unless there is one."""
         nonlocal cut
         assert plan.first is not None
         if (await _read_index(client, admin, plan.stream, plan.topic)).ledger.next_sequence > 1:
@@ -130,7 +139,8 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
 
 
 async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str) -> Index:
-    """All of it: as the owner of the shard that keeps the stream nobody else has anything under way there."""
+    """Return the whole index. The caller owns the shard that keeps the stream, so no other
+    transaction is open there."""
     index = Index(stream)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)
@@ -138,6 +148,7 @@ async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig
 
 
 async def _make_topic(admin: Admin, loaded: Loaded, plan: Extension) -> str:
+    """Create the index topic, and return Kafka's id of it. Raises OverlayError."""
     sources = await admin.find_topics(plan.stream.topic_names)
     made, refused = await create_topics(admin, loaded.service, {plan.topic: index_config(sources.values())})
     if plan.topic in refused:

@@ -1,4 +1,5 @@
-"""The service's door for operators: /metrics, /healthz, /readyz, and /service, /streams and /consumers for the CLI."""
+"""HTTP for operators: /metrics, /healthz and /readyz, and /service, /streams and /consumers for the
+CLI."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ Report = Callable[[], dict[str, Any]]
 
 
 def make_app(metrics: Metrics, report: Report) -> web.Application:
-    """`report()` gives {"ready": bool, "reasons": [...], "service": {...}, "streams": [...], "consumers": [...]}."""
+    """Return the application.
+
+    `report()` returns {"ready": bool, "reasons": [...], "service": {...}, "streams": [...],
+    "consumers": [...]} and sets the gauges.
+    """
 
     async def serve_metrics(_: web.Request) -> web.Response:
         report()  # sets the gauges
@@ -25,12 +30,15 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
         return web.json_response({"status": "ok"})
 
     async def serve_ready(_: web.Request) -> web.Response:
+        """Return readiness and its reasons, with status 503 if the service is not ready."""
         found = report()
         return web.json_response(
             {"ready": found["ready"], "reasons": found["reasons"]}, status=200 if found["ready"] else 503
         )
 
     def serve_part(part: str) -> Callable[[web.Request], Any]:
+        """Return the handler that shows one part of the report."""
+
         async def serve(_: web.Request) -> web.Response:
             return web.json_response(report()[part])
 
@@ -47,7 +55,8 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
 
 
 async def start_http(app: web.Application, address: tuple[str, int]) -> tuple[web.AppRunner, int]:
-    """Listen; returns what to clean up and the port, which differs from the asked one when that was 0. Raises OverlayError."""
+    """Listen at an address. Return what to clean up and the port, which the system chooses if the
+    given one is 0. Raises OverlayError."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, *address)

@@ -1,12 +1,15 @@
-"""`overlay index build`: a worker that serves nobody and makes the chunk index of one stream, up to the end of its log.
+"""`overlay index build`: a worker that serves no consumers and makes the chunk index of one stream
+up to the end of its log.
 
-It is made of the service's own parts. The shard that keeps the stream's index is run with no consumers, so what is written,
-what happens after a crash and what becomes of a log that was cut are as ever. Whatever has been committed stays: the next
-build goes on behind it, and so does the service.
+It is made of the service's own parts. The shard that keeps the stream's index runs without
+consumers. So the index is written as the service writes it, and crashes and truncated logs are
+handled as there. What was committed stays: the next build goes on behind it, and so does the
+service.
 
-A shard has one owner, and who that is the group of workers says. So a build is a member of that group like any worker. It
-does not begin where the group has members, since a service keeps the index itself; and it ends as soon as another one joins,
-which would otherwise wait for the shards that we hold and do not serve.
+A shard has one owner, which the group of workers decides. So a build is a member of that group like
+any worker. It does not begin while the group has members, since a service keeps the index itself.
+It ends as soon as another member joins; that one would otherwise wait for the shards that the build
+owns and does not serve.
 """
 
 from __future__ import annotations
@@ -32,24 +35,26 @@ from .shard_manager import RELEASE_S, shard_of
 from .warmup import load_kernels
 
 LOOK_S = 0.05
+"""Seconds between two looks at the progress."""
 REACH_S = 5.0
+"""Seconds to wait for Kafka at the start."""
 
 
 @dataclass(slots=True)
 class Build:
-    """Good for one run. The counts change while it goes on."""
+    """One run of `overlay index build`. The counts change while it runs."""
 
     loaded: Loaded
     stream: str
     done: int = 0
-    """Offsets that have been read, of `total`, those of earlier builds included."""
+    """Offsets of `total` that are indexed, including those of earlier builds."""
     fresh: int = 0
-    """Those of them that this one has read."""
+    """Offsets that this build has indexed."""
     total: int | None = None
-    """None until Kafka has said where the log ends."""
+    """Offsets of all partitions; None until Kafka has told where the logs end."""
     _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _found: int | None = None
-    """What was done before."""
+    """Offsets that were indexed before, None until that is known."""
     _shard: Shard | None = None
     _serving: asyncio.Task[None] | None = None
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,10 +63,12 @@ class Build:
     _fault: str = ""
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Index until the present end of the log, or until `stop`; whether it came to the end.
+        """Index up to the present end of the log, or until `stop`. Return whether the end was
+        reached.
 
-        Raises OverlayError when a worker is there or comes, when the stream or its index is refused, and
-        SourceUnavailable or CredentialsRefused when Kafka is not to be reached. What was committed stays.
+        Raises OverlayError if another worker is in the group or joins it, or if the stream or its
+        index is refused. Raises SourceUnavailable or CredentialsRefused if Kafka cannot be reached.
+        What was committed stays.
         """
         service = self.loaded.service
         await reach(service.kafka, REACH_S)
@@ -72,7 +79,7 @@ class Build:
         return self._reached
 
     async def _join(self, admin: Admin, stop: asyncio.Event) -> None:
-        """Become a member of the group of workers, and work."""
+        """Join the group of workers, and index."""
         service = self.loaded.service
         await refuse_company(admin, service.topics.prefix)
         await asyncio.to_thread(load_kernels)
@@ -87,10 +94,13 @@ class Build:
             sys.setswitchinterval(interval)
 
     async def _work(self, admin: Admin, membership: Membership, number: int, stop: asyncio.Event) -> None:
+        """Run the shard until there is a reason to leave the group."""
         metrics = Metrics()
         async with asyncio.TaskGroup() as group:
 
             async def take(numbers: set[int]) -> None:
+                """Run the shard if it is assigned to us; otherwise another worker is in the
+                group."""
                 if number not in numbers:
                     self._end("another worker has joined the group and keeps the index itself")
                 elif self._serving is None:
@@ -104,7 +114,8 @@ class Build:
                 watching.cancel()
 
     async def _release(self) -> None:
-        """Commit what is under way and let go of the shard: we are through, or somebody else has joined the group."""
+        """Commit what is under way and release the shard: the build has ended, or another worker
+        has joined the group."""
         if self._serving is None:
             return
         if not self._leave.is_set():
@@ -115,11 +126,12 @@ class Build:
             task.cancel()
 
     def _end(self, fault: str = "") -> None:
+        """Leave the group, because of the first `fault` if there is one."""
         self._fault = self._fault or fault
         self._leave.set()
 
     async def _watch(self, admin: Admin, stop: asyncio.Event) -> None:
-        """Look at how far it is until there is a reason to leave."""
+        """Look at the progress until there is a reason to leave."""
         while not self._leave.is_set():
             if stop.is_set():
                 self._end()
@@ -128,6 +140,7 @@ class Build:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self, admin: Admin, session: Session) -> None:
+        """Update the counts, and end if the index is refused or has reached the end of the log."""
         assignment = session.assignment
         if fault := assignment.stopped.get(self.stream) or assignment.unindexed.get(self.stream):
             return self._end(fault)
@@ -148,11 +161,11 @@ class Build:
 
 
 def _ignore(outcome: RoundResult) -> None:
-    """Nobody asks what was committed: positions tell how far it is."""
+    """Do nothing: the positions of the session tell how far the index is."""
 
 
 async def refuse_company(admin: Admin, prefix: str) -> None:
-    """Raises OverlayError while the group of workers has members."""
+    """Raise OverlayError if the group of workers has members."""
     count = await admin.count_members(f"{prefix}.workers")
     if count:
         raise OverlayError(

@@ -1,8 +1,8 @@
-"""What has been fetched and not worked on yet, and what of it makes the next round.
+"""Fetched data waiting to be processed, grouped into rounds.
 
-A cursor of a stream of one partition works on all that its partition fetch has, up to the cursor ahead of it. Cursors
-of a stream with a ledger take from theirs what the order allows (order.py) and keep the rest at hand, while their
-partition fetches fetch on.
+In a stream of one partition, a cursor processes all that its partition fetch has ready, up to the
+next cursor. Cursors of a stream with a ledger process only what the order by sequence allows
+(cursors/order.py). The rest of their data is kept here, while their partition fetches fetch on.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from .round.sequencing import Linger
 from .skip_routes import Detours
 
 ROUND_BYTES = 8 << 20
+"""Bytes of fetched data from which on no further stream or partition is added to a round."""
 
 Owners = list[tuple[Place, Cursor]]
 
 
 @dataclass(slots=True)
 class Intake:
-    """`committed`: of the streams with a ledger, the first sequence that is not committed yet."""
+    """Takes fetched data and makes the tasks of rounds from it.
+
+    `committed`: for each stream with a ledger, the first sequence that is not committed yet.
+    """
 
     assignment: Assignment
     positions: Positions
@@ -40,18 +44,22 @@ class Intake:
     metrics: Metrics
     committed: Mapping[str, int]
     _held: dict[Cursor, Fetched] = field(default_factory=dict)
+    """Data of cursors in cursor groups, of which a part is not processed yet."""
     _turn: int = 0
+    """Index of the partition with which the next round begins."""
     _linger: Linger = field(default_factory=Linger)
     _resting: dict[str, float] = field(default_factory=dict)
+    """Monotonic time until which the head of a stream's ledger waits for more data."""
 
     def take_round(self) -> tuple[list[Task], Owners]:
-        """What there is to be worked on, as tasks and the cursors they belong to, up to ROUND_BYTES."""
+        """Return the tasks of the next round, and for each the cursor it belongs to."""
         tasks: list[Task] = []
         owners: Owners = []
         size = 0
         seen: set[str] = set()
         places = list(self.positions.cursors)
-        self._turn = (self._turn + 1) % max(1, len(places))  # so that a backlog of some does not starve the others
+        # a backlog in some partitions must not starve the others
+        self._turn = (self._turn + 1) % max(1, len(places))
         for place in places[self._turn :] + places[: self._turn]:
             if size >= ROUND_BYTES or place[0] in seen:
                 continue
@@ -67,19 +75,22 @@ class Intake:
         return tasks, owners
 
     def _take_place(self, place: Place) -> Iterator[tuple[Task, tuple[Place, Cursor]]]:
+        """Yield the tasks of one partition of a stream without a ledger."""
         cursors = self.positions.cursors[place]
         for turn in plan_round(cursors, self._find_reach(cursors)):
             fetched = self._take(place, turn.cursor)
             yield self._make_task(place, turn.cursor, fetched, turn.cursor.position, turn.stop), (place, turn.cursor)
 
     def _take_stream(self, stream: str) -> Iterator[tuple[Task, tuple[Place, Cursor]]]:
+        """Yield the tasks of a stream with a ledger, in the order in which they have to run."""
         cursors = {source: some for (name, source), some in self.positions.cursors.items() if name == stream}
         every = [cursor for some in cursors.values() for cursor in some]
         ledger = self.assignment.ledgers[stream]
         is_resting = monotonic() < self._resting.get(stream, 0.0)
         reach = self._find_reach([cursor for cursor in every if not (cursor.sequenced and is_resting)])
         plan = plan_steps(cursors, reach, ledger, self.committed.get(stream, ledger.next_sequence))
-        for cursor in every:  # the head gives out the sequences that others may have everything at hand for
+        # the head is urgent too: it gives out sequences that other groups may need
+        for cursor in every:
             self.partition_fetches[cursor].urgent = cursor in plan.wanted or (cursor.sequenced and not is_resting)
         for step in plan.steps:
             place, cursor = (stream, step.source), step.cursor
@@ -88,14 +99,19 @@ class Intake:
             yield self._make_task(place, cursor, self._held[cursor], step.start, step.stop), (place, cursor)
 
     def rest(self, given_out: Mapping[str, int]) -> float:
-        """Have more come together for the next rounds of ledgers, where much comes. The longest pause, in seconds."""
+        """Have the next ledger entries of busy streams wait, so that they get larger. Return the
+        longest pause in seconds.
+
+        `given_out`: by stream, the sequence that comes next.
+        """
         now = monotonic()
         pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
         self._resting.update((stream, now + pause) for stream, pause in pauses.items())
         return max(pauses.values(), default=0.0)
 
     def _find_reach(self, cursors: list[Cursor]) -> dict[Cursor, int]:
-        """Where the data in hand ends, for cursors that have some."""
+        """Return the offset at which the fetched data ends, for the cursors that have some and are
+        not halted."""
         reach: dict[Cursor, int] = {}
         for cursor in cursors:
             ready = self._held.get(cursor) or self.partition_fetches[cursor].ready
@@ -104,12 +120,17 @@ class Intake:
         return reach
 
     def _take(self, place: Place, cursor: Cursor) -> Fetched:
-        """What has come for a cursor. Its partition fetch goes on where the cursor will, before the next fetch is sent."""
+        """Take the fetched data of a cursor, and let its partition fetch go on where the cursor
+        will need more.
+
+        Raises SourceUnavailable if the data begins behind the cursor's position.
+        """
         partition_fetch = self.partition_fetches[cursor]
         fetched = partition_fetch.take()
         assert isinstance(fetched, Fetched)
         if fetched.position > cursor.position:
-            # nothing leads here, and if something did, nobody would get what lies between
+            # this must never happen; if it did, the records in between would be delivered to no
+            # consumer
             raise SourceUnavailable(
                 f"{place[1]}: read from {fetched.position} instead of {cursor.position}. Reading again"
             )
@@ -118,6 +139,7 @@ class Intake:
         return fetched
 
     def _make_task(self, place: Place, cursor: Cursor, fetched: Fetched, start: int, stop: int) -> Task:
+        """Return the task that processes the offsets from `start` to `stop` for a cursor."""
         stream, source = place
         readers = tuple(self.assignment.readers[consumer] for consumer in sorted(cursor.members))
         floors = self.positions.floors_at(cursor, source)
@@ -127,8 +149,12 @@ class Intake:
         )  # fmt: skip
 
     def _find_others(self, place: Place, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
-        """Where those on a cursor stand in the other partitions of a stream with a ledger, and the last stable
-        offsets there."""
+        """Return where the cursor's group is in the other partitions of its stream, with the last
+        stable offsets there.
+
+        Each entry is (position, last stable offset), with -1 for an unknown offset. Empty for a
+        stream without a ledger.
+        """
         stream, source = place
         if stream not in self.positions.ordered or not cursor.members:
             return {}
@@ -143,7 +169,8 @@ class Intake:
         return others
 
     def keeps(self, cursor: Cursor, progress: Progress) -> bool:
-        """Whether the rest of a fetch stays at hand, now that its cursor is where a task has brought it."""
+        """Return whether the rest of a cursor's data is kept, now that a task has moved the cursor.
+        If not, drop it."""
         fetched = self._held.get(cursor)
         if fetched is None:
             return False
@@ -153,7 +180,11 @@ class Intake:
         return False
 
     def find_need(self, cursor: Cursor) -> LogPosition:
-        """Where a cursor needs more from, behind what is at hand for it; what it has leapt over does not stay at hand."""
+        """Return the log position from which a cursor needs more data: the end of what is kept for
+        it, or its own position.
+
+        Data that the cursor has skipped meanwhile is dropped.
+        """
         fetched = self._held.get(cursor)
         if fetched is None or fetched.next_offset <= cursor.position:
             self.drop(cursor)
@@ -161,5 +192,5 @@ class Intake:
         return fetched.log_position
 
     def drop(self, cursor: Cursor) -> None:
-        """Keep nothing for a cursor: it goes on elsewhere, or not at all."""
+        """Drop the data that is kept for a cursor."""
         self._held.pop(cursor, None)

@@ -1,12 +1,15 @@
-"""The last messages of `last_per_subject` consumers: which records below the ends of their snapshots they are given.
+"""The last messages of `last_per_subject` consumers: which records below the ends of their
+snapshots they are given.
 
-In a stream of one partition that is known from its log alone, before a session reads anything. With several partitions the
-last message of a subject is the one with the highest sequence in all of them. Sequences are given out while a session reads,
-maybe by another shard, so such a consumer's cursors stay where they are until the ledger has come to the ends of its snapshot;
-then each partition is searched, and the subjects are merged (index/pending/last_per_subject.py).
+In a stream of one partition, the log alone tells, before a session reads anything. With several
+partitions, the last message of a subject is the one with the highest sequence in all of them.
+Sequences are given out while a session reads, maybe by another shard. So such a consumer's cursors
+stay where they are until the ledger has reached the ends of its snapshot. Then each partition is
+searched, and the subjects are merged (index/pending/last_per_subject.py).
 
-What was delivered need not be searched again. A consumer has been given everything below some sequence, so whatever supersedes
-a record that is still to come lies above that sequence as well.
+What was delivered need not be searched again. A consumer has been given everything below some
+sequence. A record that supersedes an undelivered one has a higher sequence than that one, so it is
+also undelivered.
 """
 
 from __future__ import annotations
@@ -37,25 +40,29 @@ from .cursors.positions import Place, Positions
 log = get_logger(__name__)
 
 PROGRESS_S = 2.0
+"""Seconds between two log lines of a search."""
 AT_ONCE = 4
-"""Fetches of a search that are under way at once, beside those of the session."""
+"""Fetches of a search that are under way at once, besides those of the session."""
 
 Owners = list[tuple[Place, Cursor]]
 
 
 @dataclass(slots=True)
 class Snapshots:
-    """The searches of a session: `load` before it reads, `decide` between its rounds, `close` at its end."""
+    """The searches of a session. Call `load` before it reads, `decide` between its rounds, `close`
+    at its end."""
 
     client: AIOKafkaClient
     metrics: Metrics
     assignment: Assignment
     positions: Positions
     _searching: asyncio.Task[dict[TopicPartition, Ints]] | None = None
+    """The current search; its result is the offsets to deliver in each partition."""
     _consumer: ConsumerId = ("", "")
+    """The consumer of the current search."""
 
     async def load(self) -> None:
-        """Find the last messages in the streams of one partition. Raises SourceChanged, SourceUnavailable."""
+        """Search the streams of one partition. Raises SourceChanged, SourceUnavailable."""
         for (_, source), cursor in self.positions.all():
             if cursor.is_alone and not cursor.undecided:
                 (consumer,) = cursor.members
@@ -63,7 +70,8 @@ class Snapshots:
                 cursor.only = np.sort(np.fromiter(found.values(), np.int64, len(found)))
 
     def decide(self, partition_fetches: Mapping[Cursor, PartitionFetch], note: Callable[[], None]) -> Owners:
-        """Return the cursors that may go on from now on, and search for the next consumer. `note` is called when that is done.
+        """Return the cursors whose search has ended, and start the next one. `note` is called when
+        that one ends.
 
         Raises SourceChanged, SourceUnavailable.
         """
@@ -80,7 +88,7 @@ class Snapshots:
         return decided
 
     async def close(self) -> None:
-        """Give up the search that is under way."""
+        """Cancel the current search."""
         if self._searching is not None:
             self._searching.cancel()
             await asyncio.gather(self._searching, return_exceptions=True)
@@ -90,19 +98,21 @@ class Snapshots:
         return [(place, cursor) for place, cursor in every if cursor.undecided and consumer in cursor.members]
 
     def _find_next(self, partition_fetches: Mapping[Cursor, PartitionFetch]) -> ConsumerId | None:
-        """Return a consumer that waits, and whose snapshot has sequences as far as the logs reach; None if there is none."""
+        """Return a waiting consumer for whose snapshot the ledger has all sequences, None if there
+        is none."""
         waiting: dict[ConsumerId, bool] = {}
         for (stream, source), cursor in self.positions.all():
             if cursor.undecided:
                 (consumer,) = cursor.members
                 stable_end = partition_fetches[cursor].stable_end
-                # a log may have lost its end since
+                # the log may have lost its end since the snapshot was taken
                 end = min(cursor.snapshot_end, stable_end) if stable_end >= 0 else cursor.snapshot_end
                 is_known = self.assignment.ledgers[stream].end_of(source) >= end
                 waiting[consumer] = waiting.get(consumer, True) and is_known
         return next((consumer for consumer, is_known in waiting.items() if is_known), None)
 
     async def _search_all(self, consumer: ConsumerId) -> dict[TopicPartition, Ints]:
+        """Return the offsets of the last messages in each partition of a stream with a ledger."""
         stream = consumer[0]
         ledger, ends = self.assignment.ledgers[stream], self.positions.snapshots[consumer]
         cursors = {s: t for (name, s), t in self.positions.all() if name == stream and consumer in t.members}
@@ -121,6 +131,7 @@ class Snapshots:
     async def _search(
         self, consumer: ConsumerId, source: TopicPartition, first: int, end: int, fetcher: Fetcher | None = None
     ) -> dict[str, int]:
+        """Return the offset of the last message of each subject in a part of one partition."""
         stream = consumer[0]
         span = (max(first, self.assignment.starts[source]), end)
         progress = _Progress(stream, consumer[1], source, span[1] - span[0], self.metrics)
@@ -133,9 +144,10 @@ class Snapshots:
 
 
 def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, int]:
-    """Return of each partition the first offset whose sequence is the consumer's place or above it, at most its position.
+    """Return the offset in each partition from which on it has to be searched.
 
-    The place is the lowest sequence that the consumer may not have been given yet.
+    That is the first offset whose sequence is at or above the consumer's next sequence, and at most
+    its position. The next sequence is the lowest that the consumer may not have been given yet.
     """
     place = min(ledger.sequence_from(source, position) for source, position in positions.items())
     lows = ledger.positions_at(place)
@@ -144,7 +156,7 @@ def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[T
 
 @dataclass(slots=True)
 class _Progress:
-    """Logs and counts now and then how far a search has come."""
+    """Logs and counts the progress of a search."""
 
     stream: str
     consumer: str
@@ -154,7 +166,8 @@ class _Progress:
     _told: float = field(default_factory=monotonic)
 
     def step(self, done: int, fetched: int) -> None:
-        """Note that `done` offsets out of `total` are settled, and the bytes that it took since the last step."""
+        """Note that `done` of `total` offsets are searched. `fetched`: bytes read since the last
+        step."""
         self.metrics.bytes_fetched.inc(fetched)
         if monotonic() - self._told >= PROGRESS_S:
             self._told = monotonic()

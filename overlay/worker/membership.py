@@ -1,13 +1,16 @@
-"""Which shards this worker owns: membership in the consumer group `<prefix>.workers` over the state topic's partitions.
+"""Which shards this worker owns: its membership in the consumer group `<prefix>.workers` on the
+state topic.
 
-A shard is a partition of the state topic, so Kafka's own group protocol deals them out: workers that come and go, a killed
-one whose shards move after a session timeout, a second process that stands by when there is one shard only. Nothing is
-consumed through the group; its partitions stay paused.
+A shard is a partition of the state topic, so Kafka's own group protocol assigns the shards. It
+handles workers that come and go, and moves the shards of a killed worker after a session timeout.
+If there is one shard only, a second process stands by. Nothing is consumed through the group; its
+partitions stay paused.
 
-Being told that a shard is ours is news from the past. A worker that was held up between the news and InitProducerId would
-fence the rightful owner, so `confirm` asks the group's coordinator with a heartbeat of our generation: before a shard is
-taken, and again before anything is written to it. A generation alone would not do, since a group that was empty for a while
-is forgotten by Kafka and counts from 1 again.
+An assignment may be outdated when the worker acts on it. A worker that was delayed between the
+assignment and InitProducerId would fence the rightful owner. So `confirm` asks the group's
+coordinator with a heartbeat of our generation, before a shard is taken and again before anything is
+written to it (docs/exactly-once.md#takeover). Comparing generations alone would not do: Kafka
+forgets a group that was empty for a while, and then counts from 1 again.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ FETCH_MS = 10_000
 
 
 Take = Callable[[set[int]], Awaitable[None]]
+"""Serves the shards with these numbers."""
 Release = Callable[[], Awaitable[None]]
+"""Commits what is under way and releases all shards."""
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
-    """This worker's place in the group."""
+    """This worker's membership in the group of workers."""
 
     def __init__(self, kafka: Properties, prefix: str, topic: str) -> None:
         self.owned: set[int] = set()
@@ -73,26 +78,28 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             raise SourceUnavailable(f"cannot join the group of workers: {error}") from error
 
     async def run(self, stop: asyncio.Event, take: Take, release: Release) -> None:
-        """Be a member until `stop`; then release what is owned and leave. Raises CredentialsRefused.
+        """Be a member until `stop`; then release the shards and leave. Raises CredentialsRefused.
 
-        `take` is awaited with the shards that we are given; `release`, within a rebalance, before any are given anew.
+        `take` is awaited with the shards assigned to us. `release` is awaited within a rebalance,
+        before shards are assigned anew.
         """
         self._take, self._release = take, release
         try:
             self._consumer.subscribe([self._topic], listener=self)
             while not stop.is_set():
-                # nothing comes of it but errors of the coordinator, and the proof that we are alive; within a rebalance it does
-                # not return, whatever its timeout
+                # the poll returns no records, only the coordinator's errors, and proves that we are
+                # alive; within a rebalance it does not return, whatever its timeout
                 if await unless(stop, self._poll()):
                     await _wait(stop, POLL_S)
         finally:
-            # a rebalance that is under way may still give us shards, which nothing would stop again
+            # a rebalance under way may still assign shards, which would then run forever
             self._take = None
             await self.on_partitions_revoked([])
             await self._leave()
 
     async def _leave(self) -> None:
-        """Tell the group. A coordinator that does not answer must not hold up the end: it will miss us by itself."""
+        """Leave the group. The wait is limited: a coordinator that does not answer must not delay
+        the end, and it notices by itself that a member is missing."""
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self._consumer.stop()
@@ -100,6 +107,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             log.warning("the group of workers does not answer; left without its leave", seconds=LEAVE_S)
 
     async def _poll(self) -> None:
+        """Let the client do the group's work. Raises CredentialsRefused."""
         try:
             await self._consumer.getmany(timeout_ms=100)
         except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
@@ -108,13 +116,14 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             log.warning("the group of workers cannot be reached", reason=str(error))
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        """Called before a rebalance: stop what is running, so that it is committed when the next owner reads it."""
+        """Release all shards before a rebalance, so that everything is committed when the next
+        owners read the state."""
         self.owned = set()
         if self._release is not None:
             await self._release()
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        """Called after a rebalance."""
+        """Take the assigned shards after a rebalance."""
         self._consumer.pause(*assigned)
         self.owned = {tp.partition for tp in assigned if isinstance(tp, TopicPartition)}
         self._changed.set()
@@ -123,12 +132,13 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._take(self.owned)
 
     async def confirm(self, shard: int) -> int | None:
-        """Ask the group, now, whether the shard is ours: the generation by which it is, or None."""
+        """Ask the coordinator whether the shard is assigned to us now. Return the generation if it
+        is, None if not."""
         held = shard in self.owned and await self._coordinator._do_heartbeat()
         return int(self._coordinator.generation) if held and shard in self.owned else None
 
     async def await_ownership(self, shard: int) -> int:
-        """Wait until the group says that the shard is ours."""
+        """Wait until the shard is assigned to us, and return the generation."""
         while True:
             self._changed.clear()
             generation = await self.confirm(shard)
@@ -138,11 +148,13 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def _coordinator(self) -> Any:
-        # aiokafka shows neither the generation nor a heartbeat in public; the contract test holds both names
+        # aiokafka has no public access to the generation or to a heartbeat; the contract test
+        # checks that both names exist
         return self._consumer._coordinator
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or until the seconds have passed."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

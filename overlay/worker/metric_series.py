@@ -1,7 +1,8 @@
-"""The labelled series of what a worker serves: there at zero before the first event, and gone with their stream or consumer.
+"""The labelled metric series of what a worker serves: created at zero, and removed with their
+stream or consumer.
 
-Prometheus computes `increase` and `rate` from the second value of a series on. A counter that is born at its first event has no
-earlier value, so the first lost record would raise no alert.
+Prometheus computes `increase` and `rate` from the second value of a series on. A counter that is
+created at its first event has no earlier value, so the first lost record would raise no alert.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ ANSWERS = ("no", "maybe")
 RESULTS = ("true", "false", "unknown")
 REFUSALS = ("name", "missing", "refused")
 PARTS = ("token", "range")
-"""What may name no incarnation; the label of `acks_unnamed`."""
+"""Parts of an ack that may lack an incarnation; the label of `acks_unnamed`."""
 TURN = 100
-"""Consumers that are closed before the event loop's other work has a turn."""
+"""Consumers that are closed in one go, before the event loop does other work."""
 KINDS = (*(verb.name.lower() for verb in Verb), "range")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Opens and closes series of one service's metrics."""
+    """Creates and removes the series of one service's metrics."""
 
     metrics: Metrics
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have series."""
 
     def open_service(self) -> None:
-        """Begin the counters that belong to no stream."""
+        """Create the counters that belong to no stream."""
         for cause in CAUSES:
             self.metrics.shard_restarts.labels(cause)
         for flaw in Flaw:
@@ -62,7 +63,7 @@ class Series:
             self.metrics.replies_refused.labels(reason)
 
     def open_streams(self, names: Iterable[str]) -> None:
-        """Begin the counters of streams. Those that have counted already keep their values."""
+        """Create the counters of streams. Existing counters keep their values."""
         for name in names:
             for metric, rest in self._list_of_stream():
                 metric.labels(name, *rest)
@@ -77,20 +78,21 @@ class Series:
                 _remove(metric, name, *rest)
 
     def close_indexes(self, names: Iterable[str]) -> None:
-        """Remove the gauges of streams whose index is not kept here any more. Counters stay: they only rise."""
+        """Remove the gauges of streams whose index is not kept here any more. Counters stay, since
+        they must not fall."""
         metrics = self.metrics
         for name in names:
             for metric in (metrics.index_lag_records, metrics.ledger_next_sequence, metrics.ledger_runs):
                 _remove(metric, name)
 
     def close_readings(self, names: Iterable[str]) -> None:
-        """Remove the gauges of streams that no shard here reads any more."""
+        """Remove the gauges of streams that no shard of this worker reads any more."""
         for name in names:
             for metric in (self.metrics.stream_stopped, self.metrics.redelivery_suspended):
                 _remove(metric, name)
 
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Begin the counters of consumers."""
+        """Create the counters of consumers."""
         metrics = self.metrics
         for id in ids:
             self.opened.add(id)
@@ -98,7 +100,8 @@ class Series:
                 metric.labels(*id)
 
     async def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Remove all series of consumers that were opened and that this worker does not serve any more."""
+        """Remove all series of consumers that were opened and are not served by this worker any
+        more."""
         for count, id in enumerate(self.opened.intersection(ids), 1):
             self.opened.discard(id)
             self._close_consumer(id)
@@ -106,6 +109,7 @@ class Series:
                 await asyncio.sleep(0)
 
     def _close_consumer(self, id: ConsumerId) -> None:
+        """Remove all series of one consumer."""
         metrics = self.metrics
         plain: tuple[Labelled, ...] = (
             metrics.records_delivered,
@@ -126,7 +130,7 @@ class Series:
             _remove(metrics.filter_nulls, *id, reason)
 
     def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
-        """Yield the counters of a stream, and for each the labels behind the stream's name."""
+        """Yield the counters of a stream, each with the labels that follow the stream's name."""
         metrics = self.metrics
         for metric in (
             metrics.records_fetched,
@@ -148,5 +152,6 @@ class Series:
 
 
 def _remove(metric: Labelled, *labels: str) -> None:
+    """Remove a series if it exists."""
     with contextlib.suppress(KeyError):
         metric.remove(*labels)

@@ -1,4 +1,5 @@
-"""What a running service says of itself: readiness, streams and consumers with positions, lag and rates."""
+"""Reports of a running service: readiness, streams, and consumers with their positions, lag and
+rates."""
 
 from __future__ import annotations
 
@@ -21,21 +22,28 @@ if TYPE_CHECKING:
     from .shard import Shard
 
 WINDOW_MS = 10_000
+"""The time over which rates are computed, in ms."""
 SLOT_MS = 250
-"""What is counted within it is kept as one: at the tail there are hundreds of rounds a second."""
+"""Counts within this time are kept as one, in ms: at the tail there are hundreds of rounds a
+second."""
 
 
 @dataclass(slots=True)
 class Rates:
-    """Counts since the service started, and per second over the last ten seconds."""
+    """Counts since the service started, and rates a second over the last ten seconds."""
 
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
     decoded: Counter[str] = field(default_factory=Counter)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
+    """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     began: int = field(default_factory=now_ms)
+    """When counting began, ms since 1970."""
     _recent: deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]] = field(default_factory=deque)
+    """Slots of the last ten seconds: time in ms, delivered records by consumer, decoded and indexed
+    records by stream."""
 
     def note(self, outcome: RoundResult, now: int) -> None:
+        """Count the result of a committed round. `now`: ms since 1970."""
         self.delivered.update(outcome.delivered)
         self.decoded.update(outcome.decoded)
         self.newest.update(outcome.newest)
@@ -65,7 +73,8 @@ class Rates:
         return self._per_second(sum(indexed[stream] for *_, indexed in self._recall(now)), now)
 
     def _per_second(self, records: int, now: int) -> float:
-        """Over the window, or the time since the start while that is shorter."""
+        """Return a count divided by the window, or by the time since the start while that is
+        shorter."""
         return records * 1000 / max(1, min(WINDOW_MS, now - self.began))
 
 
@@ -77,9 +86,10 @@ def report_service(
     trouble: str,
     elsewhere: Collection[ConsumerId],
 ) -> dict[str, Any]:
-    """The body of /readyz, /streams and /consumers, and the gauges that follow from it.
+    """Return the body of /readyz, /streams and /consumers, and set the gauges that follow from it.
 
-    `elsewhere`: consumers that this worker knows from its files, but whose shards it does not own.
+    `trouble`: why the worker serves no shards, empty if it does. `elsewhere`: consumers whose
+    shards other workers own.
     """
     shards = list(shards)
     sessions = [shard.session for shard in shards if shard.session is not None]
@@ -98,6 +108,7 @@ def report_service(
 def report_consumer(
     loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId, is_elsewhere: bool
 ) -> dict[str, Any]:
+    """Return what /consumers says of one consumer."""
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -130,7 +141,8 @@ def report_consumer(
 
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
-    """Position and lag of a consumer that is being served."""
+    """Return the state, positions and lag of a consumer that is being served. `lag_records` is None
+    until the logs' ends are known."""
     positions: dict[str, int] = {}
     lag: int | None = 0
     catching_up = False
@@ -194,6 +206,7 @@ def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | N
 def report_stream(
     loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
+    """Return what /streams says of one stream."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.consumers if consumer[0] == name}
     found: dict[str, Any] = {
@@ -215,7 +228,7 @@ def report_stream(
         if name in session.assignment.stopped:
             stops.append(session.assignment.stopped[name])
         for place, cursors in session.positions.cursors.items():
-            # where there are consumers, a cursor that only the index reads says nothing of them
+            # if there are consumers, a cursor that only serves the index says nothing of them
             reading = [cursor for cursor in cursors if cursor.members or not readers]
             if place[0] == name and reading:
                 topic, partition = place[1]
@@ -229,17 +242,19 @@ def report_stream(
         if name in session.assignment.sources and session.assignment.sources[name].unread:
             found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
     if stops:
-        # shards stop one after the other; what they say of it comes before what the others still say
+        # shards stop one after the other; a stop reported by one of them outweighs what the others
+        # still say
         found |= {"state": "stopped", "reason": "; ".join(dict.fromkeys(stops))}
     return found
 
 
 def report_index(session: Session, stream: str) -> dict[str, Any] | None:
-    """The chunk index of a stream, None when this session does not keep it.
+    """Return the chunk index of a stream, None if this session does not have it.
 
-    By partition: `chunks` that were made from today's config (retention may have taken some since), up to `position`, and
-    the `end` of the log, -1 until that is known. `reason`: why it is not kept for now. `ledger`: the sequences that it has
-    given out, in how many runs; None where offsets give them.
+    `partitions`: by name, the number of `chunks`, the `position` up to which they go, and the `end`
+    of the log, -1 if unknown. Chunks are those made with the current config; retention may have
+    deleted some. `reason`: why the index is not kept for now. `ledger`: the sequences that were
+    given out, and in how many runs; None if sequences come from offsets.
     """
     if stream in session.assignment.unindexed:
         return {"reason": session.assignment.unindexed[stream], "partitions": {}, "ledger": None}
@@ -263,7 +278,7 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
 
 
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
-    """Set the gauges of what this worker serves. Another worker sets those of what is elsewhere."""
+    """Set the gauges of what this worker serves. Other workers set those of what is elsewhere."""
     for found in consumers:
         if found["state"] == "elsewhere":
             continue

@@ -1,8 +1,10 @@
-"""`overlay run`: a config folder's consumers in one process, with HTTP for operators, until told to stop.
+"""`overlay run`: serves a config folder's consumers in one process, with HTTP for operators, until
+told to stop.
 
-The process is one worker of a group. It serves the shards that the group gives it; a second process with the same config
-takes its part of them, or stands by when there is one shard only. What is served is what the folder's files and the control
-topic say together (control/registry.py), and follows both while it runs.
+The process is one worker of a group. It serves the shards that the group assigns to it. A second
+process with the same config takes a part of them, or stands by if there is one shard only. The
+folder's files and the control topic together say what is served (control/registry.py). Changes of
+both take effect while the service runs.
 """
 
 from __future__ import annotations
@@ -41,32 +43,34 @@ from .warmup import load_kernels
 log = get_logger(__name__)
 
 SWITCH_S = 0.0002
-"""How long a thread waits for the GIL before it asks for it. The event loop and the pipeline hand bytes to each other all
-the time; with Python's 5 ms each would stand still while the other has work for a moment."""
+"""How long a thread waits for the GIL before it requests it, in seconds. The event loop and the
+pipeline pass bytes to each other all the time. With Python's default of 5 ms, each would idle
+whenever the other has a little work."""
 LOOK_S = 0.5
-"""Between two looks at what the folder's files say, where no control topic tells."""
+"""Seconds between two looks at the folder's files if there is no control topic."""
 PAUSE_S = 2.0
-"""Longest pause between two tries to reach Kafka: how late a Kafka that is back may be noticed."""
+"""Longest pause in seconds between two attempts to reach Kafka, and so how late its return may be
+noticed."""
 
 
 @dataclass(slots=True)
 class Service:
-    """Runs what a config folder says. `port` is where HTTP listens once `run` has started it."""
+    """Runs what a config folder defines. `port`: where HTTP listens, once `run` has started it."""
 
     loaded: Loaded
-    """The folder's files, as they were last taken up."""
+    """The folder's files, as they were last read."""
     metrics: Metrics = field(default_factory=Metrics)
     rates: Rates = field(default_factory=Rates)
     port: int = 0
     trouble: str = "starting"
     identity: Identity = field(init=False)
     cluster: str = ""
-    """Kafka's id of the cluster, once it has been reached."""
+    """Kafka's id of the cluster, empty until it has been reached."""
     shard_manager: ShardManager | None = None
-    """Once this worker is one of the group."""
+    """None until this worker is a member of the group."""
     _registrar: Registrar | None = None
     _opened: set[ConsumerId] = field(default_factory=set)
-    """Consumers that have series."""
+    """Consumers that have metric series."""
 
     def __post_init__(self) -> None:
         self.identity = identify(self.loaded)
@@ -76,11 +80,12 @@ class Service:
 
     @property
     def sessions(self) -> list[Session]:
-        """Of the shards that this worker serves now."""
+        """The sessions that this worker runs now."""
         return self.shard_manager.sessions if self.shard_manager else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen for HTTP, load the kernels, and `serve`. Raises OverlayError when the HTTP address is taken."""
+        """Listen for HTTP, load the kernels, and `serve`. Raises OverlayError if the HTTP address
+        is taken."""
         service = self.loaded.service
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
@@ -95,14 +100,16 @@ class Service:
             await runner.cleanup()
 
     def reload(self, files: Loaded) -> None:
-        """The folder's files have changed. What they say of the service itself counts from the next start."""
+        """Take over changed files of the folder. Changes of overlay.yaml count from the next
+        start."""
         self.loaded = replace(files, service=self.loaded.service)
         self.identity = identify(self.loaded)
         if self._registrar is not None:
             self._registrar.reload(self.loaded)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, without HTTP and with kernels loaded by the caller. Kafka is waited for however long it takes.
+        """Serve until `stop`, without HTTP; the caller has loaded the kernels. Waits for Kafka
+        however long it takes.
 
         Raises CredentialsRefused.
         """
@@ -124,7 +131,7 @@ class Service:
                     raise
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Be a worker of the group until `stop`."""
+        """Be a worker of the group until `stop`. Raises SourceUnavailable, CredentialsRefused."""
         service = self.loaded.service
         prefix = service.topics.prefix
         async with Admin(service.kafka) as admin:
@@ -141,6 +148,8 @@ class Service:
                     await registrar.close()
 
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
+        """Join the group and run its shards until `stop`, following the control topic or else the
+        files."""
         service, registrar = self.loaded.service, self._registrar
         prefix = service.topics.prefix
         book = Registry(self.loaded) if registrar is None else registrar.book
@@ -158,15 +167,17 @@ class Service:
             shard_manager = self.shard_manager
 
             async def take(numbers: set[int]) -> None:
+                """Serve the assigned shards, after the control topic was read to its end."""
                 if numbers and registrar is not None:
                     await registrar.catch_up()
-                if numbers <= membership.owned:  # else we are leaving, and nothing would stop them again
+                # otherwise we are leaving, and nothing would stop them again
+                if numbers <= membership.owned:
                     await shard_manager.take(numbers)
 
             await membership.run(stop, take, shard_manager.release)
 
     async def _follow_files(self, book: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
-        """Serve what the files say, where there is no control topic to have a say in it."""
+        """Serve what the files say. Runs only if there is no control topic."""
         taken = book.files
         while not await is_set_within(stop, LOOK_S):
             if self.loaded is not taken:
@@ -175,7 +186,8 @@ class Service:
                 await shard_manager.take_up(book.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
-        """Whether there is a control topic; without one the folder's consumers are served all the same."""
+        """Return whether the overlay's own topics exist, creating missing ones. Without them the
+        folder's consumers are served all the same."""
         topics = self.loaded.service.topics
         refused = await ensure_own_topics(admin, topics.prefix, topics.replication)
         for topic, reason in refused.items():
@@ -183,9 +195,9 @@ class Service:
         return not refused
 
     async def _open_registrar(self, admin: Admin) -> None:
-        """Read the control topic to its end, where Kafka lets us. Raises SourceUnavailable."""
+        """Read the control topic to its end, if Kafka allows it. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
-        # known before it is open: it is told of what changes meanwhile
+        # set before it is open, so that `reload` reaches it meanwhile
         registrar = self._registrar = Registrar(
             self.loaded.service.kafka, admin, Registry(self.loaded), name, self.metrics
         )
@@ -199,7 +211,7 @@ class Service:
             await registrar.close()
 
     def report(self) -> dict[str, Any]:
-        """What the HTTP endpoints and the CLI show."""
+        """Return what the HTTP endpoints and the CLI show."""
         if self.shard_manager is None:
             found = report_service(self.loaded, (), self.rates, self.metrics, self.trouble, ())
             shards: list[int] = []
@@ -215,7 +227,7 @@ class Service:
 
 
 async def check_writable(admin: Admin, topic: str) -> None:
-    """Raises SourceUnavailable while Kafka would take no record for a topic without which nothing works."""
+    """Raise SourceUnavailable if a topic that the service depends on accepts no records now."""
     facts = (await admin.find_topics([topic])).get(topic)
     if facts and (fault := find_fault(facts)):
         raise SourceUnavailable(f"topic {topic}: {fault}")

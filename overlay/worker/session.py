@@ -1,11 +1,13 @@
-"""One ownership of a shard, from takeover to the first error: reading, the pipeline, and commits, side by side.
+"""A session: one ownership of a shard, from its takeover to its first error or its end.
 
-Three things run at once. The fetcher fetches. The reading loop takes what has come, one round at a time, has the
-pipeline turn it into finished batches in a thread, and moves the cursors. The commit loop (worker/commit/commits.py)
-sends batches while the next round is being worked on.
+Three activities run side by side. The fetcher fetches ahead. The reading loop takes fetched data
+one round at a time, has the pipeline turn it into finished batches in a thread, and moves the
+cursors. The commit loop (worker/commit/commits.py) sends the batches of one round while the
+pipeline works on the next. If consumers have machines, a dispatch loop
+(worker/acks/dispatch_loop.py) runs as well.
 
-Nothing here survives an error. Positions in memory run ahead of what is committed, so after a failure the whole session is
-thrown away and the next one begins from the state partition.
+Nothing here survives an error. Positions in memory run ahead of what is committed, so after a
+failure the whole session is thrown away and the next one begins from the state partition.
 """
 
 from __future__ import annotations
@@ -46,14 +48,17 @@ from .skip_routes import Detours
 log = get_logger(__name__)
 
 BACKLOG_BYTES = 1 << 19
+"""Bytes of one fetch from which on a partition that has more to read counts as a backlog."""
 PROGRESS_S = 5.0
+"""Seconds between two log lines about cursors that are catching up."""
 SEAL_S = 1.0
-"""How often it is asked, while nothing comes, whether a chunk is old enough to be sealed."""
+"""Seconds between two checks for chunks that are old enough to be sealed, while no records come."""
 
 
 @dataclass(slots=True)
 class Session:
-    """Good for one run; see the module's essay."""
+    """The reading loop and everything that belongs to one ownership of a shard. Good for one
+    run."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -63,9 +68,9 @@ class Session:
     commits: Commits
     plain: PlainSender | None
     dispatch_loop: DispatchLoop | None = None
-    """Who serves the consumers that have machines."""
+    """The loop that serves the consumers with machines; None if the session has none."""
     halted: dict[Place, str] = field(default_factory=dict)
-    """Partitions with a corrupt batch in the way."""
+    """Partitions that cannot be read further because of a corrupt batch, with the reason."""
     fetcher: Fetcher = field(init=False)
     partition_fetches: dict[Cursor, PartitionFetch] = field(default_factory=dict)
     detours: Detours = field(init=False)
@@ -74,12 +79,14 @@ class Session:
     snapshots: Snapshots = field(init=False)
     pending_estimate: PendingEstimate = field(init=False)
     committed: dict[str, int] = field(default_factory=dict)
-    """Of the ledgers that are kept here, the first sequence that is not committed yet."""
+    """For each ledger that this shard keeps, the first sequence that is not committed yet."""
     counting: Counting = field(init=False)
     reaches: dict[Place, Reach] = field(init=False)
-    """How far the indexes reach that are kept here, with what is on its way to their topics."""
+    """For each partition indexed here, how far its chunk index reaches. Counts chunks that were
+    sealed, whether or not their headers are committed yet."""
     is_over: bool = False
-    """Whether it only waits for its own end: nothing may be asked of it any more."""
+    """Whether the session only waits for its tasks to end. Other parts of the service must not use
+    it then."""
     _serving: asyncio.Task[None] | None = None
     _backpressure: Backpressure | None = None
     _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,7 +109,8 @@ class Session:
         self.counting = Counting(self.metrics, self.reaches)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then commit what is under way. Raises whatever ends the session early."""
+        """Serve until `stop`, then commit the rounds under way. Raises the error that ends the
+        session early."""
         for place, cursor in self.positions.all():
             self.detours.plan(place, cursor)
         self._settle(set(self.positions.cursors))
@@ -126,7 +134,8 @@ class Session:
             await self.fetcher.close()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for all tasks. The first error ends the others, which may take as long as a job in one of their threads."""
+        """Wait for all tasks. The first error cancels the others; that may take as long as a job in
+        one of their threads."""
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -136,6 +145,12 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, stop: asyncio.Event) -> None:
+        """Read, process and queue rounds until `stop`, then hand the rest to the commit loop.
+
+        While the pipeline works on a round, plain sends (those outside of transactions) of at most
+        one earlier round are under way. What is fetched meanwhile makes the next round larger, and
+        so cheaper per record.
+        """
         fetcher = self.fetcher
         patience = SEAL_S if self.assignment.index_topics else None
         stopping = asyncio.create_task(stop.wait())
@@ -173,7 +188,8 @@ class Session:
                     sending = done.plain or sending
                     await self.commits.put(done)
                     if previous is not None:
-                        await previous  # one round under way at a time: what comes meanwhile makes a larger one
+                        # sends pile up no further: data fetched meanwhile makes a larger round
+                        await previous
                 rest = await jobs.run(pipeline.close, now_ms())
                 if rest.index:
                     self.counting.take(rest)
@@ -187,13 +203,17 @@ class Session:
             await self.snapshots.close()
 
     def _note_progress(self) -> None:
-        """A machine has delivered: somebody may have room again."""
+        """Wake the reading loop after a delivery: a parked consumer may have room again."""
         if self.positions.parked:
             self.fetcher.changed.set()
 
     def _leave(self) -> tuple[set[ConsumerId], set[Place]]:
-        """Have those leave their cursors who cannot keep up: whose position is written differently from now on, and the
-        partitions in which another cursor may be the tail."""
+        """Park the consumers that cannot keep up with their cursors.
+
+        Return the consumers whose positions the state must record differently from now on, parked
+        and returned ones, and the partitions that lost a cursor: another cursor may be the tail
+        there.
+        """
         assert self._backpressure is not None
         left, empty = self._backpressure.leave()
         for _, cursor in empty:
@@ -202,7 +222,7 @@ class Session:
         return changed, {place for place, _ in empty}
 
     async def _come_back(self) -> None:
-        """Have those go on who left their cursors and have room again."""
+        """Put parked consumers that have room again back on cursors, and fetch for these."""
         await self._go_on(self._backpressure.come_back() if self._backpressure is not None else ())
 
     async def _part(self) -> None:
@@ -220,13 +240,14 @@ class Session:
                     self.partition_fetches[cursor].rest()
 
     async def _go_on(self, cursors: Iterable[tuple[Place, Cursor]]) -> None:
-        """Have cursors fetch what they need from now on."""
+        """Plan skip routes for cursors and fetch what they need from their positions on."""
         for place, cursor in cursors:
             self.detours.plan(place, cursor)
             await self._open(place, cursor)
 
     async def _open(self, place: Place, cursor: Cursor) -> None:
-        """Have what a cursor needs be fetched, from where it stands or behind what is at hand for it."""
+        """Fetch what a cursor needs: from its position, or from the end of the data already fetched
+        for it."""
         if partition_fetch := self.partition_fetches.get(cursor):
             self.detours.lead(place, cursor, partition_fetch, self.intake.find_need(cursor))
         else:
@@ -236,14 +257,20 @@ class Session:
             )
 
     def _shut(self, cursor: Cursor) -> None:
-        """Nobody needs what comes here any more."""
+        """Stop fetching for a cursor that has no use any more, and drop its data and its skip
+        route."""
         self.detours.forget(cursor)
         self.intake.drop(cursor)
         if partition_fetch := self.partition_fetches.pop(cursor, None):
             self.fetcher.shut(partition_fetch)
 
     async def _recover(self) -> set[Place]:
-        """Have cursors go on whose position the log does not have; the partitions of those that retention has passed."""
+        """Handle fetch errors. Return the partitions in which retention has passed a cursor, which
+        was moved.
+
+        A cursor whose position is not in the log goes on at the log's start. Raises SourceChanged
+        if Kafka denies access, or if the log was truncated below a cursor's position.
+        """
         moved: set[Place] = set()
         for place, cursor in self.positions.all():
             match self.partition_fetches[cursor].ready:
@@ -267,7 +294,10 @@ class Session:
         return moved
 
     async def _find_start(self, place: Place, position: int) -> int:
-        """Where to go on in a log that does not have `position`: at its start, unless it is another log."""
+        """Return the offset to go on at in a log that does not have `position`: at least its start.
+
+        Raises SourceChanged if the log ends below `position`, since it is then a different log.
+        """
         stream, source = place
         first, end = (await self.admin.find_bounds([source]))[source]
         if position > end:
@@ -279,19 +309,29 @@ class Session:
         return max(first, position)
 
     def _note_loss(self, place: Place, lost: int, cursor: Cursor) -> None:
-        """Retention was faster than a cursor. The index alone has lost nothing: its chunks would go as well."""
+        """Count and log records that retention deleted before a cursor read them.
+
+        A cursor that only the index is made from has lost nothing: retention would delete its
+        chunks as well.
+        """
         if cursor.members:
             stream, source = place
             self.metrics.records_lost.labels(stream).inc(lost)
             log.error("retention passed the position", stream=stream, partition=source, lost=lost)
 
     def _note_moved(self, places: set[Place]) -> CommitUnit:
-        """A round without records, so that a position is remembered even when none ever comes after it."""
+        """Return a commit unit without records that stores moved positions, even if no record ever
+        follows them."""
         changed = self._settle(places)
         return CommitUnit(RoundResult(), self.positions.delta(places, changed))
 
     def _absorb(self, outcome: RoundResult, owners: Iterable[tuple[Place, Cursor]]) -> CommitUnit:
-        """Move the cursors to where the round has brought them."""
+        """Move the cursors to where the round has brought them, and return what is to be committed.
+
+        Also decides what each cursor fetches next, joins cursors that have met, hands offers to the
+        dispatch loop, parks consumers that are full, and begins the plain sends. Raises
+        DeliveryFailed if a batch is larger than its topic takes.
+        """
         refuse_oversized(outcome.batches)
         for (place, cursor), progress in zip(owners, outcome.progress, strict=True):
             if progress.stopped and cursor.sequenced:
@@ -306,6 +346,8 @@ class Session:
                 cursor.log_position = progress.log_position
                 moved.add(place)
             partition_fetch = self.partition_fetches[cursor]
+            # what the cursor fetches next: nothing while data is left, or if it stopped; the right
+            # position if it read only a part; else on, past what it may skip
             if self.intake.keeps(cursor, progress) or cursor.halted:
                 continue
             if progress.stopped:
@@ -319,6 +361,8 @@ class Session:
                 self.detours.lead(place, cursor, partition_fetch, cursor.log_position)
             behind = partition_fetch.stable_end - partition_fetch.position
             outcome.backlog |= behind > 0 and progress.task.fetched.data.size >= BACKLOG_BYTES
+        # the order matters: cursors join first, then consumers are offered records, then full ones
+        # leave
         changed |= self._settle({place for place, _ in owners})
         if self.dispatch_loop is not None:
             outcome.beyond |= self.pending_estimate.settle(self._is_at_end)
@@ -339,7 +383,8 @@ class Session:
         return batches
 
     def _is_at_end(self, consumer: ConsumerId) -> bool:
-        """Whether a consumer has read all that is committed, as far as is known."""
+        """Return whether a consumer has read all committed records, as far as the last responses
+        tell."""
         cursors = [t for (stream, _), t in self.positions.all() if stream == consumer[0] and consumer in t.members]
         partition_fetches = [(cursor, self.partition_fetches.get(cursor)) for cursor in cursors]
         return bool(cursors) and all(
@@ -348,16 +393,18 @@ class Session:
         )
 
     def _note_ends(self) -> None:
-        """Tell machines that nothing lies ahead: a partition fetch may learn of the log's end after all has been worked on."""
+        """Tell machines that nothing lies ahead of them. A partition fetch may learn of the log's
+        end only after the last record was processed."""
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self._is_at_end)):
             self.dispatch_loop.offer((), ended)
 
     def _note_committed(self, done: CommitUnit) -> None:
+        """Note which sequences are committed, and wake the reading loop."""
         self.committed.update(done.outcome.given_out)
-        self.fetcher.changed.set()  # there may be those who waited for it
+        self.fetcher.changed.set()  # cursor groups may wait for committed sequences
 
     def _tell_progress(self) -> None:
-        """Say now and then how far those are who are catching up."""
+        """Log every PROGRESS_S how far behind the catching-up cursors are."""
         if monotonic() - self._told < PROGRESS_S:
             return
         self._told = monotonic()
@@ -368,7 +415,8 @@ class Session:
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _settle(self, places: set[Place]) -> set[ConsumerId]:
-        """Join cursors that have met; the consumers whose position is written differently from now on."""
+        """Join cursors that have met. Return the consumers whose positions the state must record
+        differently from now on."""
         ordered = {stream for stream, _ in places} & self.positions.ordered
         for stream in ordered:
             self.positions.align(stream)
@@ -382,7 +430,11 @@ class Session:
         return changed
 
     def _join(self, place: Place) -> None:
-        """Join cursors that have met, until none does: those that were joined may leave out other parts, and meet again."""
+        """Join the cursors of a partition that have met, until none has.
+
+        A joined cursor has more consumers, so its skip route leaves out less or other parts of the
+        log. It may therefore meet the next cursor at once.
+        """
         while spent := self.positions.settle(place):
             for cursor in spent:
                 self._shut(cursor)
@@ -396,6 +448,7 @@ class Session:
         log.error("partition stopped", stream=place[0], reason=self.halted[place])
 
     async def _send_plain(self, batches: list[OutputBatch]) -> list[int]:
+        """Send batches outside of transactions, in the order of the calls. Return their offsets."""
         assert self.plain is not None
         async with self._plain_order:
             return await self.plain.send(batches)
@@ -409,7 +462,8 @@ def _find_corruption(place: Place, outcome: RoundResult) -> CorruptBatch:
 
 
 async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patience: float | None) -> bool:
-    """Wait until something has been fetched or it is time to stop; True when neither came within `patience` seconds."""
+    """Wait until something was fetched or the service stops. Return True if neither happened within
+    `patience` seconds; None waits forever."""
     waiting = asyncio.create_task(changed.wait())
     try:
         done, _ = await asyncio.wait((waiting, stopping), timeout=patience, return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,10 @@
 """A shard's life: take it over, serve it, and after an error begin again from what is committed.
 
-Who has to act decides what an error does. Kafka being away is waited out with growing pauses. An output topic that refuses
-a batch stalls the consumers that write to it, not their neighbours; they are tried again after a while. A source that is no
-longer the log it was stops its stream. Being fenced means that somebody else may own the shard: it is taken again only if
-the group still says that it is ours.
+The kind of error decides what happens. If Kafka is unreachable, the shard retries with growing
+pauses. If an output topic refuses a batch, the consumers that write to it are stalled, and their
+neighbours go on; the stalled ones are tried again after a while. If a source topic is no longer the
+log that was read, its stream is stopped. If the shard was fenced, another worker may own it; this
+one takes it again only if the group still assigns it the shard (docs/exactly-once.md#fencing).
 """
 
 from __future__ import annotations
@@ -45,21 +46,24 @@ from .watch import watch_topics
 log = get_logger(__name__)
 
 KNOWN = (Fenced, DeliveryFailed, SourceUnavailable, SourceChanged)
-"""Errors that trying again mends, or that say which consumer or stream to leave out."""
+"""Errors that a retry mends, or that name the consumer or stream to leave out."""
 BACKOFF_S = (0.2, 3.0)
+"""Shortest and longest pause in seconds after an error in KNOWN."""
 LONG_BACKOFF_S = (1.0, 60.0)
-"""After any other error, which an operator has to mend."""
+"""The same after any other error, which an operator has to mend."""
 STEADY_S = 30.0
 """A session that has served for so long counts as one that went well: the next pause is the shortest again."""
 AWAIT_S = 5.0
 """How long a stream is left out that waits for what the worker of another shard does, before it is tried again."""
 STALL_S = 60.0
-"""How long a consumer that cannot be served is left out before it is tried again."""
+"""Seconds for which a consumer or stream that cannot be served is left out before it is tried
+again."""
 
 
 @dataclass(slots=True)
 class Shard:
-    """Serves the consumers `mine`, and keeps the indexes of streams, until told to stop."""
+    """A shard that this worker owns: serves the consumers `mine` and keeps the indexes of `keeps`
+    until told to stop."""
 
     loaded: Loaded
     number: int
@@ -73,15 +77,19 @@ class Shard:
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     reply_sender: ReplySender = field(init=False)
-    """Beyond a session: it knows which reply topics have refused, and sends what the last session has committed."""
+    """Lives longer than a session: it knows which reply topics have refused records, and still
+    sends answers that the last session committed."""
     _stalled: dict[ConsumerId, tuple[str, float]] = field(default_factory=dict)
+    """Consumers that are left out, with the reason and the monotonic time at which they are tried
+    again."""
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """The same for streams."""
     _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Streams whose index topic refuses."""
     _unaltered: dict[str, str] = field(default_factory=dict)
     """Why index topics could not be given a longer retention, as it was logged."""
     _refusals: Counter[str] = field(default_factory=Counter)
-    """Batches that an output topic has refused since it last took one."""
+    """How many batches an output topic has refused since it last accepted one."""
     _failures: int = 0
     _served_since: float = float("inf")
     """When the session began to serve, monotonic seconds; infinity while none does."""
@@ -92,40 +100,46 @@ class Shard:
 
     @property
     def session(self) -> Session | None:
-        """The session that serves the shard, or is about to; None while there is none, or it only waits for its own end."""
+        """The session that serves the shard or is about to; None if there is none, or if it is
+        ending."""
         return None if self._session is None or self._session.is_over else self._session
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Every error is this shard's own: it is told in `trouble`, and the shard begins again."""
+        """Serve until `stop`. Errors do not leave the shard: each is noted in `trouble`, and the
+        shard begins again."""
         try:
             await self._run_sessions(stop)
         finally:
             await self.reply_sender.close()
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
+        """Run one session after the other until `stop`, with a pause after each error."""
         while not stop.is_set():
             try:
                 await self._serve(stop)
             except asyncio.CancelledError as error:
                 if is_cancelled():
                     raise
-                # a task of the session was cancelled, and not by us: ended in silence, the shard would be served by no worker
+                # a task of the session was cancelled, and not by us: if the shard ended silently
+                # here, no worker would serve it
                 self._note(error)
                 await self._rest(stop, BACKOFF_S)
             except KNOWN as error:
                 self._note(error)
                 await self._rest(stop, BACKOFF_S)
             except Exception as error:
-                # state that cannot be read, credentials that are refused, or a fault of ours: none concerns other shards
+                # unreadable state, refused credentials or a bug: none of them concerns other shards
                 self._note(error)
                 if not isinstance(error, OverlayError):
                     log.exception("an error that was not foreseen", shard=self.number)
                 await self._rest(stop, LONG_BACKOFF_S)
 
     def _note(self, error: BaseException) -> None:
+        """Log and count an error, and note which consumers or streams the next session leaves
+        out."""
         self.trouble = str(error) or type(error).__name__
         if monotonic() - self._served_since >= STEADY_S:
-            self._failures = 0  # also of a shard that has nothing to commit
+            self._failures = 0  # commits reset this too, but some shards have nothing to commit
         self._served_since = float("inf")
         self._failures += 1
         cause = type(error).__name__
@@ -142,10 +156,12 @@ class Shard:
         self.metrics.replies_refused.labels(reason).inc(count)
 
     def _stall(self, error: DeliveryFailed) -> None:
-        """Leave out the consumers of an output that refuses for good, or for the second time.
+        """Leave out the consumers of an output topic that has refused a batch finally, or for the
+        second time (docs/exactly-once.md#refusing-outputs).
 
-        Those that bury what an output never takes begin again at once: the topic may take less than it did, and what it takes
-        is looked up then.
+        Consumers with `on_undeliverable: dead_letter` are not left out at the first refusal. The
+        topic's size limit may have been lowered, and the next session looks it up again; it then
+        writes dead letters for what is too large.
         """
         self._refusals.update(error.topics)
         is_second = self._refusals[error.topic] > 1
@@ -163,11 +179,13 @@ class Shard:
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
     async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
+        """Wait after an error, longer after each one in a row, until `stop` at the latest."""
         pause = min(backoff[0] * 2 ** min(self._failures - 1, 20), backoff[1])
         await is_set_within(stop, pause)
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """One ownership. Returns when `stop` is set, or when something changed that a new session takes up."""
+        """Own the shard once. Return when `stop` is set, or when a change requires a new
+        session."""
         service = self.loaded.service
         if not await unless(stop, self.membership.await_ownership(self.number)):
             return
@@ -226,6 +244,7 @@ class Shard:
                 self.reply_sender.leave()
 
     async def _confirm(self, state: ShardState) -> int | None:
+        """Return the generation by which the group assigns us the shard, None if it does not."""
         generation = await self.membership.confirm(self.number)
         if generation is not None and generation < state.generation:
             log.info(
@@ -234,7 +253,7 @@ class Shard:
         return generation
 
     def _left_out(self) -> tuple[dict[ConsumerId, str], dict[str, str]]:
-        """Consumers and streams that are left out for now, and why."""
+        """Return the consumers and the streams that are left out for now, each with the reason."""
         now = monotonic()
         self._stalled = {consumer: kept for consumer, kept in self._stalled.items() if kept[1] > now}
         self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
@@ -242,13 +261,15 @@ class Shard:
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
 
     def _list_indexes(self) -> dict[str, str]:
-        """The streams whose index is kept here, and why for those that are left out for now."""
+        """Return the streams whose index this shard keeps, each with the reason if it is left out
+        for now, else ""."""
         now = monotonic()
         self._unindexed = {stream: kept for stream, kept in self._unindexed.items() if kept[1] > now}
         return {stream: self._unindexed.get(stream, ("", 0.0))[0] for stream in self.keeps}
 
     def _find_retry(self, assignment: Assignment) -> float:
-        """When those that are left out are tried again, in monotonic seconds: as soon as one of them may be."""
+        """Return the monotonic time at which the first of the left-out consumers and streams is
+        tried again, infinity if none is left out."""
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
         if assignment.waiting:
             noted.append(monotonic() + AWAIT_S)
@@ -260,6 +281,8 @@ class Shard:
         self._failures = 0
 
     def _note_outcome(self, outcome: RoundResult) -> None:
+        """Note that the output topics of a committed round accept records, and pass the round
+        on."""
         for consumer in {*outcome.delivered, *outcome.buried}:
             config = self.mine[consumer]
             for topic in (config.deliver_subject, find_letters(config)):
@@ -267,6 +290,8 @@ class Shard:
         self.on_commit(outcome)
 
     async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:
+        """Return a sender for the output topics that are not written in transactions, None if there
+        are none."""
         output_topics = [
             each for reader in assignment.readers.values() for each in (reader.output_topic, reader.letters) if each
         ]
@@ -279,7 +304,7 @@ class Shard:
         return plain
 
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
-        """Run the session until `stop`, an error, or a reason for a new one."""
+        """Run the session until `stop`, an error, or a reason for a new session."""
         enough = asyncio.Event()
         retry_at = self._find_retry(session.assignment)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
@@ -295,7 +320,7 @@ class Shard:
         tasks = (serving, watching, stopping, trimming, extending)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for following in (trimming, extending):  # they end with an error alone
+            for following in (trimming, extending):  # these two end only with an error
                 if following.done():
                     following.result()
             if watching.done():
@@ -309,6 +334,7 @@ class Shard:
 
 
 def is_cancelled() -> bool:
-    """Return whether the task that asks is being cancelled; a CancelledError may also come from what it awaits."""
+    """Return whether the current task is being cancelled. A CancelledError alone does not tell: it
+    may come from an awaited task that was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

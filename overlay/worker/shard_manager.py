@@ -1,8 +1,9 @@
-"""The shards that the group of workers has given to this one, and what runs on each.
+"""The shards that the group of workers assigned to this worker, and what runs on each.
 
-Who is given what changes in two ways. The group deals shards out anew: then all of them are let go first. Or a consumer is
-made, changed or removed while the service runs: then the shards that this concerns commit what is under way and begin a new
-session, and the others do not notice. A consumer that is deleted has its state forgotten in between, while nobody uses it.
+Two kinds of change arrive. If the group rebalances, all shards are released first. If a consumer is
+created, changed or removed while the service runs, only the shards concerned commit what is under
+way and begin a new session. The state of a deleted consumer is dropped between two sessions, while
+no session uses it.
 """
 
 from __future__ import annotations
@@ -44,20 +45,24 @@ LIGHT = {
     "description", "metadata", "ack_wait", "max_deliver", "backoff", "max_ack_pending", "nak_delay_frees_pending",
     "sample_freq", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold", "pause_until",
 }  # fmt: skip
-"""Fields that a running machine takes over. All others say what is read or where it goes, which is found out when a session
-begins."""
+"""Config fields that a running machine can take over. All other fields say what is read or where it
+goes, which is decided when a session begins."""
 RELEASE_S = 20.0
-"""How long a shard may take to commit what is under way when it is given up."""
+"""Seconds that a shard has to commit what is under way when it is released."""
 
 
 def shard_of(owned: tuple[str, ...], shards: int) -> int:
-    """The shard that owns a consumer, or with the stream's name alone its index: murmur3 of `stream/consumer`, modulo the
-    shards."""
+    """Return the shard that owns a consumer, or a stream's index if `owned` is the stream's name
+    alone.
+
+    The shard is the unsigned murmur3 hash of `stream/consumer` modulo the number of shards.
+    """
     return mmh3.hash("/".join(owned), signed=False) % shards
 
 
 class _Part(NamedTuple):
-    """What a shard runs on: its consumers, the streams whose index it keeps, and how all their streams are made."""
+    """What a shard runs on: its consumers, the streams whose index it keeps, and the configs of all
+    streams involved."""
 
     mine: dict[ConsumerId, ConsumerConfig]
     keeps: tuple[str, ...]
@@ -65,7 +70,7 @@ class _Part(NamedTuple):
 
 
 def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
-    """Whether a machine can go on with a changed config."""
+    """Return whether a running machine can take over the changed config without a new session."""
     if needs_machine(before) != needs_machine(after):
         return False
     differing = {name for name in ConsumerConfig.model_fields if getattr(before, name) != getattr(after, name)}
@@ -74,7 +79,8 @@ def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
 
 @dataclass(slots=True)
 class ShardManager:
-    """Good for one membership. `loaded`: what is to be served; `count`: how many shards there are."""
+    """Runs the shards of one group membership. `loaded`: the configs to serve; `count`: the number
+    of shards."""
 
     loaded: Loaded
     count: int
@@ -87,7 +93,7 @@ class ShardManager:
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
     opened: set[ConsumerId] = field(default_factory=set)
-    """Consumers that have series, also of an earlier membership."""
+    """Consumers that have metric series, also from an earlier membership."""
     series: Series = field(init=False)
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -98,7 +104,7 @@ class ShardManager:
     # the group's news
 
     async def take(self, numbers: set[int]) -> None:
-        """The group has given us these shards."""
+        """Serve these shards, which the group has assigned to us."""
         async with self._changing:
             self.trouble, self.owned = "", frozenset(numbers)
             await self.series.close_consumers(self.elsewhere)
@@ -107,7 +113,7 @@ class ShardManager:
                 self._start(number)
 
     async def release(self) -> None:
-        """Give up all shards: commit what is under way, and stop."""
+        """Release all shards: commit what is under way, and stop."""
         async with self._changing:
             self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
             await self._stop(list(self._serving))
@@ -115,14 +121,19 @@ class ShardManager:
     # the control topic's news
 
     def find_shard(self, about: ConsumerId) -> int | None:
-        """The shard that a consumer belongs to (an empty name: its stream's; both: the first), None while it is not ours."""
+        """Return the shard of a consumer, None if this worker does not own it.
+
+        With an empty consumer name, return the shard of the stream; with both empty, shard 0.
+        """
         number = shard_of(tuple(name for name in about if name), self.count) if any(about) else 0
         return number if number in self.owned else None
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
-        """Serve what is loaded from now on, and forget the state of consumers of ours that are not in it.
+        """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
+        to shards of ours.
 
-        Raises the first OverlayError where states could not be forgotten; the rest is done then all the same.
+        Every change is carried out even if the state of some consumers could not be dropped; then
+        the first OverlayError is raised at the end.
         """
         failures: list[OverlayError] = []
         async with self._changing:
@@ -135,7 +146,7 @@ class ShardManager:
                     log.info("shard takes up a change", shard=number)
                     for id in gone:
                         if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
-                            # its last step: whoever waits for messages is told
+                            # the machine's last step tells clients with open pull requests
                             dispatch_loop.order(id, Deleted())
                     await self._stop([number])
                     try:
@@ -144,7 +155,7 @@ class ShardManager:
                         self._start(number)
                 elif (shard := self.shards.get(number)) is not None:
                     shard.loaded = loaded
-            # behind the last commit of the sessions that have ended, which counts once more
+            # after the last commits of the ended sessions, which would open the series again
             await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
             self._close_moved()
@@ -152,13 +163,14 @@ class ShardManager:
             raise failures[0]
 
     def _close_moved(self) -> None:
-        """Remove the gauges of streams that other workers set from now on."""
+        """Remove the gauges of streams that other workers report from now on."""
         parts = [self._choose(self.loaded, number) for number in self.owned]
         self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Forget the state of consumers; why it was not possible, for each that it was not."""
+        """Drop the state of consumers. Return the errors of those whose state could not be
+        dropped."""
         failures = []
         for id in gone:
             try:
@@ -168,7 +180,8 @@ class ShardManager:
         return failures
 
     def tend(self) -> list[ConsumerId]:
-        """See that consumers are paused as was asked; those of ours that inactive_threshold has ended."""
+        """Pause and resume consumers as their configs ask. Return our consumers that
+        inactive_threshold has ended."""
         idle: list[ConsumerId] = []
         for shard in self.shards.values():
             if shard.session is not None and shard.session.dispatch_loop is not None:
@@ -180,6 +193,7 @@ class ShardManager:
         return idle
 
     def _tend_pause(self, id: ConsumerId, facts: Facts, dispatch_loop: DispatchLoop) -> None:
+        """Pause or resume a machine if its `pause_until` has changed or has passed."""
         config = self.loaded.consumers.get(id)
         if config is None:
             return
@@ -191,7 +205,8 @@ class ShardManager:
             dispatch_loop.order(id, Resumed())
 
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
-        """Hand a pull request to a consumer; False where none takes any."""
+        """Hand a pull request to a consumer's machine. Return False if no machine takes requests
+        for it here."""
         dispatch_loop = self._find_dispatch_loop(id)
         if dispatch_loop is None or dispatch_loop.is_ending:
             return False
@@ -199,24 +214,26 @@ class ShardManager:
         return True
 
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
-        """What a consumer's machine tells, None where it has none here."""
+        """Return the ConsumerInfo of a consumer's machine, None if it has no machine here."""
         dispatch_loop = self._find_dispatch_loop(id)
         if dispatch_loop is None:
             return None
         info = dispatch_loop.machine_facts.find_info(id, now_ns())
         assert info is not None
-        # a machine also wakes for readers that are to come: a topic keeps what they will read
+        # the machine's own flag is no answer: a machine runs without readers too, since a topic
+        # keeps its records for later ones
         return replace(info, push_bound=dispatch_loop.readers.is_bound(id))
 
     def _find_dispatch_loop(self, id: ConsumerId) -> DispatchLoop | None:
-        """Whoever serves the consumer's machine."""
+        """Return the dispatch loop that runs the consumer's machine, None if none does."""
         for session in self.sessions:
             if session.dispatch_loop is not None and id in session.dispatch_loop.machine_facts.facts:
                 return session.dispatch_loop
         return None
 
     def _change_in_place(self, number: int, before: _Part, after: _Part) -> bool:
-        """Hand changed configs to running machines; False where the change wants a new session."""
+        """Hand changed configs to running machines. Return False if the change requires a new
+        session."""
         changed = {id: config for id, config in after.mine.items() if before.mine.get(id) != config}
         same = before.mine.keys() == after.mine.keys() and before[1:] == after[1:]
         if not same or not all(is_light(before.mine[id], config) for id, config in changed.items()):
@@ -234,41 +251,44 @@ class ShardManager:
 
     @property
     def elsewhere(self) -> frozenset[ConsumerId]:
-        """Consumers whose shards the group has not given to this worker; nobody while it has given none yet."""
+        """Consumers whose shards other workers own; empty until the group has assigned shards to
+        this worker."""
         if self.trouble:
             return frozenset()
         return frozenset(c for c in self.loaded.consumers if shard_of(c, self.count) not in self.owned)
 
     def report(self) -> dict[str, Any]:
-        """The bodies of /readyz, /streams and /consumers."""
+        """Return the bodies of /readyz, /streams and /consumers."""
         return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self.elsewhere)
 
     def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
-        """What there is to say of a consumer; empty for one that is not known."""
+        """Return what /consumers says of one consumer, empty if it is unknown."""
         if id not in self.loaded.consumers:
             return {}
         return report_consumer(self.loaded, self.sessions, self.rates, id, self.find_shard(id) is None)
 
     def report_stream(self, name: str) -> Mapping[str, Any]:
-        """What there is to say of a stream; empty for one that is not known."""
+        """Return what /streams says of one stream, empty if it is unknown."""
         if name not in self.loaded.streams:
             return {}
         return report_stream(self.loaded, self.sessions, self.rates, name, self.elsewhere)
 
     @property
     def sessions(self) -> list[Session]:
-        """Of the shards that have been taken over and are being served."""
+        """The sessions of the shards that have been taken over and are being served."""
         return [shard.session for shard in self.shards.values() if shard.session is not None]
 
     # shards
 
     def _choose(self, loaded: Loaded, number: int) -> _Part:
+        """Return what a shard runs on with these configs."""
         mine = {c: config for c, config in loaded.consumers.items() if shard_of(c, self.count) == number}
         keeps = tuple(name for name in loaded.streams if shard_of((name,), self.count) == number)
         streams = {name: loaded.streams[name] for name in sorted({*keeps, *(stream for stream, _ in mine)})}
         return _Part(mine, keeps, streams)
 
     def _start(self, number: int) -> None:
+        """Start a shard, unless it has no consumers and keeps no index."""
         mine, keeps, _ = self._choose(self.loaded, number)
         if not mine and not keeps:
             return
@@ -279,7 +299,7 @@ class ShardManager:
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 
     async def _stop(self, numbers: Iterable[int]) -> None:
-        """Have shards commit what is under way, and end."""
+        """Have shards commit what is under way, and wait up to RELEASE_S for them to end."""
         tasks = []
         for number in numbers:
             if number in self._serving:
@@ -294,6 +314,7 @@ class ShardManager:
                 task.cancel()
 
     def _note_commit(self, outcome: RoundResult) -> None:
+        """Count a committed round in the metrics and the rates."""
         now = now_ms()
         for consumer, records in outcome.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)

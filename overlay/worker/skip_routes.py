@@ -1,8 +1,10 @@
-"""Which parts of the log those may leave out who catch up, by the stream's chunk index. No IO.
+"""Skip routes: which parts of the log a catching-up cursor may skip, by the stream's chunk index.
+No IO.
 
-A cursor that is behind the tail reads its partition by itself, so it need not read what none of its members wants. The
-chunks are asked for each member once, when the cursor begins or others join it; a chunk that any of them may want is
-read. What the index does not reach is read in any case, and so the tail is never left out.
+A cursor behind the tail reads its partition by itself, so it need not read what none of its
+consumers wants. Its route is planned once, when the cursor begins or when other consumers join it.
+A chunk that any of its consumers may want is read. What the index does not cover is always read, so
+the tail is never skipped.
 
 A cursor of last messages knows the offsets that it wants, and needs no index.
 """
@@ -34,22 +36,25 @@ from .round.pipeline import Reader
 Ints = npt.NDArray[np.int64]
 
 NEAR = 2_000
-"""Offsets between two last messages that are rather read than left out with another fetch."""
+"""Up to so many offsets between two last messages are read through rather than skipped, since a
+fetch of its own costs more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detour:
-    """A route, and the chunks whose ends it may come to."""
+    """The skip route of one cursor, and the chunks it was planned from; None for a route to single
+    offsets."""
 
     route: Route
     chunks: Chunks | None = None
 
     def find_next(self, position: int, end: int) -> int:
-        """Where to go on from `position`, `end` at the latest."""
+        """Return the next offset to read from `position` on, `end` at the latest."""
         return max(position, min(self.route.next_needed(position), end))
 
     def find_size(self, position: int) -> int | None:
-        """The bytes from `position` to where the next part begins that is left out; None when that is not known."""
+        """Return the bytes from `position` to where the next skipped part begins, None if
+        unknown."""
         span = self.route.next(position)
         if self.chunks is None or span is None or span.next_offset == OPEN_END:
             return None
@@ -57,7 +62,8 @@ class Detour:
         return size if size >= 0 else None
 
     def find_log_position(self, position: int) -> LogPosition:
-        """The log position at a position that has been come to without reading."""
+        """Return the log position at an offset that was reached by skipping, with epoch and
+        checksum if a chunk ends there."""
         if self.chunks is not None:
             row = int(np.searchsorted(self.chunks.next_offset, position))
             if row < len(self.chunks) and self.chunks.next_offset[row] == position:
@@ -68,7 +74,8 @@ class Detour:
 def plan_detour(
     readers: Sequence[Reader], stream: StreamConfig, chunks: Chunks, position: int, now: int
 ) -> Detour | None:
-    """What some consumers may leave out from `position` on; None where that is nothing, or too little. `now`: ms, UTC()."""
+    """Return the skip route of some consumers from `position` on, None if it would skip nothing or
+    too little. `now`: ms since 1970, for UTC() in filters."""
     if not readers or not len(chunks):
         return None
     answers = [
@@ -82,7 +89,7 @@ def plan_detour(
 
 
 def plan_visits(offsets: Ints, end: int) -> Detour:
-    """To some offsets, ascending, and on from `end`."""
+    """Return the route to some offsets, ascending, and to everything from `end` on."""
     wanted = np.append(offsets[offsets < end], end)
     first = np.flatnonzero(np.diff(wanted, prepend=-NEAR - 1) > NEAR)
     last = np.append(first[1:], wanted.size) - 1
@@ -91,7 +98,8 @@ def plan_visits(offsets: Ints, end: int) -> Detour:
 
 
 class Detours:
-    """What the cursors of a session leave out. Moves cursors over it, and has their partition fetches fetch from behind it."""
+    """The skip routes of a session's cursors. Moves cursors over skipped parts, and has their
+    partition fetches fetch what comes after these."""
 
     def __init__(self, assignment: Assignment, positions: Positions, metrics: Metrics) -> None:
         self._assignment = assignment
@@ -100,9 +108,9 @@ class Detours:
         self._detours: dict[Cursor, Detour] = {}
 
     def plan(self, place: Place, cursor: Cursor) -> None:
-        """Find out what a cursor may leave out, and leap to its first part that it may not.
+        """Plan what a cursor may skip, and move it to the first part that it has to read.
 
-        A cursor that an index is made from leaves out nothing.
+        A cursor that an index is made from skips nothing.
         """
         stream, source = place
         self.forget(cursor)
@@ -123,18 +131,19 @@ class Detours:
             self.leap(place, cursor)
 
     def leap(self, place: Place, cursor: Cursor) -> None:
-        """Move a cursor over what none of its members wants, to the next cursor at the farthest."""
+        """Move a cursor over what none of its consumers wants, up to the next cursor at most."""
         if detour := self._detours.get(cursor):
             reached = detour.find_next(cursor.position, self._positions.find_ahead(place, cursor))
             if reached > cursor.position:
                 cursor.log_position = detour.find_log_position(reached)
 
     def lead(self, place: Place, cursor: Cursor, partition_fetch: PartitionFetch, need: LogPosition) -> None:
-        """Have a partition fetch go on where its cursor will need it from the log position `need` on, which is the
-        cursor's own or lies ahead of it; what it has of that already is kept.
+        """Set a partition fetch to where its cursor needs data from the log position `need` on.
 
-        Never behind that: a partition fetch may have been led on for a cursor that has met another one since, and
-        leaves out nothing.
+        `need` is the cursor's position or the end of its kept data. Data that the partition fetch
+        has already and that is needed is kept. The fetch may move backwards: it may have been set
+        beyond parts that the cursor had planned to skip before it joined a cursor that skips
+        nothing.
         """
         detour = self._detours.get(cursor)
         reached = need
@@ -146,10 +155,11 @@ class Detours:
         partition_fetch.size = None if detour is None else detour.find_size(partition_fetch.position)
 
     def find_size(self, cursor: Cursor) -> int | None:
-        """Bytes that are worth fetching at once from where a cursor stands; None when that is not known."""
+        """Return the bytes that are worth fetching at once from a cursor's position, None if
+        unknown."""
         detour = self._detours.get(cursor)
         return detour.find_size(cursor.position) if detour else None
 
     def forget(self, cursor: Cursor) -> None:
-        """The cursor leaves out nothing any more."""
+        """Drop the skip route of a cursor."""
         self._detours.pop(cursor, None)

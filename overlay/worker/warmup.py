@@ -1,8 +1,9 @@
-"""Loading the kernels before the first record waits for them.
+"""Loading of the kernels, so that the first record does not wait for it.
 
-Numba compiles a kernel when it is first called and keeps the result on disk: the first start of an installation takes some
-tens of seconds, later ones a second or two. Here every kernel of the push path is called once, on one record, through the
-pipeline itself, so that all signatures are the ones that real work has.
+Numba compiles a kernel at its first call and caches the result on disk. The first start of an
+installation takes some tens of seconds, later ones a second or two. Every kernel of the push path
+is called here once, on one record. The calls go through the pipeline itself, so that all signatures
+are those of real work.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ SLOW_S = 5.0
 
 
 def load_kernels() -> None:
-    """Compile, or load from the cache, what the push path runs. Takes no data and leaves nothing behind."""
+    """Compile what the push path runs, or load it from the cache. Needs no data and leaves none
+    behind."""
     began = monotonic()
     log.info("loading kernels; the first start of an installation compiles them, which takes up to a minute")
     stream = StreamConfig.model_validate(_STREAM)
@@ -73,14 +75,15 @@ def load_kernels() -> None:
             restart(ledger.standing, {task.source: LogPosition(0)})
         )  # as after an unclean election
         _load_dispatcher(plain[0].output_topic, [offer for _, offer in outcome.offers])
-    # numba leaves a million objects behind that live as long as the process; unfrozen, each full collection would look at all
-    # of them and hold up deliveries for 100 ms
+    # numba leaves a million objects behind that live as long as the process; unfrozen, each full
+    # garbage collection would look at all of them and delay deliveries by 100 ms
     gc.collect()
     gc.freeze()
     log.info("kernels loaded", seconds=round(monotonic() - began, 1))
 
 
 def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:
+    """Return a push consumer that delivers all records, or those that `sql` selects."""
     settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
     config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
     envelope = make_envelope("W", name, full=False, source_time=False)
@@ -89,7 +92,7 @@ def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | No
 
 
 def _load_dispatcher(output_topic: OutputTopic | None, offers: list[Offer]) -> None:
-    """One message is delivered, delivered again, and acked."""
+    """Deliver one message, deliver it again, and ack it."""
     config = ConsumerConfig.model_validate(
         {"stream": "W", "durable_name": "m", "deliver_subject": "a", "ack_wait": 1, "interest": "always"}
     )

@@ -1,8 +1,9 @@
-"""Watching what a session was built on: topics that change, and reasons to begin a new session.
+"""A watch on the topics of a session, for changes that require a new session.
 
-A source that has gone or is another one now ends the session at once: what was read since must not be committed. An output
-that takes no more records ends it at once as well, since a transaction would wait for it and hold up all consumers; the next
-session creates a deleted one anew and leaves a faulty one out. Everything else can wait until what is under way is committed.
+If a source topic is deleted or replaced, the session ends at once: what was read since must not be
+committed. If an output topic accepts no more records, it ends at once as well, since a transaction
+would wait for that topic and hold up all consumers. The next session creates a deleted output topic
+again, and leaves out a faulty one. All other changes wait until what is under way is committed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from .assignment import Assignment
 log = get_logger(__name__)
 
 EVERY_S = 1.0
+"""Seconds between two looks."""
 TOPICS_A_SECOND = 200
-"""With more topics than this they are looked at less often."""
+"""With more topics than this, the looks are less frequent."""
 
 
 async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
-    """Look at the topics about every second; returns the reason for a new session once there is one.
+    """Look at the topics about every second. Return the reason for a new session once there is one.
 
-    `until`: monotonic time at which stalled consumers are tried again. Raises SourceChanged when a topic that is being read
-    has gone or was created again, DeliveryFailed when an output topic has gone or takes no more records.
+    `until`: monotonic time at which stalled consumers are tried again. Raises SourceChanged if a
+    topic that is being read was deleted or created again, or may not be read any more. Raises
+    DeliveryFailed if an output topic was deleted or accepts no more records.
     """
     names = {*assignment.topics, *assignment.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
@@ -43,6 +46,7 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
         except SourceUnavailable as error:
             log.warning("topics cannot be looked at", reason=str(error))
             continue
+        # a topic that may not be read ends the session at once only if it is in use
         for name, was in assignment.topics.items():
             if name in denied and assignment.is_served(name):
                 raise SourceChanged(denied[name])
@@ -54,7 +58,8 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
 
 
 def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, served: bool) -> str:
-    """Why a topic calls for a new session; empty when it does not."""
+    """Return why a change of a topic requires a new session, empty if it does not. Raises
+    SourceChanged if that cannot wait."""
     if was is None or now is None:
         if served and now is None:
             raise SourceChanged(f"topic {name} was deleted")
@@ -71,7 +76,8 @@ def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, serve
 
 
 def _judge_output(name: str, was: TopicFacts, now: TopicFacts | None) -> str:
-    """Why an output calls for a new session; empty when it does not. Raises DeliveryFailed when that cannot wait."""
+    """Return why a change of an output topic requires a new session, empty if it does not. Raises
+    DeliveryFailed if that cannot wait."""
     if now is None:
         raise DeliveryFailed(name, 0, "the topic was deleted", final=False)
     fault, before = find_fault(replace(now, config=was.config)), find_fault(was)

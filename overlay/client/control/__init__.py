@@ -1,1 +1,1 @@
-"""Requests to the control topic, and their answers."""
+"""Requests on the control topic, and their answers."""

@@ -1,11 +1,12 @@
-"""Consumers without files: created, changed, looked at and deleted by request, as a JetStream client does it.
+"""Consumers without files: created, changed, inspected and deleted by request, as JetStream clients
+do it.
 
     control = overlay.open("config-folder").control
     control.create("FLIGHTS", durable_name="late-jfk", deliver_subject="late-jfk", filter_subject="flights.JFK.>")
     control.info("FLIGHTS", "late-jfk").num_ack_pending
 
-A service of the same `topics.prefix` answers (docs/control.md). What it refuses is raised as one exception for each of
-JetStream's errors (refusals.py).
+A service with the same `topics.prefix` answers (docs/control.md). A refusal is raised as an
+exception, one for each of JetStream's errors (refusals.py).
 """
 
 from __future__ import annotations
@@ -42,15 +43,18 @@ _NANOSECONDS = 1_000_000_000
 
 
 class FiltersDiffer(OverlayError):
-    """The consumer that came back has other filters than those that were asked for. The application acts."""
+    """A consumer has other filters than the request asked for. The application acts."""
 
 
 class PullRefused(OverlayError):
-    """A pull request that the consumer does not take; the text is JetStream's status. Whoever pulls acts."""
+    """A pull request that the consumer does not take; the text is JetStream's status.
+
+    The application acts.
+    """
 
 
 class BadAckToken(OverlayError, ValueError):
-    """A text that is no ack token. Whoever gave it acts."""
+    """A text that is not an ack token. The caller acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer as the service sees it. `raw` is the whole answer, JetStream's fields and the overlay's."""
+    """A consumer as the service reports it.
+
+    `raw`: the whole answer, with JetStream's fields and the overlay's.
+    """
 
     stream: str
     name: str
@@ -85,7 +92,7 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A message that a pull brought. `token`: what `ack` and its like take."""
+    """A pulled message. `token`: the ack token that `ack`, `nak` and `term` take."""
 
     subject: str
     token: str
@@ -95,7 +102,7 @@ class Pulled:
 
 
 class PullFields(TypedDict, total=False):
-    """Further fields of a pull request, as JetStream has them; durations are nanoseconds."""
+    """Further fields of a pull request, with JetStream's names. Durations are ns."""
 
     no_wait: bool
     max_bytes: int
@@ -108,20 +115,21 @@ class PullFields(TypedDict, total=False):
 
 
 class Control:
-    """Asks the service. May be shared by threads, which then wait for each other.
+    """Requests to the service. Threads may share it; their requests run one after the other.
 
-    `timeout`: seconds to wait for an answer; NoAnswer is raised when none comes.
+    `timeout`: seconds to wait for an answer before NoAnswer is raised. `name`: the client's name in
+    the audit.
     """
 
     def __init__(
         self, kafka: Properties, prefix: str = "overlay", *, timeout: float = TIMEOUT_S, name: str = ""
     ) -> None:
-        """`name`: who asks, for the audit."""
         self.prefix, self.timeout, self.name = prefix, timeout, name
         self._inbox = Inbox(kafka, prefix)
         self._lock = threading.Lock()
 
     def close(self) -> None:
+        """Close the connections. The next request opens new ones."""
         with self._lock:
             self._inbox.close()
 
@@ -130,34 +138,38 @@ class Control:
     def create(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer, or update it where it is there already. Fields are those of consumer files.
+        """Create a consumer, or update it if it exists. The fields are those of consumer files.
 
-        Returns once it is served. Raises Refused, and FiltersDiffer when it came back with other filters. A keyword that
-        is no field raises UnknownArgument; a mapping goes to the service as it is, which may know more fields.
+        Returns once the consumer is served. Raises Refused, FiltersDiffer if it got other filters,
+        and UnknownArgument for a keyword that is not a field. A mapping is sent as it is, because
+        the service may know more fields.
         """
         return self._define(Op.CREATE, "", stream, config, fields)
 
     def add(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """As `create`, but a consumer that is there with another config is an error: ConsumerAlreadyExists."""
+        """Create a consumer as `create` does, but raise ConsumerAlreadyExists if it exists with
+        another config.
+        """
         return self._define(Op.CREATE, "create", stream, config, fields)
 
     def update(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Replace the config of a consumer that is there; what is left out goes back to its default."""
+        """Replace the config of an existing consumer. Fields that are left out get their defaults."""
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and forget its state. Its output topic stays. Returns once that is done."""
+        """Delete a consumer and its state, and return once that is done. Its output topic stays."""
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
     def info(self, stream: str, name: str) -> ConsumerInfo:
+        """Return a consumer's info. Raises Refused, NoAnswer."""
         return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
 
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
-        """All consumers, or those of one stream, by name."""
+        """Return all consumers, or those of one stream, by name."""
         found: list[ConsumerInfo] = []
         while True:
             answer = self._ask(Op.LIST, stream=stream, offset=len(found))
@@ -166,15 +178,19 @@ class Control:
                 return found
 
     def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
-        """Deliver nothing before `until`: a time with a zone, a span from now, or RFC 3339. Returns whether it is paused."""
+        """Deliver nothing before `until`; return whether the consumer is paused.
+
+        `until`: a time with a zone, a span from now, or RFC 3339.
+        """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
 
     def resume(self, stream: str, name: str) -> None:
+        """End a consumer's pause."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
     def streams(self) -> list[dict[str, Any]]:
-        """What the service says of each stream."""
+        """Return what the service reports of each stream."""
         found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
         return found
 
@@ -183,10 +199,12 @@ class Control:
     def next(
         self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
     ) -> list[Pulled]:
-        """Pull up to `batch` messages; returns when they have come, or after `expires` seconds, or at once with no_wait=True.
+        """Pull up to `batch` messages; return when they have come, after `expires` seconds, or at
+        once with no_wait=True.
 
-        `more`: further fields of JetStream's pull request, such as max_bytes. Raises UnknownArgument for other names,
-        Refused and PullRefused where the consumer takes no such request.
+        `more`: further fields of JetStream's pull request, such as max_bytes. Raises
+        UnknownArgument for other names, and Refused or PullRefused if the consumer does not take
+        the request.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
@@ -197,14 +215,14 @@ class Control:
             try:
                 self._collect(self._send(Op.NEXT, body, self.timeout + expires), batch, found)
             except NoAnswer:
-                # the service went away behind some messages: they are here, and wait for their acks
+                # the service stopped after some messages: they are here, and wait for their acks
                 if not found:
                     raise
         return found
 
     @staticmethod
     def _collect(answers: Iterable[Message], batch: int, found: list[Pulled]) -> None:
-        """Append the messages of a pull to `found`, up to its end."""
+        """Append the messages of a pull to `found`, until it is complete."""
         for record in answers:
             headers = dict(read_headers(record))
             if CODE in headers and _is_end(headers):
@@ -217,23 +235,26 @@ class Control:
                 return
 
     def ack(self, token: str) -> None:
-        """Ack one delivery by its token; returns once that is written down."""
+        """Ack one delivery by its token; return once the ack is committed."""
         self.tell(token, Verb.ACK)
 
     def nak(self, token: str, delay: float | None = None) -> None:
-        """Have one message delivered again, at once or after `delay` seconds."""
+        """Request redelivery of one message, at once or after `delay` seconds."""
         self.tell(token, Verb.NAK, "" if delay is None else json.dumps({"delay": int(delay * _NANOSECONDS)}))
 
     def term(self, token: str, reason: str = "") -> None:
-        """Never deliver one message again."""
+        """Request that one message is never delivered again."""
         self.tell(token, Verb.TERM, reason)
 
     def in_progress(self, token: str) -> None:
-        """Start the timer of one delivery anew."""
+        """Restart the timer of one delivery."""
         self.tell(token, Verb.PROGRESS)
 
     def tell(self, token: str, verb: Verb, text: str = "") -> None:
-        """Say something of one delivery, and wait until it is written down. Raises BadAckToken, NoAnswer."""
+        """Send an ack of any kind for one delivery, and wait until it is committed.
+
+        Raises BadAckToken, NoAnswer.
+        """
         found = find_token(token)
         topic = acks_topic(self.prefix, found.stream)
         key = f"$JS.ACK.{found.stream}.{found.consumer}".encode()
@@ -277,7 +298,7 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """A ConsumerInfo from a response."""
+    """Return the ConsumerInfo of a response."""
     own = answer.get("overlay", {})
     return ConsumerInfo(
         stream=answer["stream_name"],
@@ -299,7 +320,10 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 
 
 def check_filters(wanted: Mapping[str, Any], found: ConsumerConfig) -> None:
-    """Whether a consumer came back with the filters that were asked for. An older service may not know all of them."""
+    """Raise FiltersDiffer if a consumer has other filters than requested.
+
+    An older service may not know all kinds of filters.
+    """
     asked = read_config(found.stream, {key: wanted[key] for key in _FILTERS if key in wanted} | {"name": "x"})
     for what, mine, theirs in (
         ("filter subjects", asked.filters, found.filters),
@@ -316,7 +340,7 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 
 
 def find_token(text: str) -> Token:
-    """Raises BadAckToken."""
+    """Return a parsed ack token. Raises BadAckToken."""
     found = parse_token(text)
     if found is None:
         raise BadAckToken(
@@ -346,7 +370,7 @@ _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Complet
 
 
 def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Whether a status ends a pull. Raises PullRefused for one that says that it never began."""
+    """Return whether a status ends a pull. Raises PullRefused if it says that the pull was refused."""
     code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
     if code == "100":
         return False
@@ -356,7 +380,7 @@ def _is_end(headers: Mapping[str, bytes | None]) -> bool:
 
 
 def write_time(until: datetime | timedelta | str) -> str:
-    """RFC 3339 of a time with a zone or of a span from now; a text stays as it is."""
+    """Return a time with a zone, or a span from now, as RFC 3339. A text is returned as it is."""
     if isinstance(until, str):
         return until
     if isinstance(until, timedelta):

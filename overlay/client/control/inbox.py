@@ -1,4 +1,4 @@
-"""Requests to the control topic, and what comes back for them: one answer, or for a pull as many as it brings."""
+"""Requests with answers on the reply topic: one answer, or for a pull as many as there are messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .replies import judge, open_replies
 POLL_S = 0.05
 REACH_S = 5.0
 SEND_S = 10.0
-"""How long Kafka may take for the request itself, however short the wait for its answer is."""
+"""Seconds that Kafka may take for the request itself, however short the wait for its answer is."""
 
 
 class NoAnswer(OverlayError, TimeoutError):
-    """Nobody answered in time. What was asked for may have been done all the same."""
+    """No answer came in time. The request may have been carried out all the same."""
 
 
 class Inbox:
-    """One who asks. Opened by the first question; not for two threads at once."""
+    """A sender of requests, which opens its connections with the first one. Not thread-safe."""
 
     def __init__(self, kafka: Properties, prefix: str) -> None:
         self._kafka, self._prefix = kafka, prefix
@@ -46,7 +46,7 @@ class Inbox:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections; the next question opens others."""
+        """Close the connections. The next request opens new ones."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = self._producer = None
@@ -54,9 +54,10 @@ class Inbox:
     def ask(
         self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
     ) -> Iterator[Message]:
-        """Send a record and hand out what comes back for it, until the caller has enough or `timeout` seconds have passed.
+        """Send a record and yield its answers, until the caller stops or `timeout` seconds have passed.
 
-        Raises SourceUnavailable, CredentialsRefused, and NoAnswer when the time is over.
+        `id`: the correlation id, a random one if empty. Raises SourceUnavailable,
+        CredentialsRefused, and NoAnswer after the timeout.
         """
         correlation = (id or uuid.uuid4().hex).encode()
         consumer, producer = self._open()
@@ -72,7 +73,8 @@ class Inbox:
                 fault = f" Reading the answers failed: {error.str()}."
             elif _find(record, CORRELATION) == correlation:
                 yield record
-        # the next question opens other clients: these may be the reason (overlay/kafka/confluent.py, Contact)
+        # the next request opens new clients: these may be the reason (overlay/kafka/confluent.py,
+        # Contact)
         self.close()
         raise NoAnswer(
             f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
@@ -98,7 +100,7 @@ class Inbox:
         )
         left = producer.flush(SEND_S)
         if failures or left:
-            self.close()  # as after no answer
+            self.close()  # as after a missing answer
         if failures:
             raise judge(topic, "Write", failures[0])
         if left:

@@ -1,9 +1,11 @@
-"""One exception for each of JetStream's errors: what the overlay refuses, as something that a program can catch.
+"""One exception class for each of JetStream's errors, so that a program can catch what the overlay
+refuses.
 
     from overlay.client.control.refusals import ConsumerAlreadyExists, Refused
 
-All are made from one table of numbers and names; codes, texts and the second numbers of ADR-34 come from
-overlay/config/codes.py. An error that is not in the table comes as `Refused` itself.
+All classes are made from one table of numbers and names. Codes, texts and the second numbers of
+ADR-34 come from overlay/config/codes.py. An error that is not in the table is raised as `Refused`
+itself.
 """
 
 from __future__ import annotations
@@ -99,9 +101,10 @@ _NAMES = {
 
 
 class Refused(OverlayError):
-    """The overlay does not do what it was asked. Whoever asked acts.
+    """The overlay refuses a request. The caller acts.
 
-    `err_code` and `code` are JetStream's, `description` is its text, `hint` says what to do and may be empty.
+    `err_code` and `code` are JetStream's numbers, `description` is its text. `hint` says what to do
+    and may be empty.
     """
 
     err_code = 0
@@ -115,17 +118,18 @@ class Refused(OverlayError):
         super().__init__(f"{description}{f': {hint}' if hint else ''} (JetStream {label})")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # errors travel between processes, and Python would make them again from the text alone
+        # errors are sent between processes, and by default Python would rebuild them from the text
+        # alone
         return make_refusal, (self.err_code, self.code, self.description, self.hint)
 
 
 def make_refusal(err_code: int, code: int, description: str, hint: str) -> Refused:
-    """The exception for an error of a response."""
+    """Return the exception for an error of a response."""
     return REFUSALS.get(err_code, Refused)(description, hint, err_code=err_code, code=code)
 
 
 def read_error(error: Mapping[str, Any]) -> Refused:
-    """The exception for the `error` of a response."""
+    """Return the exception for the `error` field of a response."""
     texts = str(error.get("description", "")), str(error.get("hint", ""))
     return make_refusal(int(error.get("err_code", 0)), int(error.get("code", 0)), *texts)
 
@@ -139,7 +143,7 @@ def _make(error: ApiError) -> type[Refused]:
 
 
 REFUSALS: dict[int, type[Refused]] = {err_code: _make(error) for err_code, error in _ERRORS.items()}
-"""By JetStream's number."""
+"""Exception classes by JetStream's number."""
 _BY_NAME = {refusal.__name__: refusal for refusal in REFUSALS.values()}
 
 

@@ -1,4 +1,7 @@
-"""The reply topic, read from its present end: all clients of an overlay share it, and each knows its own answers."""
+"""A reader of the reply topic from its current end.
+
+All clients of an overlay share the topic; each knows its own answers.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from overlay.waits import comes_true
 
 OPEN_S = 10.0
 WAIT_MS = 50
-"""How long the broker may hold a fetch back: whoever asks waits for the answer."""
+"""Milliseconds for which a broker may hold back a fetch: short, because a caller waits for the answer."""
 _NO_LEADER = (RdKafkaError.NOT_LEADER_FOR_PARTITION, RdKafkaError.LEADER_NOT_AVAILABLE)
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Consumer:
-    """Reads all partitions of the topic. `group` is never committed to; `more`: beside the settings.
+    """Return a Kafka consumer of all partitions of the reply topic, from their current ends.
 
-    Raises SourceUnavailable, CredentialsRefused.
+    `group`: nothing is ever committed for it. `more`: further settings. Raises SourceUnavailable,
+    CredentialsRefused.
     """
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
     consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
@@ -35,7 +39,8 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
                     f"{topic}: {found.error.str()}. The service makes this topic when it starts: does it run?"
                 )
             places = [TopicPartition(topic, partition) for partition in found.partitions]
-            # the end as it is now: "the end" alone would be looked up later, perhaps after the answer has come
+            # the end as it is now: "latest" would be looked up later, perhaps after the answer has
+            # come
             ends = [_find_end(consumer, place) for place in places]
             consumer.assign([TopicPartition(topic, p.partition, end) for p, end in zip(places, ends, strict=True)])
         except KafkaException as error:
@@ -65,7 +70,10 @@ def _find_end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
-    """What to tell of an error of Kafka's."""
+    """Return the exception to raise for an error of Kafka.
+
+    `operation`: the right that may be missing, such as Read.
+    """
     if error.code() in _REFUSALS:
         return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
     return SourceUnavailable(f"{topic}: {error.str()}")

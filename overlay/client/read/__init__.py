@@ -1,1 +1,1 @@
-"""`client.read`: records of a stream as Arrow batches, without the service."""
+"""`client.read`: records of a stream or topic as Arrow batches, without the service."""

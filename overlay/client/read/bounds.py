@@ -1,9 +1,10 @@
-"""Which partitions a reading reads, and from where to where.
+"""The partitions of a reading, and its first and last offset in each.
 
-The first reading of a line asks Kafka everything, and gets good answers to what is wrong: an address, a password, a
-topic. Those that follow ask no more than has to be known anew: one small fetch for the bounds of each partition, and now
-and then which partitions there are, all at once. That fetch looks at the batch behind which the chunk index ends, so it also
-says whether the index still holds. When anything is not as it was, everything is asked again.
+The first reading of a connection looks up everything at Kafka, and reports clearly what is wrong:
+an address, a password, a topic. Later readings look up only what may have changed. They make one
+small fetch per partition for its bounds, and sometimes a metadata request, all at once. The fetch
+also returns the batch at which the chunk index ends, so it shows whether the index is still valid.
+If anything has changed, everything is looked up again.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from .question import Request
 from .sequences import Order
 
 DEADLINE_S = 5.0
-"""How long Kafka may take to answer at all: somebody waits for it."""
+"""Seconds that Kafka may take to answer at all, because a caller waits for it."""
 
 
 class NoSequence(OverlayError):
-    """A sequence was asked for where there is none. The caller acts."""
+    """A sequence was asked for in a stream that has none. The caller acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there is to read now, and where each partition goes on afterwards."""
+    """What there is to read now, by partition."""
 
     stretches: tuple[Stretch, ...]
     sources: Sources
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     seen: Mapping[TopicPartition, Glimpse] = field(default_factory=dict)
-    """What was asked for beside, where it could be had."""
+    """The batches looked at, by partition, as far as they could be read."""
     order: Order | None = None
-    """Of a stream of several partitions, if it has a ledger."""
+    """The order of all partitions, if the stream has several and a ledger."""
 
     @property
     def ledger(self) -> Ledger | None:
@@ -57,14 +58,15 @@ class Bounds:
 
     @property
     def further(self) -> tuple[Stretch, ...]:
-        """From the ends on, without an end."""
+        """The ranges that follow these, without an end."""
         return tuple(Stretch(each.source, each.stop, floor=each.floor) for each in self.stretches)
 
 
 async def find_bounds(line: Connection, request: Request, offsets: Mapping[TopicPartition, int]) -> Bounds:
-    """Ask Kafka. Ends are the last stable offsets of this moment. `offsets`: those to look at beside, at no further cost.
+    """Look up the bounds of a stream's partitions. Ends are the last stable offsets of this moment.
 
-    Where offsets give no sequences, the stretches begin at the logs' starts; see `begin_in_order`.
+    `offsets`: further offsets whose batches to look at, at no extra cost. In a stream of several
+    partitions the ranges begin at the logs' starts; see `begin_in_order`.
 
     Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged.
     """
@@ -72,7 +74,7 @@ async def find_bounds(line: Connection, request: Request, offsets: Mapping[Topic
     seen = await _look_again(line, line.known.get(key), offsets)
     if not seen:
         if key in line.known:
-            await line.close()  # whatever it was, a new connection is none the worse
+            await line.close()  # a new connection does no harm, whatever the reason was
         line.known[key] = await _look(line, request.stream)
     sources = line.known[key].sources
     bounds = line.known[key].bounds | {s: (seen[s].first, seen[s].end) for s in sources.partitions if s in seen}
@@ -87,7 +89,10 @@ async def find_bounds(line: Connection, request: Request, offsets: Mapping[Topic
 
 
 def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bounds:
-    """With the order of a stream of several partitions, and from the sequence that is asked for. Raises NoSequence."""
+    """Return bounds with the order of several partitions, beginning at the sequence asked for.
+
+    Raises NoSequence.
+    """
     bounds = replace(bounds, order=order)
     if request.from_seq is None:
         return bounds
@@ -108,6 +113,7 @@ def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bou
 
 
 async def _look(line: Connection, stream: StreamConfig) -> Known:
+    """Look up everything: partitions, metadata and bounds."""
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
     bounds = await line.admin.find_bounds(sources.partitions)
@@ -120,7 +126,7 @@ async def _look(line: Connection, stream: StreamConfig) -> Known:
 async def _look_again(
     line: Connection, known: Known | None, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
-    """What has to be known anew; nothing when it is not certain that all else is as it was."""
+    """Look up what may have changed. Return nothing unless it is certain that all else is unchanged."""
     if known is None:
         return {}
     at = {source: max(first, end - 1) for source, (first, end) in known.bounds.items()}
@@ -140,7 +146,7 @@ async def _look_again(
 async def _find_sources(kafka: Properties, admin: Admin, stream: StreamConfig) -> Sources:
     topics = await admin.find_topics(stream.topic_names, with_config=False)
     if len(topics) < len(stream.topic_names):
-        # only an error is worth asking for every topic of the cluster
+        # looking up every topic of the cluster is only worth it for an error message
         check_topics(await asyncio.to_thread(look_around, kafka, DEADLINE_S), stream.topic_names)
     return list_sources(stream, topics, ShardState())
 
@@ -150,11 +156,14 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
 
 
 async def begin_at(line: Connection, stretches: Iterable[Stretch], since: int) -> list[Stretch]:
-    """Begin at the first offset at or after a time: before it every record is older, whatever the order of timestamps."""
+    """Return the ranges beginning at the first offset with a time at or after `since` (ms since 1970).
+
+    All records before that offset are older, in whatever order the timestamps are.
+    """
     asked = {each.source: each for each in stretches}
-    # Kafka gives negative times a meaning of their own
+    # negative times have a special meaning in Kafka
     found = await line.admin.find_offsets(asked, OffsetSpec.for_timestamp(max(0, since)))
-    # where the first such record was deleted, brokers say that there is none, though later ones are there
+    # if the first such record was deleted, brokers find none, although later ones may exist
     return [each.begin_at(at) if (at := found[each.source]) >= 0 else _doubt(each) for each in asked.values()]
 
 

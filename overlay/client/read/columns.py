@@ -1,7 +1,8 @@
-"""The columns of a reading: those of interfaces.md ("Batches that filters take"), built for the rows that passed.
+"""The columns of a reading, built for the rows that passed (docs/reading.md#from-python).
 
-A reading has no consumer, so `consumer`, `consumer_sequence`, `num_delivered` and `ack_token` are null. They are there
-all the same: whoever handles the batches of a reading handles those of a consumer and of Spark as well.
+A reading has no consumer, so `consumer`, `consumer_sequence`, `num_delivered` and `ack_token` are
+null. The columns exist all the same, so that code for the batches of a consumer or of Spark can
+handle those of a reading as well.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ SCHEMA = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-"""All columns, in their order. `timestamp` is UTC, null for a record that has none."""
+"""All columns, in order. `timestamp` is UTC, null for a record without a time."""
 
 
 class Form(Protocol):
-    """What the rows that passed become. `fields`: those that slices have to be decoded with, for `build` to read."""
+    """A builder of batches from rows that passed.
+
+    `fields`: the fields that slices have to be decoded with for `build`.
+    """
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -47,11 +51,17 @@ class Form(Protocol):
     def fields(self) -> tuple[Field, ...]: ...
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """The rows of a slice as a batch of the schema; nothing in it depends on the slice any more."""
+        """Return the rows of a slice as a batch of the schema.
+
+        The batch keeps no reference to the slice's buffers.
+        """
 
 
 class Envelope:
-    """Some of the columns of SCHEMA. `stream`: its name, None for a topic that no file describes."""
+    """A builder of batches with some of the columns of SCHEMA.
+
+    `stream`: its name, None for a topic that no file describes.
+    """
 
     fields: tuple[Field, ...] = ()
 
@@ -60,20 +70,24 @@ class Envelope:
         self._columns, self._stream = columns, stream
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
+        """Return the rows of a slice as a batch, as `build_batch` does."""
         return build_batch(piece, rows, self._columns, stream=self._stream, sequenced=sequenced)
 
 
 def choose_schema(columns: Collection[str]) -> pa.Schema:
-    """The schema of batches that have only these columns."""
+    """Return the schema of batches that have only these columns."""
     return pa.schema([field for field in SCHEMA if field.name in columns])
 
 
 def build_batch(
     piece: Addressed, rows: Ints, columns: Collection[str], *, stream: str | None, sequenced: bool
 ) -> pa.RecordBatch:
-    """The rows of a slice as a batch of `choose_schema(columns)`; nothing in it depends on the slice any more.
+    """Return the rows of a slice as a batch of `choose_schema(columns)`.
 
-    `stream`: its name, None for a topic that no file describes. `sequenced`: offsets give sequences.
+    It keeps no reference to the slice's buffers.
+
+    `stream`: its name, None for a topic that no file describes. `sequenced`: the stream has one
+    partition, so that offsets give sequences.
     """
     known = [name for name in columns if name in COLUMNS]
     found = envelope(piece.records, rows, piece.codes, piece.dictionary, piece.topic, piece.partition, known, sequenced)
@@ -84,7 +98,7 @@ def build_batch(
 
 
 def make_empty_rows(count: int) -> pa.RecordBatch:
-    """A batch without columns."""
+    """Return a batch of `count` rows without columns."""
     return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
 
 
@@ -94,5 +108,5 @@ def _take(field: pa.Field, found: pa.RecordBatch, stream: str | None) -> pa.Arra
     if field.name not in found.schema.names:
         return pa.nulls(found.num_rows, field.type)
     column = found[field.name]
-    # a dictionary holds every subject so far, and would be kept as long as any batch
+    # a dictionary has every subject so far, and would be kept as long as any batch
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

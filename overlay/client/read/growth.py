@@ -1,8 +1,10 @@
-"""What becomes of a stream's topics while a reading follows them: partitions that are added, topics that go.
+"""A watch over a stream's topics while a reading follows them: partitions that are added, topics
+that are deleted.
 
-The client that fetches hears of both within seconds, since it renews its metadata. That says too little (a topic that was
-created again may look like one that has grown), so Kafka is asked about the topics themselves before anything is
-believed. A partition that is added is read from its start: whatever is in it was written after the reading began.
+The Kafka client that fetches notices both within seconds, because it renews its metadata. Its
+metadata does not say enough: a topic that was created again may look like one with new partitions.
+So the topics themselves are looked up before anything is done. A new partition is read from its
+start, because everything in it was written after the reading began.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ EVERY_S = 1.0
 
 
 class Growth:
-    """Looks at the topics of a stream until it is closed. `changed` is set when there is something to `take`."""
+    """A task that watches the topics of a stream until it is closed.
+
+    It sets `changed` when `take` has something to return.
+    """
 
     def __init__(
         self, client: AIOKafkaClient, admin: Admin, stream: StreamConfig, known: Sources, changed: asyncio.Event
@@ -39,9 +44,10 @@ class Growth:
         self._watch.add_done_callback(lambda _: changed.set())
 
     def take(self) -> list[Stretch]:
-        """The partitions that were added since the last call, from their starts on.
+        """Return the partitions added since the last call, as ranges from their starts.
 
-        Raises SourceChanged when a topic has gone or is another one now, CredentialsRefused when Kafka lets nobody look.
+        Raises SourceChanged if a topic was deleted or created again, and CredentialsRefused if the
+        topics may not be looked up.
         """
         if self._watch.done():
             self._watch.result()
@@ -49,6 +55,7 @@ class Growth:
         return added
 
     async def close(self) -> None:
+        """Stop watching."""
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
 
@@ -62,7 +69,7 @@ class Growth:
                 added = sorted(await self._find_partitions() - partitions)
                 bounds = await self._admin.find_bounds(added)
             except SourceUnavailable:
-                continue  # the fetcher says so
+                continue  # the fetcher reports that Kafka is not reachable
             partitions.update(added)
             for source in added:
                 log.warning("a partition was added, and is read from its start", topic=source[0], partition=source[1])
@@ -70,6 +77,7 @@ class Growth:
                 self._changed.set()
 
     def _hears_of_others(self, partitions: set[TopicPartition]) -> bool:
+        """Return whether the client's metadata differs from the known partitions."""
         for entry in self._stream.topics:
             now = self._client.cluster.partitions_for_topic(entry.topic)
             if now is None or (entry.partitions is None and any((entry.topic, p) not in partitions for p in now)):

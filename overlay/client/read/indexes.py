@@ -1,11 +1,13 @@
-"""The chunk indexes that a client has read: kept from one reading to the next, so that each reads only what has come since.
+"""The chunk indexes of a client, kept from one reading to the next.
 
-An index is a help and never a condition. Where there is none, or it may not be read, or what is read makes no sense,
-everything is read, as if there were no index. It is believed as far as its chunks were made from the log that is
-there: the batch at which the last one ends is held against the log before each reading (overlay/index/log_check.py).
+Each reading fetches only what is new in an index. An index helps but is never required. If there is
+none, or it may not be read, or its content is invalid, everything is read as if there were no
+index. An index is used as far as its chunks were made from the log that exists now. For that, the
+batch at the end of the last chunk is compared with the log before each reading
+(overlay/index/log_check.py).
 
-Which chunks need not be read, overlay/index/skip/prune.py answers and plan.py decides; how many records of some subjects there
-are, pending.py may know without reading any.
+overlay/index/skip/prune.py says which chunks need not be read, and plan.py makes the route.
+pending.py may know how many records of some subjects there are without reading any.
 """
 
 from __future__ import annotations
@@ -43,25 +45,25 @@ from .sequences import Order
 log = get_logger(__name__)
 
 LOOK_AGAIN_S = 10.0
-"""How long a stream that has no index is taken to have none."""
+"""Seconds for which a stream without an index is assumed to have none."""
 TURN_S = 0.002
 SMALL_CHUNKS = 20_000
-"""So many are asked in a millisecond or two; a loop need not be spared that."""
+"""Most chunks that are evaluated in the event loop: they take a millisecond or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a reading has to read, with the help of an index."""
+    """What a reading has to read, according to the index."""
 
     stretches: tuple[Stretch, ...]
     counted: int = 0
-    """Records that pass and that need not be read, since only their number is asked for."""
+    """Number of matching records that need not be read, because only their number is asked for."""
     searches: Mapping[TopicPartition, LastPerSubject] = field(default_factory=dict)
-    """By partition, where the last record of each subject is asked for."""
+    """Searches for the last record of each subject, by partition."""
 
 
 class KeptIndex:
-    """The index of one stream. Readings of several threads use it in turns."""
+    """The index of one stream. Readings in several threads use it one at a time."""
 
     def __init__(self, topic: str, stream: StreamConfig) -> None:
         self.topic, self._stream = topic, stream
@@ -72,7 +74,11 @@ class KeptIndex:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """What has to be looked at before it is used again: the last batch of each partition's chunks, and its own end."""
+        """The offsets whose batches show whether the index is valid: the last of each partition's
+        chunks, and its own end.
+
+        Empty if there is no index or another reading uses it now.
+        """
         if not self._is_there or not self._turn.acquire(blocking=False):
             return {}
         try:
@@ -84,7 +90,7 @@ class KeptIndex:
     async def find_course(
         self, line: Connection, request: Request, conditions: Conditions, bounds: Bounds
     ) -> Course | None:
-        """What has to be read within some bounds; None when there is no index to tell."""
+        """Return what has to be read within the bounds; None if there is no usable index."""
         try:
             async with self._take_turn():
                 if not await self._read_on(line, bounds):
@@ -100,7 +106,7 @@ class KeptIndex:
             return None
 
     async def find_order(self, line: Connection, bounds: Bounds) -> Order | None:
-        """The stream's ledger as it is now, for a reading of its own; None where there is none."""
+        """Return a copy of the stream's current ledger for one reading; None if there is none."""
         try:
             async with self._take_turn():
                 if not await self._read_on(line, bounds) or self._index.ledger.next_sequence == 1:
@@ -115,7 +121,7 @@ class KeptIndex:
 
     @contextlib.asynccontextmanager
     async def _take_turn(self) -> AsyncIterator[None]:
-        # a lock of threads, for readings have loops of their own
+        # a lock of threads, because each reading has a loop of its own
         while not self._turn.acquire(blocking=False):  # noqa: ASYNC110 - nothing in this loop knows when it is free
             await asyncio.sleep(TURN_S)
         try:
@@ -124,7 +130,7 @@ class KeptIndex:
             self._turn.release()
 
     async def _read_on(self, line: Connection, bounds: Bounds) -> bool:
-        """Read what has come since the last time; False when there is no index."""
+        """Read what was added to the index since the last time. Return False if there is no index."""
         if own := bounds.seen.get((self.topic, 0)):
             end = own.end
         else:
@@ -136,7 +142,7 @@ class KeptIndex:
                 return False
             first, end = (await line.admin.find_bounds([(self.topic, 0)]))[self.topic, 0]
             if end < self._index.position:
-                self._index = Index(self._stream)  # another topic of that name
+                self._index = Index(self._stream)  # the topic was created again
             self._index.position = max(self._index.position, first)
             await (await line.open()).add_topic(self.topic)
         if end > self._index.position:
@@ -144,7 +150,8 @@ class KeptIndex:
         return True
 
     async def _find(self, line: Connection) -> bool:
-        # who may not look at it reads everything, as where there is none
+        # a client that may not read the index reads everything, as if there were none
+        """Look up whether the stream has an index."""
         if self.topic not in await line.admin.find_topics([self.topic], with_config=False, denied={}):
             self._index = Index(self._stream)
             return False
@@ -152,12 +159,12 @@ class KeptIndex:
         return True
 
     async def _find_compacted(self, line: Connection) -> frozenset[str]:
-        """The topics of the stream from which records vanish out of the midst."""
+        """Return the compacted topics of the stream, whose records may vanish at any offset."""
         topics = await line.admin.find_topics(self._stream.topic_names)
         return frozenset(name for name, facts in topics.items() if "compact" in facts.config.get("cleanup.policy", ""))
 
     async def _check(self, line: Connection, bounds: Bounds) -> None:
-        """Hold the chunks against the log, and drop what is not there any more."""
+        """Compare the chunks with the log, and drop chunks whose records do not exist any more."""
         doubtful: list[TopicPartition] = []
         for source, first in bounds.log_starts.items():
             chunks = self._index.of(source)
@@ -167,7 +174,7 @@ class KeptIndex:
                 doubtful.append(source)
         if not doubtful:
             return
-        # chunks may have been sealed behind the bounds meanwhile
+        # chunks may have been sealed after the bounds were looked up
         now = await line.admin.find_bounds(doubtful, committed=False)
         client = await line.open()
         for source in doubtful:
@@ -201,7 +208,9 @@ class KeptIndex:
         return replace(stretch, way=way, enough=enough)
 
     def _count(self, request: Request, stretches: Sequence[Stretch]) -> Course | None:
-        """By the counts of headers, and what has to be read beside; None unless that is exact."""
+        """Return the count of matching records and the ranges to be read as well; None unless the
+        index gives an exact count.
+        """
         counted, left, patterns = 0, list[Stretch](), simplify(self._stream, request.patterns)
         for each in stretches:
             pending = count_pending(self._index.of(each.source), patterns, each.start, each.stop)
@@ -220,13 +229,13 @@ class Indexes:
         self._kept: dict[str, KeptIndex] = {}
 
     def find(self, request: Request, conditions: Conditions) -> KeptIndex | None:
-        """The index to use for a question; None where it could not help."""
+        """Return the index to use for a request; None if it cannot help."""
         helps = any(probe != Everything() for _, probe in conditions.parts())
         helps = helps or is_count(request) or request.last_per_subject
         return self.keep(request) if helps and request.index else None
 
     def keep(self, request: Request) -> KeptIndex | None:
-        """The index of a stream, for whatever it holds; None where no file describes one."""
+        """Return the index of a request's stream; None for a topic that no file describes."""
         if not request.is_named:
             return None
         name = request.stream.name
@@ -236,7 +245,7 @@ class Indexes:
 
 
 def derive_conditions(request: Request, now: int) -> Conditions:
-    """What a chunk must have for the records that are asked for. `now`: ms since 1970."""
+    """Return what a chunk must contain for a request's records. `now`: ms since 1970."""
     return derive(
         request.stream,
         request.patterns,
@@ -249,7 +258,7 @@ def derive_conditions(request: Request, now: int) -> Conditions:
 
 
 def is_count(request: Request) -> bool:
-    """Whether the answer is no more than how many records of some subjects there are now."""
+    """Return whether a request asks only for the present number of records of some subjects."""
     bounded = request.since is not None or request.until is not None
     bounded = bounded or request.last is not None or request.last_per_subject
     return not (request.columns or request.filter or request.values or bounded or request.follow)

@@ -1,12 +1,13 @@
-"""The partitions of a stream with a ledger as one: rows are handed out in the order of their sequences.
+"""The merge of several partitions into one order, by the sequences of the stream's ledger.
 
-A partition's rows come in that order. What is next in one of them is known before it is read, since the ledger says which
-sequence its next offset has. So rows below what is next in every partition may be handed out, and the partition that is
-the farthest behind is the one to read. The others wait with what they have at hand.
+The rows of a partition come in this order. The ledger says which sequence the next offset of a
+partition has, so the next row of each is known before it is read. So rows below the next rows of
+all partitions may be returned. The partition that is farthest behind is the one to read, and the
+others keep what they have.
 
-Records that came after the ledger was looked at have no sequence yet, and are handed out last. Where a stream is followed, the
-ledger is followed as well, and records wait for their sequences; not for ever, since it may be that no service is there to
-give them any.
+Records that were written after the ledger was read have no sequence yet and are returned last. If
+the stream is followed, the ledger is followed as well, and records wait for their sequences. They
+do not wait for ever, because there may be no service that gives them any.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from .sequences import LAST, Order, find_place
 from .skip_route import Journey
 
 PATIENCE_S = 2.0
-"""How long records that are followed wait for a sequence."""
+"""Seconds for which followed records wait for a sequence."""
 LOOK_S = 0.2
 _OVER = LAST + 1
 
 
 class Merge:
-    """Of some stretches, one a partition."""
+    """A merge of ranges, one per partition."""
 
     def __init__(self, order: Order, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
         self._order, self._schema = order, schema
@@ -47,15 +48,17 @@ class Merge:
 
     @property
     def patience_s(self) -> float | None:
-        """How long to wait for more at most, before it is asked again what there is; None: as long as it takes."""
+        """Seconds to wait at most before `choose` is called again; None for no limit."""
         return LOOK_S if self._since else None
 
     async def follow(self, fetcher: Fetcher) -> None:
-        """Read the ledger on as it grows."""
+        """Keep reading the ledger as it grows."""
         self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
     def choose(self, journeys: Sequence[Journey]) -> list[Journey]:
-        """Those that have to be read on before anything can be handed out, however full the fetcher is."""
+        """Return those that have to be read before anything can be returned, however full the
+        fetcher is.
+        """
         self._read_on()
         first = self._find_next()
         for journey in journeys:
@@ -73,7 +76,7 @@ class Merge:
                 raise SourceChanged(f"topic {self._order.topic} is not the one that was read any more. Read anew")
 
     def _is_sequenced(self, journey: Journey) -> bool:
-        """Whether what is there of a partition has sequences, or has waited long enough."""
+        """Return whether what is ready of a partition has sequences, or has waited long enough."""
         source, ready = journey.stretch.source, journey.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
             return True
@@ -83,7 +86,7 @@ class Merge:
         return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
 
     def add(self, source: TopicPartition, part: Part) -> None:
-        """What came of a partition, which goes on at the part's position."""
+        """Add a part of a partition, which continues at the part's position."""
         for places, batch in zip(part.places, part.batches, strict=True):
             known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size
             if known:
@@ -93,16 +96,16 @@ class Merge:
         self._at[source] = part.position
 
     def keep(self, journeys: Iterable[Journey]) -> None:
-        """There is no more of other partitions than these."""
+        """Note that no partitions but these have more to read."""
         self._at = {each.stretch.source: self._at.get(each.stretch.source, each.stretch.start) for each in journeys}
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left when nothing more is read."""
+        """Yield what is left when nothing more is read."""
         self._at = {}
         return self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What can be handed out now, in order."""
+        """Yield the batches that can be returned now, in order."""
         limit = self._find_next()
         places, batches = list[Ints](), list[pa.RecordBatch]()
         for held in self._held.values():
@@ -122,6 +125,6 @@ class Merge:
         yield from loose
 
     def _find_next(self) -> int:
-        """The place of what comes next in the partition that is the farthest behind."""
+        """Return the next place (sequence) of the partition that is farthest behind."""
         places = (find_place(self._order.ledger, source, offset) for source, offset in self._at.items())
         return min(places, default=_OVER)

@@ -1,4 +1,4 @@
-"""Points in time as people give them: a time with its zone, or how long ago."""
+"""Points in time as users write them: a time with its zone, or how long ago."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from overlay.units import parse_duration, parse_time
 
 Moment = str | datetime | timedelta
-"""`2026-01-31T12:00:00Z`; `10m`, `2h30m` or `3d`, with or without ` ago`; a datetime with a zone; a span before now."""
+"""`2026-01-31T12:00:00Z`; `10m`, `2h30m` or `3d`, with or without ` ago`; a datetime with a zone; a
+span before now.
+"""
 
 _LOOKS_LIKE_A_TIME = re.compile(r"\d{4}-")
 _DAYS = re.compile(r"(\d+)d", re.ASCII)
@@ -17,10 +19,10 @@ _MS = 1_000_000
 
 
 def parse_moment(moment: Moment, now: int) -> int:
-    """Milliseconds since 1970, a part of one rounded up; `now` in the same unit. Raises ValueError.
+    """Return a moment in ms since 1970, rounded up. `now`: ms since 1970. Raises ValueError.
 
-    Rounded up, so that `timestamp >= moment` and `timestamp < moment` keep their meaning for timestamps of whole
-    milliseconds.
+    It is rounded up so that `timestamp >= moment` and `timestamp < moment` keep their meaning for
+    timestamps of whole milliseconds.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
@@ -34,7 +36,10 @@ def parse_moment(moment: Moment, now: int) -> int:
 
 
 def _parse_age(text: str) -> int:
-    """Nanoseconds of `3d`, `1d12h` or `10m ago`: a Go duration that may count days."""
+    """Return the ns of `3d`, `1d12h` or `10m ago`: a Go duration that may have days.
+
+    Raises ValueError.
+    """
     age = text.strip().removesuffix("ago").strip()
     try:
         span = parse_duration(_DAYS.sub(lambda days: f"{int(days[1]) * 24}h", age))

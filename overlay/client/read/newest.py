@@ -1,4 +1,6 @@
-"""The last record of each subject, as rows of batches: kept while a partition is read, and put together in the end."""
+"""The last record of each subject, as rows of batches: collected while a partition is read, and
+merged at the end.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from .row_filter import Part
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """`order`: what tells which of several partitions has the last one: a timestamp, or a place in the ledger."""
+    """A row of a batch.
+
+    `order`: compares rows of several partitions: a timestamp (ms since 1970), or a sequence of the
+    ledger.
+    """
 
     offset: int
     order: int
@@ -26,18 +32,18 @@ class _Row:
 
 @dataclass(slots=True)
 class Newest:
-    """Of one partition. Parts come in any order."""
+    """The last rows of one partition. Parts may be added in any order."""
 
     rows: dict[str, _Row] = field(default_factory=dict)
     """By subject."""
 
     @property
     def heads(self) -> list[tuple[str, int]]:
-        """Subject and offset of each."""
+        """Subject and offset of each row."""
         return [(subject, row.offset) for subject, row in self.rows.items()]
 
     def add(self, part: Part) -> None:
-        """Take in the last rows of a part."""
+        """Add the last rows of a part."""
         orders = np.concatenate(part.places or part.times).tolist() if part.heads else []
         places = [(batch, at) for batch in part.batches for at in range(batch.num_rows)]
         for (subject, offset), order, (batch, at) in zip(part.heads, orders, places, strict=True):
@@ -47,7 +53,10 @@ class Newest:
 
 
 def merge_newest(schema: pa.Schema, partitions: Sequence[Newest]) -> list[pa.RecordBatch]:
-    """The last row of each subject over all partitions, oldest first: by offset in one partition, by `order` over several."""
+    """Return the last row of each subject over all partitions, oldest first.
+
+    The order is by offset in one partition, and by `order` over several.
+    """
     last: dict[str, _Row] = {}
     for newest in partitions:
         for subject, row in newest.rows.items():

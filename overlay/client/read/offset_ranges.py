@@ -1,8 +1,9 @@
-"""What is read of a partition, and how it is cut: a stretch from one offset to another, in legs between which nothing is read.
+"""Offset ranges of a partition that a reading covers, and how they are cut into legs.
 
-With a chunk index a stretch has a way through it: the spans of a route (overlay/index/skip/plan.py), which may touch where
-records have to be tested for less. What touches is one leg: it is fetched without a break. A stretch without a way is one
-leg, and its records are tested for everything.
+A stretch is a range of offsets in one partition. With a chunk index it has a way: the spans of a
+route (overlay/index/skip/plan.py) that have to be read. Two spans may touch, if the records of one
+have to be tested for less. Spans that touch make one leg, which is fetched without a break. A
+stretch without a way is one leg, and its records are tested for everything.
 """
 
 from __future__ import annotations
@@ -25,30 +26,35 @@ ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """A route, and the bytes of each of its spans as the log holds them: -1 where some of it has no chunk header."""
+    """A route, and the bytes of each of its spans in the log: -1 if a part of the span has no chunk
+    header.
+    """
 
     route: Route
     sizes: Ints
 
     def find(self, start: int, stop: int) -> slice:
-        """The spans that have offsets from start to stop."""
+        """Return the spans that have offsets from `start` to `stop`."""
         low = int(np.searchsorted(self.route.next_offset, start, side="right"))
         return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
 
     def keep(self, start: int, stop: int) -> Way:
-        """Without the spans that have no offsets from start to stop. What the route saved is said of all of it."""
+        """Return the way without spans outside `start` to `stop`.
+
+        The route's saving still counts the whole route.
+        """
         part, route = self.find(start, stop), self.route
         some = route.first_offset[part].copy(), route.next_offset[part].copy(), route.residual[part].copy()
         return Way(Route(*some, route.saving, route.skips), self.sizes[part].copy())
 
 
 def find_way(route: Route, chunks: Chunks) -> Way:
-    """The way of a route. `chunks`: those it was planned over."""
+    """Return the way of a route. `chunks`: those that the route was planned over."""
     return Way(route, weigh(chunks, route.first_offset, route.next_offset))
 
 
 def cut_out(stretch: Stretch, pieces: Sequence[Piece]) -> Stretch:
-    """Some pieces of a stretch, the newest first, whose records are tested for everything."""
+    """Return pieces of a stretch (newest first) as a stretch whose records are tested for everything."""
     bounds = np.array(pieces[::-1], np.int64)
     residual = np.full(len(pieces), ALL_PARTS, np.uint8)
     first, after, sizes = (bounds[:, i].copy() for i in range(3))
@@ -58,7 +64,7 @@ def cut_out(stretch: Stretch, pieces: Sequence[Piece]) -> Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Offsets without a gap, start <= offset < stop. `size`: bytes, None where it is not known."""
+    """Offsets without a gap: start <= offset < stop. `size`: bytes, None if unknown."""
 
     start: int
     stop: int
@@ -67,28 +73,31 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a partition: start <= offset < stop, of which only offsets from `floor` on are shown."""
+    """A range of a partition: start <= offset < stop.
+
+    Only records at offsets from `floor` on are returned.
+    """
 
     source: TopicPartition
     start: int
     stop: int = NO_STOP
     floor: int = 0
     way: Way | None = None
-    """What of it has to be read; all where there is none. A way holds up to the end that it was planned for."""
+    """The spans that have to be read; None for all of it. Valid up to the end that it was planned for."""
     enough: int = 0
-    """An offset from which on it has surely as many of the last records as are asked for; 0 where nobody knows one."""
+    """An offset from which on the stretch surely has as many last records as asked for; 0 if unknown."""
 
     def begin_at(self, offset: int) -> Stretch:
-        """The rest from an offset on; all of it where that lies before it."""
+        """Return the rest from an offset on; all of it if the offset is lower."""
         return replace(self, start=max(self.start, offset))
 
     def cut(self, start: int, stop: int) -> Stretch:
-        """The part of it from start to stop, with no more of the way than that needs."""
+        """Return the part from `start` to `stop`, with only the spans that it needs."""
         part = replace(self, start=max(self.start, start), stop=min(self.stop, stop))
         return part if self.way is None else replace(part, way=self.way.keep(part.start, part.stop))
 
     def keep_last(self, count: int) -> Stretch:
-        """The end of it: so much that `count` offsets are read, if there are as many."""
+        """Return the end of the stretch, with `count` offsets to read if it has as many."""
         if self.way is None:
             return replace(self, start=max(self.start, self.stop - count))
         first, after, _ = self._clip(self.way)
@@ -100,7 +109,7 @@ class Stretch:
         return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
 
     def legs(self) -> Iterator[Leg]:
-        """What has to be read of it, in order."""
+        """Yield the legs that have to be read, in order."""
         if self.start >= self.stop:
             return
         if self.way is None:
@@ -117,7 +126,9 @@ class Stretch:
             yield Leg(int(first[begin]), int(after[end]), int(weight) if is_known else None)
 
     def find_residual(self, first: int, after: int) -> Part:
-        """The parts of the question that records with first <= offset < after have to be tested for."""
+        """Return the parts of the question that records with first <= offset < after have to be
+        tested for.
+        """
         if self.way is None:
             return ALL_PARTS
         route = self.way.route
@@ -126,7 +137,7 @@ class Stretch:
         return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
 
     def _clip(self, way: Way) -> tuple[Ints, Ints, Ints]:
-        """First and next offsets of the spans within the stretch, and their sizes."""
+        """Return first and next offsets of the spans within the stretch, and their sizes in bytes."""
         route = way.route
         spans = way.find(self.start, self.stop)
         first = np.maximum(route.first_offset[spans], self.start)

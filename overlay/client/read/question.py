@@ -1,4 +1,4 @@
-"""What a reading is asked for, checked before anything is fetched."""
+"""The arguments of a reading, checked before anything is fetched."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class BadQuestion(OverlayError, ValueError):
-    """Arguments of a reading that are wrong, or wrong together. The caller acts."""
+    """Arguments of a reading that are wrong, alone or together. The caller acts."""
 
 
 class Question(TypedDict, total=False):
-    """The arguments of `Client.read` beside the stream; all can be left out."""
+    """The arguments of `Client.read` apart from the stream; all are optional."""
 
     subjects: str | Sequence[str]
-    """Subject patterns; a record passes when any of them matches."""
+    """Subject patterns; a record passes if any of them matches."""
     sql: str
-    """A filter expression. A record passes when it is true of it."""
+    """A filter expression; a record passes if the expression is true for it."""
     properties: Mapping[str, object]
-    """A property filter, in place of `sql`."""
+    """A property filter, instead of `sql`."""
     values: str | Sequence[str]
-    """Filter values; a record passes when its own, which the stream's `filter_value` tells, is one of them."""
+    """Filter values; a record passes if its own value (the stream's `filter_value`) is one of them."""
     match_unfiltered: bool
-    """Whether records without a filter value pass as well, where there are `values`."""
+    """Whether records without a filter value pass as well, if there are `values`."""
     since: Moment
     """Records with this timestamp or a later one."""
     until: Moment
@@ -48,22 +48,22 @@ class Question(TypedDict, total=False):
     from_seq: int
     """Records from this stream sequence on; a stream of several partitions needs its ledger."""
     last: int
-    """Only so many of the last records that pass, in order."""
+    """Only this many of the last records that pass, in order."""
     last_per_subject: bool
     """Only the last record of each subject that passes, in order."""
     limit: int
-    """Stop after so many."""
+    """Stop after this many records."""
     follow: bool
-    """Go on with what comes, for ever or up to `limit`."""
+    """Continue with new records, for ever or up to `limit`."""
     columns: Sequence[str]
-    """The columns to build; all of SCHEMA when left out, none with an empty list."""
+    """The columns to build: all of SCHEMA by default, none for an empty list."""
     index: bool
-    """Whether the stream's chunk index may say what need not be read: true, unless told otherwise."""
+    """Whether to use the stream's chunk index to skip what need not be read; true by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question about one stream, in the terms of the scan. Times are ms since 1970."""
+    """A question about one stream, checked and parsed. Times are ms since 1970."""
 
     stream: StreamConfig
     is_named: bool
@@ -87,7 +87,9 @@ ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
-    """Check a question. An argument that is None counts as left out. `now`: ms since 1970.
+    """Check a question and return it as a request.
+
+    An argument that is None counts as left out. `now`: ms since 1970.
 
     Raises BadQuestion, UnknownArgument, SubjectError or FilterSyntaxError.
     """
@@ -139,7 +141,10 @@ def _compile(stream: StreamConfig, question: Question) -> Filter | None:
 
 
 def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfiltered: bool) -> Values | None:
-    """Filter values as people give them; None for none. Raises BadQuestion for what no record of the stream can have."""
+    """Return filter values as the scan takes them; None if there are none.
+
+    Raises BadQuestion for a value that no record of the stream can have.
+    """
     wanted = (values,) if isinstance(values, str) else tuple(values)
     config = FilterConfig(values=wanted, match_unfiltered=match_unfiltered)
     for path, message in check_values(config, stream):
@@ -148,7 +153,7 @@ def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfilte
 
 
 def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """In the order of SCHEMA."""
+    """Return the columns in the order of SCHEMA. Raises BadQuestion."""
     if wanted is None:
         return tuple(SCHEMA.names)
     if isinstance(wanted, str):
@@ -192,7 +197,7 @@ def _check_flag(name: str, flag: bool | None, default: bool) -> bool:
 
 
 def _list_texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """One text or several; none for None. Raises BadQuestion for anything else."""
+    """Return one text or several as a tuple, empty for None. Raises BadQuestion for anything else."""
     if given is None:
         return ()
     if isinstance(given, str):

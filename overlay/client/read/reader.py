@@ -1,17 +1,19 @@
-"""The reading itself: fetches, the row filter in a thread, and batches in the order in which they come.
+"""The reader: fetches, the row filter in a thread, and batches in the order in which they come.
 
-Nothing is read ahead of whoever takes the batches, but for what the fetcher holds: it stops fetching at a bound of bytes.
-So a slow reader costs no memory, and one that goes away leaves nothing behind once the generator is closed.
+Nothing is read ahead of the caller except what the fetcher holds, and the fetcher stops at a limit
+of bytes. So a slow caller costs no memory, and once the generator is closed nothing is left behind.
 
-Where a chunk index leaves things out, a partition is read in legs (offset_ranges.py), and each leg by a partition fetch of its
-own. The legs to come are asked for while one is worked on (skip_route.py), but their records are handed out in order.
+If a chunk index allows gaps, a partition is read in legs (offset_ranges.py), each by a partition
+fetch of its own. Later legs are fetched while one is processed (skip_route.py), but their records
+are returned in order.
 
-The last N records that pass are found by reading backwards in growing spans, each forwards: what a span holds cannot be
-known without reading it. A partition is done with once it has given N, or has no more; what is kept meanwhile is N
-records a partition. Partitions are merged by timestamp from their ends, each in its own order; by sequence where there is
-a ledger.
+The last N records that pass are found by reading backwards in growing spans, each span forwards,
+because only reading a span shows what passes. A partition is finished once it has given N records
+or has no more, and N records per partition are kept meanwhile. Partitions are merged from their
+ends, by timestamp and each in its own order. With a ledger they are merged by sequence.
 
-For the last record of each subject overlay/index/pending/last_per_subject.py says what has to be read, newest first.
+For the last record of each subject, overlay/index/pending/last_per_subject.py says what has to be
+read, newest first.
 """
 
 from __future__ import annotations
@@ -58,51 +60,55 @@ log = get_logger(__name__)
 
 Batches = AsyncGenerator[pa.RecordBatch, None]
 REQUESTS = 8
-"""Under way to a broker: one to be worked on, and a few that hide the way there and back."""
+"""Requests in flight to a broker: one whose answer is being processed, and a few that hide the
+round trip.
+"""
 SMALL_BYTES = 256 << 10
-"""A fetch that is worked on in less time than it takes to have a thread do it, and never long enough to hold up a loop."""
+"""Bytes of a fetch that is processed in the loop: handing it to a thread would take longer."""
 COUNT_ROWS = 1 << 20
-"""In a batch of records that are only counted."""
+"""Rows in a batch of records that are only counted."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a reading is; it changes while the reading goes on."""
+    """The progress of a reading, updated while it runs."""
 
     scanned: int = 0
-    """Records looked at."""
+    """Records tested."""
     matched: int = 0
-    """Records handed out."""
+    """Records returned."""
     done: int = 0
-    """Offsets that are read, of `total`."""
+    """Offsets processed, of `total`."""
     total: int | None = None
-    """None before Kafka has said how many there are, and where what is followed has no end."""
+    """None until Kafka has reported it, and for a reading that follows."""
     unaddressed: Counter[str] = field(default_factory=Counter)
     """Records without a subject in the stream, by reason; they are left out."""
     unknown: int = 0
     """Records for which the filter is neither true nor false; they are left out."""
     nulls: Counter[str] = field(default_factory=Counter)
-    """Values that the filter names and that could not be read, by reason; to the filter they are null."""
+    """Values in the filter that could not be read, by reason; the filter treats them as null."""
     skipped: int = 0
-    """Batches that cannot be read, passed over as the stream's `on_corrupt` says."""
+    """Batches that cannot be read, skipped as the stream's `on_corrupt` says."""
     lost: int = 0
     """Offsets that retention removed before they were read."""
     unread: int = 0
-    """Offsets that the stream's chunk index has let us leave out; they count as done. What else is said here does not
-    count them."""
+    """Offsets skipped by the stream's chunk index. They count as done; the other numbers do not
+    include them.
+    """
 
 
 async def read_alone(lines: Connections, indexes: Indexes, request: Request, progress: Progress) -> Batches:
-    """`read_batches` with a line of its own, in the caller's loop."""
+    """Yield the batches of `read_batches` with a connection of their own, in the caller's loop."""
     async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
         async for batch in batches:
             yield batch
 
 
 async def read_batches(line: Connection, indexes: Indexes, request: Request, progress: Progress) -> Batches:
-    """The batches that answer a request, none of them empty.
+    """Yield the batches that answer a request; none of them is empty.
 
-    Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip, SourceChanged, SourceUnavailable.
+    Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip,
+    SourceChanged, SourceUnavailable.
     """
     bounds, course = await lay_course(line, indexes, request)
     addressing = line.find_addressing(request.stream) if request.is_named else None
@@ -121,7 +127,7 @@ async def read_batches(line: Connection, indexes: Indexes, request: Request, pro
 async def lay_course(
     line: Connection, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
 ) -> tuple[Bounds, Course]:
-    """What Kafka has, and what of it has to be read. `narrow` may leave out some of it.
+    """Return what Kafka has, and what of it has to be read. `narrow` may reduce the bounds.
 
     Raises what `find_bounds` and `narrow` raise.
     """
@@ -139,7 +145,9 @@ async def lay_course(
 
 
 async def _begin(line: Connection, request: Request, course: Course) -> Course:
-    """Where no index says which times lie where, Kafka says where to begin."""
+    """Return the course with start offsets for `since` looked up at Kafka, for ranges that the
+    index knows nothing about.
+    """
     blind = [each for each in course.stretches if each.way is None]
     if request.since is None or not blind:
         return course
@@ -149,7 +157,7 @@ async def _begin(line: Connection, request: Request, course: Course) -> Course:
 
 @dataclass(slots=True)
 class Scan:
-    """Reads stretches of partitions through a row filter."""
+    """A scan of ranges of partitions through a row filter."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -160,11 +168,15 @@ class Scan:
     progress: Progress
 
     async def read(self) -> Batches:
-        """Batches in the order of each partition, those of several by their sequences where the stream has a ledger, else
-        interleaved as they come."""
+        """Yield batches in the order of each partition.
+
+        Batches of several partitions are merged by sequence if the stream has a ledger, otherwise
+        interleaved as they come.
+        """
         stretches, further = self.course.stretches, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.course.counted):
             yield batch
+        # the last records, the last of each subject, or a range that is followed from its start
         if self.request.last is not None:
             for batch in await self._find_last(stretches, self.request.last):
                 yield batch
@@ -191,19 +203,19 @@ class Scan:
                 yield batch
 
     def _make_merge(self, stretches: Sequence[Stretch]) -> Merge | None:
-        """What puts partitions into one order; None where there is none."""
+        """Return the merge of several partitions; None if the stream has no ledger."""
         order = self.bounds.order
         return Merge(order, self.row_filter.schema, stretches) if order and stretches else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
-        """Records that nobody has to look at, as batches without columns."""
+        """Yield batches without columns for records that only have to be counted."""
         self.progress.unread += records
         while records > 0:
             yield make_empty_rows(min(records, COUNT_ROWS))
             records -= COUNT_ROWS
 
     async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
-        """The last `count` records that pass, of all stretches together."""
+        """Return the last `count` records that pass, over all ranges."""
         kept: dict[TopicPartition, deque[Part]] = {each.source: deque() for each in stretches}
         window, left = max(WINDOW, count), list(stretches)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
@@ -221,7 +233,10 @@ class Scan:
         return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
 
     async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
-        """The last record of each subject that passes: in each partition newest first, until every subject is found."""
+        """Return the last record of each subject that passes.
+
+        In each partition the newest records are read first, until every subject is found.
+        """
         none = Chunks(find_scope(self.request.stream))
         searches = {
             each: self.course.searches.get(each.source)
@@ -237,7 +252,7 @@ class Scan:
                     kept[source].add(part)
             for each, _ in rounds:
                 searches[each].take(kept[each.source].heads)
-            # what lies between the pieces of one round may be read in the next
+            # what is between the pieces of one round may be read in the next
             self.progress.total, self.progress.done, self.progress.unread = total, read, 0
         self.progress.total, self.progress.done, self.progress.unread = total, total, total - read
         return await finish_in_thread(merge_newest, self.row_filter.schema, list(kept.values()))
@@ -245,6 +260,7 @@ class Scan:
     async def _read_parts(
         self, stretches: Sequence[Stretch], merge: Merge | None = None
     ) -> AsyncGenerator[tuple[TopicPartition, Part], None]:
+        """Yield the filtered parts of the ranges with their partitions, as they come."""
         stretches = [each for each in stretches if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in stretches)
         self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
@@ -264,7 +280,7 @@ class Scan:
                 fetcher.changed.clear()
                 for added in growth.take() if growth else ():
                     journeys.append(Journey(fetcher, added))
-                    self.row_filter.sequenced = False  # there is no order over several partitions
+                    self.row_filter.sequenced = False  # several partitions have no common order
                 await go_on(journeys)
                 if merge is not None:
                     merge.keep(journeys)
@@ -279,7 +295,7 @@ class Scan:
                     await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
     def _pass_over(self, journeys: Iterable[Journey]) -> None:
-        """Count what the index leaves out."""
+        """Count the offsets that the index skips."""
         for each in journeys:
             if each.stretch.way is not None:
                 unread = _count_offsets(each.stretch) - each.offsets
@@ -290,10 +306,14 @@ class Scan:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
     async def _take(self, journey: Journey) -> AsyncGenerator[Part, None]:
-        """What a journey has ready, through the row filter; afterwards its partition fetch stands where to go on."""
+        """Yield the filtered parts of what a journey has ready.
+
+        Afterwards its partition fetch is at the next position to read.
+        """
         taken, gaps = journey.take()
         partition_fetch, stretch = journey.partition_fetch, journey.stretch
         self.progress.done -= gaps
+        # fetched data; or the position is gone, the log has changed, or access is denied
         match taken:
             case Fetched() as fetched:
                 position, parts = (
@@ -329,7 +349,10 @@ class Scan:
         self.progress.nulls.update(part.nulls)
 
     def _check(self, part: Part, source: TopicPartition) -> None:
-        """Stop at what cannot be read, once the records before it are handed out; or pass over it."""
+        """Raise CorruptBatch for a batch that cannot be read, or count it as skipped.
+
+        Call after the records before it are returned.
+        """
         if part.broken is None:
             return
         error = CorruptBatch(*source, part.broken.base_offset, part.broken.fault.text)
@@ -339,7 +362,10 @@ class Scan:
         log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
 
     async def _recover(self, partition_fetch: PartitionFetch, stretch: Stretch) -> None:
-        """The log does not have the partition fetch's position: go on at its start, unless it is another log."""
+        """Continue at the log's start if the position is not in the log any more.
+
+        Raises SourceChanged if it is another log.
+        """
         topic, partition = stretch.source
         first, end = (await self.admin.find_bounds([stretch.source]))[stretch.source]
         if partition_fetch.position > end:
@@ -373,17 +399,18 @@ def _count(parts: Iterable[Part]) -> int:
 
 
 def _drop_first(parts: deque[Part], count: int) -> None:
-    """Drop what is not among the last `count` rows, whole parts only."""
+    """Drop parts that have none of the last `count` rows."""
     rows = _count(parts)
     while parts and rows - parts[0].rows >= count:
         rows -= parts.popleft().rows
 
 
 def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[Part]], count: int) -> list[pa.RecordBatch]:
-    """The last `count` rows of some partitions, in the order of each.
+    """Return the last `count` rows of several partitions, keeping the order of each.
 
-    Of the partitions' last rows the one with the latest timestamp comes last, and so on backwards. That is a sort by
-    the smallest timestamp from a row on to the partition's end. Where there is a ledger its sequences stand for timestamps.
+    Among the partitions' last rows the one with the latest timestamp comes last, and so on
+    backwards. This is a sort by the smallest timestamp from a row to the end of its partition. With
+    a ledger, sequences are used instead of timestamps.
     """
     batches: list[pa.RecordBatch] = []
     keys: list[Ints] = []

@@ -1,11 +1,13 @@
-"""What `read` and `read_async` return: batches to iterate over, and how far the reading is.
+"""The results of `read` and `read_async`: iterators of batches, with the progress of the reading.
 
-The reader is written for an event loop. A synchronous reading runs one in a thread of its own, so that it works in a
-notebook as well, where a loop is running already. Between the two stands a channel with room for a few batches:
-when it is full the reader waits, then the fetcher behind it, then nothing more is fetched.
+The reader is written for an event loop. A synchronous reading runs a loop in a thread of its own,
+so that it also works in a notebook, where a loop is running already. A channel with room for a few
+batches connects the two threads. If it is full, the reader waits, then the fetcher behind it, and
+then nothing more is fetched.
 
-The thread knows the channel and never the reading. So a reading that nobody holds any more is collected, and its
-finalizer ends the thread; at the interpreter's exit the same finalizer does.
+The thread has a reference to the channel but not to the reading. So a reading that is not used any
+more is garbage-collected, and its finalizer ends the thread. At the interpreter's exit the same
+finalizer does so.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from overlay.client.turns import Turn
 from .reader import Batches, Progress
 
 ROOM = 4
-"""Batches that may wait to be taken."""
+"""Most batches that wait to be taken."""
 _INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
 
 
 class Channel:
-    """Batches on their way from a loop to another thread. What ends them, an error or nothing, comes last."""
+    """A queue of batches from an event loop to another thread.
+
+    The last item is the end: an error, or None.
+    """
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
@@ -43,7 +48,7 @@ class Channel:
         self._task: asyncio.Task[None] | None = None
 
     def run(self, lines: Connections, read: Callable[[Connection], Batches]) -> None:
-        """Fill the channel, in this thread, until the batches end or somebody stops it."""
+        """Fill the channel in this thread, until the batches end or `stop` is called."""
         end: BaseException | None = None
         try:
             lines.run(lambda line: self._fill(read(line)))
@@ -62,7 +67,10 @@ class Channel:
                 self._items.put(batch)
 
     def take(self) -> pa.RecordBatch | None:
-        """The next batch, None after the last. Waits for it; raises what the reader raised."""
+        """Return the next batch, None after the last one; blocks until there is one.
+
+        Raises what the reader raised.
+        """
         item = self._items.get()
         if isinstance(item, BaseException):
             raise item
@@ -71,14 +79,14 @@ class Channel:
         return item
 
     def stop(self) -> None:
-        """Have `run` end soon."""
+        """Make `run` end soon."""
         self._begun.wait()
         if self._task is not None:
             self._call(self._task.cancel)
 
     def _call(self, function: Any) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(function)
 
 
@@ -86,9 +94,10 @@ class Reading:
     """An iterator of RecordBatches that reads while it is iterated over. It closes itself at its end.
 
         with client.read("FLIGHTS", limit=10) as batches: ...    # closed at the end of the block
-        pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading alike
+        pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading as well
 
-    Raises what `read_batches` raises, from where the iteration stands; ConcurrentIteration where two threads iterate at once.
+    Iterating raises what `read_batches` raises, and ConcurrentIteration if two threads iterate at
+    once.
     """
 
     def __init__(
@@ -119,7 +128,10 @@ class Reading:
             return batch
 
     def close(self) -> None:
-        """Stop reading and wait until nothing of it is left. May be called again, and from another thread."""
+        """Stop reading and wait until all of it has ended.
+
+        May be called again, and from another thread.
+        """
         self._finalizer()
 
     def __enter__(self) -> Reading:
@@ -129,20 +141,23 @@ class Reading:
         self.close()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's PyCapsule interface, by which libraries take batches from each other."""
+        """Return a stream of Arrow's PyCapsule interface, by which libraries exchange batches."""
         reader = pa.RecordBatchReader.from_batches(self.schema, self)
         return reader.__arrow_c_stream__(requested_schema)
 
 
 def _end(channel: Channel, thread: threading.Thread) -> None:
     channel.stop()
-    # the collector may run in any thread, in that of the reading too
+    # the garbage collector may run in any thread, also in that of the reading
     if thread is not threading.current_thread():
         thread.join()
 
 
 class AsyncReading:
-    """The same for `async for`, on the caller's own loop; close it by `async with` or `aclose` when leaving early."""
+    """The same for `async for`, in the caller's loop.
+
+    To leave early, close it by `async with` or `aclose`.
+    """
 
     def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress

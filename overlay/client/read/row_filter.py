@@ -1,7 +1,10 @@
-"""Steps 2, 3 and 5 for one reading: fetched bytes in, the records that pass as Arrow batches out. No IO; runs in a thread.
+"""The row filter of one reading: fetched bytes in, the records that pass as Arrow batches out.
 
-A slice of the scan is a few thousand records, of which a filter may leave three. Handing on three at a time would cost
-more than finding them, so the batches of neighbouring slices are joined, up to a bound.
+No I/O; runs in a thread.
+
+A slice of the scan has a few thousand records, of which a filter may leave three. Returning three
+at a time would cost more than finding them. So the batches of neighbouring slices are joined, up to
+a limit.
 """
 
 from __future__ import annotations
@@ -30,31 +33,33 @@ from .sequences import find_places
 
 PART_BYTES = 4 << 20
 PART_SLICES = 8
-"""At most so much is joined: a slice is about two megabytes of records."""
+"""Most bytes and slices that are joined; a slice is about two megabytes of records."""
 
 
 @dataclass(slots=True)
 class Part:
-    """What came of some neighbouring slices."""
+    """The filtered rows of some neighbouring slices."""
 
     position: int
-    """Where the stretch goes on."""
+    """The offset at which the range continues."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     times: list[Ints] = field(default_factory=list)
-    """The timestamps of the batches' rows, ms."""
+    """The timestamps of the batches' rows, ms since 1970."""
     places: list[Ints] = field(default_factory=list)
-    """In a stream with a ledger, the places of the batches' rows in the order of all partitions."""
+    """In a stream with a ledger, the places (sequences) of the batches' rows in the order of all
+    partitions.
+    """
     heads: list[tuple[str, int]] = field(default_factory=list)
-    """Where the last record of each subject is asked for: subject and offset of the batches' rows."""
+    """Subject and offset of the batches' rows, if the last record of each subject is asked for."""
     scanned: int = 0
     unaddressed: Counter[str] = field(default_factory=Counter)
     """Records without a subject in the stream, by reason."""
     unknown: int = 0
     """Records for which the filter is neither true nor false."""
     nulls: Counter[str] = field(default_factory=Counter)
-    """Values that the filter names and that could not be read, by reason."""
+    """Values in the filter that could not be read, by reason."""
     broken: Malformed | None = None
-    """What could not be read, right after the records of this part."""
+    """A batch that could not be read, right after the records of this part."""
     is_last: bool = False
     """Whether the fetch has no more."""
 
@@ -64,10 +69,12 @@ class Part:
 
 
 class RowFilter:
-    """Not for two threads at once. `sequenced`: the stream has one partition, so offsets give sequences; it may grow.
+    """The filter of one reading. Not thread-safe.
 
-    `addressing`: of the stream, where there is one at hand that nobody else uses at the same time. `form`: of the batches;
-    the request's columns where there is none. `ledger`: of a stream of several partitions, if it has one.
+    `sequenced`: the stream has one partition, so that offsets give sequences; it may be set to
+    False later. `addressing`: the stream's decoder, None to make one; no other reading may use it
+    at the same time. `form`: builds the batches, None for the request's columns. `ledger`: of a
+    stream of several partitions, None without one.
     """
 
     def __init__(
@@ -92,10 +99,13 @@ class RowFilter:
         self._audiences: dict[Dictionary, Audience] = {}
 
     def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[Part]:
-        """The records of a fetch that pass, in parts. `now`: ms since 1970, for filters that ask.
+        """Yield the records of a fetch that pass, in parts.
 
-        Those of the stretch, and below `stop` where the leg that is read ends before.
-        A part that is `broken` is followed by what comes after the batch that cannot be read.
+        `now`: ms since 1970, for filters that use the current time.
+
+        Only records of the stretch are returned, and only those below `stop` if the leg ends
+        earlier. A part with `broken` is followed by the records after the batch that cannot be
+        read.
         """
         position = max(fetched.position, stretch.floor)
         part, slices, size = Part(fetched.position), 0, 0
@@ -121,12 +131,12 @@ class RowFilter:
             yield self._join(part)
 
     def _find_tests(self, stretch: Stretch, piece: Addressed) -> Test:
-        """What the records of a slice have to be tested for; a slice may lie across several chunks."""
+        """Return what the records of a slice have to be tested for; a slice may cover several chunks."""
         offsets = piece.records.offset
         return stretch.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
     def _add(self, part: Part, piece: Addressed, tests: Test, now: int) -> int:
-        """Put what passes of a slice into the part; returns its bytes."""
+        """Add the rows of a slice that pass to the part, and return their bytes."""
         part.position = piece.records.next_offset
         if not len(piece.records):
             return 0
@@ -149,7 +159,7 @@ class RowFilter:
         return int(batch.nbytes)
 
     def _choose(self, part: Part, piece: Addressed, tests: Test, now: int) -> Ints:
-        """The rows that pass, ascending."""
+        """Return the rows that pass, rising."""
         if tests & self._by_subject:
             if piece.dictionary not in self._audiences:
                 patterns, values = [self._request.patterns], [self._request.values]
@@ -191,7 +201,7 @@ class RowFilter:
 
 
 def _keep_lasts(part: Part, piece: Addressed, rows: Ints) -> Ints:
-    """Of some rows of a slice, ascending, the last one of each subject."""
+    """Return the last row of each subject among some rows (rising) of a slice."""
     _, at = np.unique(piece.codes[rows][::-1], return_index=True)
     kept: Ints = np.sort(rows[::-1][at])
     subjects = piece.dictionary.subjects
@@ -202,6 +212,6 @@ def _keep_lasts(part: Part, piece: Addressed, rows: Ints) -> Ints:
 
 
 def join_batches(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows in one batch (in some more when a column holds more than 2 GiB)."""
+    """Return the same rows in one batch, or in several if a column has more than 2 GiB."""
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found

@@ -1,4 +1,7 @@
-"""The places of records in the order of all partitions of a stream with a ledger: their sequences, or behind all of them."""
+"""Places of records in the order of all partitions of a stream with a ledger.
+
+A place is the record's sequence, or a number above all sequences if it has none yet.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,19 @@ class Order:
 
 
 LAST = 1 << 62
-"""The place of what has no sequence yet."""
+"""The place of records without a sequence."""
 
 
 def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[Ints, Ints]:
-    """The sequences of some ascending offsets, 0 for none, and their places in the order of all."""
+    """Return the sequences of rising offsets, 0 for none, and their places in the order of all
+    partitions.
+    """
     sequences = ledger.sequence_of(source, offsets)
     missing = np.where(offsets < ledger.end_of(source), 0, LAST)
     return sequences, np.maximum.accumulate(np.where(sequences > 0, sequences, missing))
 
 
 def find_place(ledger: Ledger, source: TopicPartition, offset: int) -> int:
-    """The place of the first record of a partition from an offset on."""
+    """Return the place of the first record of a partition at or after an offset."""
     place = ledger.sequence_from(source, offset)
     return place if place < ledger.next_sequence else LAST

@@ -1,15 +1,16 @@
-"""The way through a stretch, leg by leg, each with a partition fetch of the fetcher.
+"""The journey of a reading through a stretch, leg by leg, each leg with a partition fetch of its own.
 
-The first partition fetch of a journey is the one whose records come next. Partition fetches behind it are fetched
-ahead, so that reading many small legs is not a matter of waiting for answers. They are bounded over all journeys
-together: by number, and by bytes, which headers tell. A leg whose bytes nobody knows, or which is large, is not
-fetched ahead; it has enough to keep fetches going by itself. So what lies ready behind the first partition fetches
-stays far below the bytes at which a fetcher stops fetching, and the first partition fetches always get what they
-need.
+The first partition fetch of a journey is the one whose records come next. The legs behind it are
+fetched ahead, so that reading many small legs does not mean waiting for many answers. What is
+fetched ahead is bounded over all journeys together, by number and by bytes, which chunk headers
+tell. A leg that is large, or whose bytes are unknown, is not fetched ahead; it is enough to keep
+fetches going by itself. So what is ready behind the first partition fetches stays far below the
+bytes at which a fetcher stops. The first partition fetches always get what they need.
 
-Working on a fetch has a price that does not depend on its size. So small legs that have come whole are worked on as one: to
-a decoder what lies between them is a gap like those that compaction leaves. That holds where no transaction was aborted; else
-the end of one could lie in the gap, and its producer's later records would be taken for aborted.
+Processing a fetch has a cost that does not depend on its size. So small legs that were fetched
+whole are processed as one. For the decoder, the space between them is a gap like those that
+compaction leaves. This is valid only if no transaction was aborted. Otherwise the end of an aborted
+transaction could be in the gap, and later records of its producer would be taken for aborted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ SMALL_BYTES = 64 << 10
 
 
 class Journey:
-    """One stretch. `go_on` opens its partition fetches; there is one as long as it is not over."""
+    """The reading of one stretch.
+
+    `go_on` opens its partition fetches; there is at least one until the journey is over.
+    """
 
     def __init__(self, fetcher: Fetcher, stretch: Stretch) -> None:
         self.stretch = stretch
@@ -39,7 +43,7 @@ class Journey:
         self._legs: deque[Leg] = deque(stretch.legs())
         self._partition_fetches: deque[tuple[PartitionFetch, Leg]] = deque()
         self.offsets = sum(leg.stop - leg.start for leg in self._legs)
-        """How many there are to read."""
+        """Number of offsets to read."""
 
     @property
     def is_over(self) -> bool:
@@ -57,11 +61,11 @@ class Journey:
 
     @property
     def next_size(self) -> int | None:
-        """Bytes of the next leg to open; None when there is no other, or they are not known."""
+        """Bytes of the next leg to open; None if there is none, or if they are unknown."""
         return self._legs[0].size if self._legs else None
 
     def take(self) -> tuple[Fetched | Lost | Changed | Denied | None, int]:
-        """What has come, and how many offsets within it lie between its legs."""
+        """Return what has been fetched, and how many offsets in it are gaps between legs."""
         taken, (partition_fetch, leg) = self.partition_fetch.take(), self._partition_fetches[0]
         if not isinstance(taken, Fetched) or not _is_small_and_whole(taken, partition_fetch):
             return taken, 0
@@ -77,7 +81,7 @@ class Journey:
         return (_join(parts) if len(parts) > 1 else taken), gaps
 
     async def open(self) -> None:
-        """Open a partition fetch for the next leg, unless none is left."""
+        """Open a partition fetch for the next leg, if there is one."""
         if self._legs:
             leg = self._legs.popleft()
             self._partition_fetches.append(
@@ -85,19 +89,19 @@ class Journey:
             )
 
     def leave(self) -> None:
-        """Be done with the first partition fetch if it is at its end."""
+        """Close the first partition fetch if it is at its end."""
         if self.partition_fetch.ready is None and self.partition_fetch.position >= self.partition_fetch.stop:
             self._fetcher.shut(self.partition_fetch)
             self._partition_fetches.popleft()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has no partition fetch yet."""
+        """Whether the journey has no open partition fetch."""
         return not self._partition_fetches
 
 
 async def go_on(journeys: Sequence[Journey]) -> None:
-    """Open what is to be read now, and what may be fetched ahead."""
+    """Open partition fetches for what is to be read now, and for what may be fetched ahead."""
     for each in journeys:
         if each.is_waiting:
             await each.open()
@@ -110,7 +114,7 @@ async def go_on(journeys: Sequence[Journey]) -> None:
 
 
 def _is_small_and_whole(taken: Fetched | Lost | Changed | Denied | None, partition_fetch: PartitionFetch) -> bool:
-    """Whether a fetch is all of a small leg and no more, and without aborted transactions."""
+    """Return whether a fetch is all of a small leg and no more, without aborted transactions."""
     if not isinstance(taken, Fetched) or taken.data.size > SMALL_BYTES or taken.aborted.size or not taken.batches.size:
         return False
     is_whole = partition_fetch.position >= partition_fetch.stop > int(taken.batches[-1]["last_offset"])

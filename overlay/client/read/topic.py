@@ -1,4 +1,4 @@
-"""A stream for a topic that no file describes."""
+"""Stream configs for topics that no file describes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from overlay.errors import Place
 from overlay.subject import SubjectRule
 
 Declared = Mapping[str, str | Mapping[str, str]]
-"""Properties as a stream's file declares them: name to type, or to {"type": TYPE, "from": FIELD}."""
+"""Properties as in a stream's file: name to type, or to {"type": TYPE, "from": FIELD}."""
 
 WHERE = "topic and its properties"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def describe_topic(topic: str, declared: Declared) -> StreamConfig:
-    """The stream of one topic whose name is the subject of every record. Raises ConfigError for what no file may say.
+    """Return a stream of one topic whose name is the subject of every record.
 
-    Where the topic's name is no legal subject (`a..b`), it is escaped into a single token, so that nothing of the
-    topic is left out.
+    Raises ConfigError for invalid properties.
+
+    If the topic's name is not a legal subject (`a..b`), it is escaped into a single token, so that
+    no record is left out.
     """
     whole = isinstance(SubjectRule.from_topic().build((), topic, 0), str)
     data: dict[str, object] = {
@@ -38,7 +40,7 @@ def describe_topic(topic: str, declared: Declared) -> StreamConfig:
 
 
 def _find_places(declared: Declared) -> dict[Path, Place]:
-    """A place for each value, by which messages name the value."""
+    """Return a place for each value, by which error messages name the value."""
     paths: list[Path] = [("topics",), ("topics", 0), ("properties",)]
     for name, entry in declared.items():
         paths.append(("properties", name))

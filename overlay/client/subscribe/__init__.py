@@ -1,1 +1,1 @@
-"""`client.subscribe` and ordered consumers: messages of output topics, and acks."""
+"""`client.subscribe` and ordered consumers: messages of output topics, and their acks."""

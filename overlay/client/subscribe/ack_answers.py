@@ -1,8 +1,11 @@
-"""Answers to acks: a double ack is over when the overlay has written it down and says so (facts/jetstream d).
+"""Answers to acks.
 
-Whoever wants an answer names a topic and a correlation. All clients of an overlay share its reply topic, so each reads it
-from where it ended when it began to listen, and knows its own answers by their key. One connection serves all subscriptions
-of a client; it is opened by the first who asks, for most applications never do.
+A double ack is complete when the service has committed it and answers (docs/jetstream.md#acks).
+
+An ack that wants an answer names a topic and a correlation id. All clients of an overlay share the
+reply topic. Each client reads it from the end that it had when the client began to listen, and
+finds its own answers by their key. One connection serves all subscriptions of a client. It is
+opened by the first double ack, because most applications never send one.
 """
 
 from __future__ import annotations
@@ -36,28 +39,38 @@ BATCH = 1_000
 
 
 class AckTimeout(OverlayError, TimeoutError):
-    """No answer to an ack came in time. It may have been taken in all the same; acking again does no harm."""
+    """No answer to an ack came in time.
+
+    The ack may have been processed all the same; acking again does no harm.
+    """
 
 
 class Waiting:
-    """Somebody waits for an answer: `wait` or `wait_async` once, within a `with` that forgets it."""
+    """A wait for one answer: call `wait` or `wait_async` once, in a `with` block, which forgets the
+    answer at its end.
+    """
 
     def __init__(self, answers: Answers, correlation: bytes, future: Future[None]) -> None:
         self._answers, self._correlation, self._future = answers, correlation, future
 
     @property
     def headers(self) -> Headers:
-        """Where to answer, for the record that asks."""
+        """The headers that name the address of the answer, for the record that asks."""
         return [(REPLY_TOPIC, self._answers.topic.encode()), (CORRELATION, self._correlation)]
 
     def wait(self, timeout: float) -> None:
-        """Raises AckTimeout after so many seconds, SourceUnavailable when the answers cannot be read any more."""
+        """Wait for the answer.
+
+        Raises AckTimeout after `timeout` seconds, SourceUnavailable if answers can no longer be
+        read.
+        """
         try:
             self._future.result(timeout)
         except FutureTimeout as error:
             raise _tell(timeout) from error
 
     async def wait_async(self, timeout: float) -> None:  # noqa: ASYNC109 - it has an error of its own
+        """Wait for the answer as `wait` does, in the caller's loop."""
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.wrap_future(self._future)
@@ -78,7 +91,10 @@ def _tell(timeout: float) -> AckTimeout:
 
 
 class Answers:
-    """The answers of one client. Its methods may be called from any thread; one that nobody holds stops listening."""
+    """The answers of one client.
+
+    All methods may be called from any thread. Garbage collection stops the listening.
+    """
 
     def __init__(self, kafka: Properties, topic: str) -> None:
         self.topic = topic
@@ -89,27 +105,32 @@ class Answers:
         self._finalizer: weakref.finalize[[_Listener, threading.Thread], Answers] | None = None
 
     def expect(self) -> Waiting:
-        """Get ready for an answer, before what it answers is sent. Raises SourceUnavailable."""
+        """Register for an answer before the ack is sent, and start listening if needed.
+
+        Raises SourceUnavailable.
+        """
         with self._lock:
             if self._finalizer is None:
                 ear = _Ear(self._kafka, self.topic, f"overlay-answers-{self._name}")
                 thread = threading.Thread(target=self._listener.run, args=(ear,), name="overlay-answers", daemon=True)
                 thread.start()
                 self._finalizer = weakref.finalize(self, _end, self._listener, thread)
-            # within the lock: a listener that is being closed resolves those that it knows, and no later ones
+            # within the lock, because a listener that is being closed resolves the waits that it
+            # knows, and no later ones
             return self.make_waiting()
 
     def make_waiting(self) -> Waiting:
-        """Somebody who waits, whether anybody listens or not."""
+        """Return a new registration for an answer, without starting to listen."""
         correlation = f"{self._name}-{next(self._numbers)}".encode()
         future = self._listener.waiting[correlation] = Future[None]()
         return Waiting(self, correlation, future)
 
     def forget(self, correlation: bytes) -> None:
+        """Remove a registration."""
         self._listener.waiting.pop(correlation, None)
 
     def close(self) -> None:
-        """Stop listening until somebody asks again. Whoever still waits gets SourceUnavailable."""
+        """Stop listening until the next `expect`. Calls that still wait get SourceUnavailable."""
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer()
@@ -117,7 +138,10 @@ class Answers:
 
 
 class _Ear:
-    """Reads the reply topic from its present end. Opening raises SourceUnavailable and CredentialsRefused."""
+    """A reader of the reply topic from its current end.
+
+    Opening it raises SourceUnavailable and CredentialsRefused.
+    """
 
     def __init__(self, kafka: Properties, topic: str, group: str) -> None:
         self._kafka, self._topic, self._group = kafka, topic, group
@@ -128,14 +152,17 @@ class _Ear:
         return open_replies(self._kafka, self._topic, self._group, **contact.settings), contact
 
     def listen(self, stop: threading.Event) -> list[KafkaRecord]:
-        """Return what comes within POLL_S, if anything does."""
+        """Return the records that arrive within POLL_S seconds."""
         if self._contact.is_lost:
             self._open_anew(stop)
         first = self._consumer.poll(POLL_S)
         return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
 
     def _open_anew(self, stop: threading.Event) -> None:
-        """Open another client, unless told to stop. Answers that came since are passed over: acking again does no harm."""
+        """Open another client, unless told to stop.
+
+        Answers that came meanwhile are missed; acking again does no harm.
+        """
         log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
         self._consumer.close()
         while not stop.is_set():
@@ -152,7 +179,7 @@ class _Ear:
 
 
 class _Listener:
-    """What the listening thread knows: those who wait, and not whose they are."""
+    """What the listening thread knows: the registrations, but not the `Answers` that owns them."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, Future[None]] = {}
@@ -164,7 +191,7 @@ class _Listener:
                 for record in ear.listen(self.stop):
                     if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
                         _resolve(future)
-        # no caller registers any more: `Answers` has its lock while it waits for this thread
+        # no caller can register any more: `Answers` has its lock while it waits for this thread
         while self.waiting:
             _, future = self.waiting.popitem()
             _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))
@@ -178,7 +205,7 @@ def _end(listener: _Listener, thread: threading.Thread) -> None:
 
 def _resolve(future: Future[None], error: Exception | None = None) -> None:
     if not future.set_running_or_notify_cancel():
-        return  # whoever waited has given up
+        return  # the waiting call has given up
     if error is None:
         future.set_result(None)
     else:

@@ -1,11 +1,13 @@
-"""Acks on their way to Kafka: collected for some milliseconds in a thread of their own, so that `ack` costs an append.
+"""The sender of acks: collects them for some milliseconds in a thread of its own, so that `ack`
+costs only an append.
 
-What has been said is sent within LINGER_S, or sooner when MANY have come together; closing sends what is left and waits
-until Kafka has it. Records are produced idempotently and tried again by the Kafka client for minutes. One that Kafka
-refuses or never takes is not passed over in silence: whoever reads hears of it at once, for everything said from then on
-might be lost as well.
+Acks are sent within LINGER_S seconds, or sooner once there are MANY. Closing sends what is left and
+waits until Kafka has it. Records are produced idempotently, and the Kafka client retries them for
+minutes. If Kafka refuses a record or never takes it, that is reported to the reader at once,
+because all later acks might be lost as well.
 
-Nothing bounds what waits here but what was handed out, which the consumer's max_ack_pending bounds.
+The queue has no limit of its own. It cannot exceed the messages handed out, which the consumer's
+max_ack_pending limits.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ log = get_logger(__name__)
 
 LINGER_S = 0.005
 MANY = 10_000
-"""Acks that do not wait for more to come."""
+"""Number of acks that are sent without waiting for more."""
 POLL_S = 0.05
 CLOSE_S = 30.0
 IDLE_S = 1.0
-"""Between two looks at what the client says of itself, while nothing is sent."""
+"""Seconds between two polls of the client's state while nothing is sent."""
 _PURGED = (RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT)
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -50,9 +52,9 @@ class Closed(OverlayError):
 
 
 class AckSender:
-    """Sends what is said of one consumer's messages. Its methods may be called from any thread.
+    """The sender of one consumer's acks. All methods may be called from any thread.
 
-    `policy`: of the consumer. `on_failure` hears of acks that Kafka does not take.
+    `policy`: of the consumer. `on_failure`: called with the error if Kafka does not take acks.
     """
 
     def __init__(
@@ -72,6 +74,9 @@ class AckSender:
         self._called, self._many = threading.Event(), threading.Event()
         self._is_called = self._is_closed = False
         self.ack: Callable[[bytes], None] = self._ack if policy.takes_acks else self._pass
+        """Queue an ack of the delivery with this token. Does nothing if the consumer takes no acks
+        by token. Raises Closed.
+        """
         self._kafka = kafka
         self._open()
         self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
@@ -84,7 +89,7 @@ class AckSender:
                 **for_confluent(self._kafka),
                 "enable.idempotence": True,
                 "linger.ms": 0,
-                # the topic was there before the first delivery
+                # the topic exists since before the first delivery
                 "topic.metadata.propagation.max.ms": 3_000,
                 "log_level": 0,
                 **self._contact.settings,
@@ -92,32 +97,35 @@ class AckSender:
         )
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
-        """Say something else of a delivery than +ACK. Raises NoAckWanted, Closed."""
+        """Queue a nak, term or progress for a delivery. Raises NoAckWanted, Closed."""
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
     def answer_flow(self, flow: Flow) -> None:
-        """Answer a flow control request, before which everything was taken."""
+        """Queue the answer to a flow control request, after all messages before it were taken."""
         acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
         body = write_ranges([(1, flow.up_to)]) if acks else b""
         self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
 
     def ask(self, token: bytes) -> Waiting:
-        """Ack one delivery, and have the overlay answer. Raises NoAckWanted, Closed, SourceUnavailable."""
+        """Queue an ack that wants an answer, and return the wait for it.
+
+        Raises NoAckWanted, Closed, SourceUnavailable.
+        """
         self._check_wanted()
         waiting = self._answers.expect()
         self._send(write_word(self._head, token, Verb.ACK, more=waiting.headers))
         return waiting
 
     def close(self) -> None:
-        """Send what has been said and wait until Kafka has it, at most CLOSE_S."""
+        """Send what is queued and wait until Kafka has it, at most CLOSE_S seconds."""
         self._is_closed = True
         self._called.set()
         self._many.set()
         self._thread.join()
 
     def _pass(self, token: bytes) -> None:
-        """What `ack` does where nobody waits for it."""
+        """Do nothing: `ack` for a consumer that takes no acks by token."""
 
     def _ack(self, token: bytes) -> None:
         said = self._said
@@ -144,7 +152,8 @@ class AckSender:
 
     def _run(self) -> None:
         while not self._is_closed:
-            # reports of what was sent, and what the client says of itself, are only heard while this thread polls
+            # delivery reports and the client's own events are only processed while this thread
+            # polls
             while not self._called.wait(0 if len(self._producer) else IDLE_S):
                 self._producer.poll(POLL_S if len(self._producer) else 0)
                 if self._contact.is_lost:
@@ -160,15 +169,18 @@ class AckSender:
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
     def _open_anew(self) -> None:
-        """Have another client send what this one has not. If it has after all, an ack arrives twice, which does no harm."""
+        """Send the rest with another client.
+
+        If the old client did send it, an ack arrives twice, which does no harm.
+        """
         log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
         lost = self._producer
         self._open()
         lost.purge()
-        lost.flush(POLL_S)  # hears of each record that was purged
+        lost.flush(POLL_S)  # reports each purged record to `_hear`, which queues it again
 
     def _take(self) -> list[bytes | Record]:
-        # before what waits is taken: whoever comes later calls again
+        # before the queue is emptied: an ack that is appended later calls again
         self._is_called = False
         said = self._said
         return [said.popleft() for _ in range(len(said))]
@@ -195,7 +207,10 @@ class AckSender:
                 return
 
     def _hear(self, record: Record, error: RdKafkaError | None, _: object) -> None:
-        """What became of a record. The report itself has no headers."""
+        """Process the delivery report of a record.
+
+        `record` is passed in because the report has no headers.
+        """
         if error is None:
             return
         if error.code() in _PURGED:

@@ -1,17 +1,20 @@
-"""Acks as records of the ack topic (interfaces, "Ack"): many acks become few ranges of consumer sequences.
+"""Acks as records of the ack topic: many acks become few ranges of consumer sequences.
 
-An application that keeps up acks in runs, since consumer sequences have no holes: a thousand acks are one range, and one
-record of fifty bytes. So acks are collected for some milliseconds, the sequences read out of their tokens by a kernel, sorted
-and joined. Two policies say it otherwise: with `all` the token of the latest message stands for those before it, and with
-`none` there is nothing to say.
+The format is in docs/client.md#acks-from-any-other-client. An application that keeps up acks long
+runs, because consumer sequences have no holes. A thousand acks are one range, in one record of
+fifty bytes. So acks are collected for some milliseconds. A kernel reads the sequences from their
+tokens, and they are sorted and joined. Two ack policies differ: with `all` the token of the latest
+message stands for all before it, and with `none` there is nothing to send.
 
-A consumer sequence counts together with the incarnation that gave it out (overlay/consumer/lineage.py), which the token names.
-So the ranges of each incarnation are records of their own, with the incarnation in a header. There is one of them, but for the
-moments after the consumer has moved to another worker. Tokens of version 1, which services of earlier versions wrote, name no
-incarnation. The ranges that are made of them say so in their body, and so they settle nothing that a later version delivered.
+A consumer sequence is only valid together with the incarnation that gave it out
+(overlay/consumer/lineage.py), which the token names. So each incarnation has records of its own,
+with the incarnation in a header. As a rule there is only one, except for moments after the consumer
+has moved to another worker. Tokens of version 1, from services of earlier versions, name no
+incarnation. The ranges made of them say so in their body, so they settle nothing that a later
+version delivered.
 
-All records of a consumer have the same key, also those that name one delivery by its token in a header: they go to one
-partition, and so a `+WPI` is not overtaken by what was said after it.
+All ack records of a consumer have the same key, also those that name one delivery by its token in a
+header. So they go to one partition, and a `+WPI` is never overtaken by a later ack.
 """
 
 from __future__ import annotations
@@ -29,12 +32,14 @@ from overlay.output.record import Headers, Record
 from overlay.scan.columns import Ints
 
 MAX_RANGES = 4_000
-"""In one record: what is acked out of order then takes some 60 KB, and a topic takes records of a megabyte."""
+"""Most ranges in one record. Acks out of order then take about 60 KB, and topics take records of a
+megabyte.
+"""
 
 PREFIX_2 = b"$JS.ACK._."
-"""What tokens of version 2 have in front of the incarnation."""
+"""What tokens of version 2 have before the incarnation."""
 
-_DIGITS = 19  # as many as an int64 has; one that is too large nevertheless becomes negative, which names nothing
+_DIGITS = 19  # as many as an int64 has; a number that is too large nevertheless becomes negative, which names nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,21 @@ class Head:
         return f"$JS.ACK.{self.stream}.{self.consumer}".encode()
 
     def tag(self, incarnation: bytes) -> bytes:
-        """The head of range acks for what one incarnation gave out."""
+        """Return the head of range acks for one incarnation's deliveries."""
         return b"$JS.ACK._.%b.%b.%b" % (incarnation, self.stream.encode(), self.consumer.encode())
 
     @property
     def prefix(self) -> bytes:
-        """What its tokens of version 1 begin with."""
+        """The beginning of its tokens of version 1."""
         return self.text + b"."
 
     @property
     def middle(self) -> bytes:
-        """What stands behind the incarnation in its tokens of version 2."""
+        """The text after the incarnation in its tokens of version 2."""
         return b".%b.%b." % (self.stream.encode(), self.consumer.encode())
 
     def has(self, token: bytes) -> bool:
-        """Return whether a token, of either version, is of this consumer."""
+        """Return whether a token of either version belongs to this consumer."""
         if token.startswith(self.prefix):
             return True
         dot = token.find(b".", len(PREFIX_2))
@@ -72,8 +77,11 @@ class Head:
 
 
 class Sequences(NamedTuple):
-    """What tokens say, as columns: stream and consumer sequences, 0 where one cannot be read; and which of `incarnations`
-    each names, -1 for version 1."""
+    """The contents of tokens, as columns (int64, one per token).
+
+    `streams` and `consumers`: sequences, 0 if they cannot be parsed. `by`: which of `incarnations`
+    a token names, -1 for version 1.
+    """
 
     streams: Ints
     consumers: Ints
@@ -81,13 +89,13 @@ class Sequences(NamedTuple):
     incarnations: list[bytes]
 
     def split(self) -> Iterator[tuple[bytes, Ints]]:
-        """Each incarnation that is named, empty for none, and the rows of its tokens."""
+        """Yield each incarnation, empty for none, with the positions of its tokens."""
         for number in np.unique(self.by).tolist():
             yield b"" if number < 0 else self.incarnations[number], np.flatnonzero(self.by == number)
 
 
 def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """Acks of these deliveries. All tokens are of this consumer."""
+    """Return range acks of these deliveries. All tokens are of this consumer."""
     read = read_sequences(head, tokens)
     records = []
     for incarnation, rows in read.split():
@@ -100,20 +108,28 @@ def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 
 
 def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """The acks that stand for all of these with `ack_policy: all`: the latest one of each incarnation."""
+    """Return the acks that stand for all of these with `ack_policy: all`: the latest of each
+    incarnation.
+    """
     read = read_sequences(head, tokens)
     latest = (int(rows[np.argmax(read.streams[rows])]) for _, rows in read.split())
     return [write_word(head, tokens[row], Verb.ACK) for row in latest]
 
 
 def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Headers = ()) -> Record:
-    """What is said of one delivery. `text`: the delay of a nak, the reason of a term; `more`: further headers."""
+    """Return an ack record for one delivery.
+
+    `text`: the delay of a nak, the reason of a term; `more`: further headers.
+    """
     body = verb.value + (b" " + text.encode() if text else b"")
     return Record(head.text, body, [(TOKEN, token), *more])
 
 
 def join(numbers: Ints) -> Iterator[tuple[int, int]]:
-    """Positive numbers as ranges, rising, both ends included; whatever is not positive names no delivery."""
+    """Yield numbers as rising ranges, both ends included.
+
+    Numbers that are not positive name no delivery and are left out.
+    """
     rising = np.unique(numbers[numbers > 0])
     if not rising.size:
         return
@@ -123,7 +139,7 @@ def join(numbers: Ints) -> Iterator[tuple[int, int]]:
 
 
 def read_sequences(head: Head, tokens: Sequence[bytes]) -> Sequences:
-    """What these tokens say. All of them are of this consumer."""
+    """Return the contents of tokens, all of which are of this consumer."""
     streams, consumers, by = (np.zeros(len(tokens), np.int64) for _ in range(3))
     known = np.zeros((2, len(tokens)), np.int64)
     text = np.frombuffer(b"\n".join(tokens), np.uint8)
@@ -145,7 +161,7 @@ def _is_at(text, at, piece):  # type: ignore[no-untyped-def]
 
 @kernel
 def _number(text, at, size, known, count, guess):  # type: ignore[no-untyped-def]
-    """The number of an incarnation, which is added to the known ones if it is new. `guess` is tried first."""
+    """Return the number of an incarnation; a new one is added to `known`. `guess` is tried first."""
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step
         if known[1, each] == size:
@@ -160,8 +176,11 @@ def _number(text, at, size, known, count, guess):  # type: ignore[no-untyped-def
 
 @kernel
 def _read_sequences(text, skip, skip_2, middle, streams, consumers, by, known):  # type: ignore[no-untyped-def]
-    """`skip`: the size of what is in front of a token's numbers in version 1; `skip_2`: in front of its incarnation in version
-    2, and `middle` between that and the numbers. Returns how many incarnations are `known`."""
+    """Parse tokens that are separated by newlines. Return how many incarnations are `known`.
+
+    `skip`: bytes before the numbers in version 1. `skip_2`: bytes before the incarnation in version
+    2. `middle`: the text between the incarnation and the numbers.
+    """
     pos, end, count, latest = 0, text.size, 0, 0
     for row in range(streams.size):
         by[row] = -1

@@ -1,4 +1,4 @@
-"""Headers of received records, of which any client may have written the names."""
+"""Headers of received records, whose names any client may have written."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, Any]]
 
-# For such a name confluent-kafka returns a list and leaves an exception behind. A plain call, once the
-# interpreter has specialised it, does not look for that, and the exception comes out of whatever is
-# called next. A call through `methodcaller` looks.
+# For a name that is not UTF-8, confluent-kafka returns a list and leaves an exception behind. A
+# plain call, once the interpreter has specialised it, does not check for that, and the exception is
+# raised by whatever is called next. A call through `methodcaller` checks.
 _call = methodcaller("headers")
 
 
 def read_headers(record: Message) -> Headers:
     """Return a record's headers in order, none if one of their names is not UTF-8.
 
-    confluent-kafka cannot read such a name and raises SystemError. For the overlay the record is then none of its own: one that
-    names no consumer and answers no request.
+    confluent-kafka cannot read such a name and raises SystemError. The overlay then ignores the
+    record's headers: the record names no consumer and answers no request.
     """
     try:
         found = _call(record) or ()

@@ -1,7 +1,9 @@
-"""What a reader of an output topic holds: a member of its group in a thread of its own, and the way for its acks.
+"""The intake of an output topic's reader: a member of its reader group in a thread, and the sender
+of its acks.
 
-The thread knows the message buffer and never who takes from it. So a reader that nobody holds any more is collected,
-and the finalizer ends the thread; at the interpreter's exit the same finalizer does.
+The thread has a reference to the message buffer but not to the reader. So a reader that is not used
+any more is garbage-collected, and its finalizer ends the thread. At the interpreter's exit the same
+finalizer does so.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ from .target import Target
 
 
 class OnSilence(StrEnum):
-    """What comes of missed heartbeats, where the consumer sends any: `is_silent` of the subscription, or an error."""
+    """What missed heartbeats cause, if the consumer sends any: only the flag `is_silent`, or an error."""
 
     FLAG = "flag"
     RAISE = "raise"
 
 
 class Intake:
-    """Receives from now on. `prefetch`: records that may wait to be taken from `message_buffer`; `is_alone`: as Member's."""
+    """A running intake.
+
+    `prefetch`: most records that wait in `message_buffer`. `is_alone`: no other member can be in
+    the group.
+    """
 
     def __init__(
         self,
@@ -47,19 +53,23 @@ class Intake:
         )
         thread = threading.Thread(target=self._work.run, name="overlay-subscription", daemon=True)
         thread.start()
-        # behind the start: a process that ends starts no thread, and nothing could be waited for
+        # after the start: while the process ends no thread starts, and there would be nothing to
+        # wait for
         self._finalizer = weakref.finalize(self, _end, self._work, thread)
 
     @property
     def is_silent(self) -> bool:
+        """Whether heartbeats are missing now."""
         return self._work.is_silent
 
     @property
     def is_paused(self) -> bool:
+        """Whether fetching is paused, because no messages are taken."""
         return self._work.member.is_paused
 
     @property
     def partitions(self) -> frozenset[int]:
+        """Partitions of the output topic that are assigned to this member of the group."""
         return frozenset(self._work.member.assigned)
 
     @property
@@ -67,7 +77,10 @@ class Intake:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Send the acks that are under way, commit, and leave the group. May be called again, and from another thread."""
+        """Send the queued acks, commit, and leave the group.
+
+        May be called again, and from another thread.
+        """
         self._finalizer()
 
 
@@ -80,6 +93,7 @@ class _Work:
         self.is_silent = False
 
     def run(self) -> None:
+        """Run the member until it stops, then send the queued acks and end the message buffer."""
         end: BaseException | None = None
         try:
             self.member.run(self.stop, self._hear_silence)
@@ -96,6 +110,6 @@ class _Work:
 
 def _end(work: _Work, thread: threading.Thread) -> None:
     work.stop.set()
-    # the collector may run in any thread, in this one too
+    # the garbage collector may run in any thread, also in this one
     if thread is not threading.current_thread():
         thread.join()

@@ -1,7 +1,8 @@
-"""What a record of an output topic is to one consumer's reader, by its headers alone.
+"""The kinds of records of an output topic for the reader of one consumer, told by the headers alone.
 
-Several consumers may share an output topic; whose a delivery is, its token says. A status (heartbeat, flow control) has no
-token of an ack and names its stream and consumer. Whatever else lies there is nobody's business.
+Several consumers may share an output topic; the token says which one a delivery belongs to. A
+status (heartbeat, flow control request) has no ack token, and names its stream and consumer. All
+other records are ignored.
 """
 
 from __future__ import annotations
@@ -16,27 +17,30 @@ from overlay.output.record import Headers
 from .acking import PREFIX_2, Head
 
 MOST = 4
-"""Incarnations whose tokens are known by how they begin; the tokens of others are taken apart."""
+"""Incarnations whose tokens are recognised by their beginning; tokens of others are parsed."""
 
 
 class Flow(NamedTuple):
-    """A flow control request. `up_to`: the last consumer sequence that was delivered before it, 0 where it does not say."""
+    """A flow control request.
+
+    `up_to`: the last consumer sequence delivered before it, 0 if it does not say.
+    """
 
     subject: str
     up_to: int
 
 
 class Kind:
-    """Tells the records of one consumer from others."""
+    """A classifier that tells the records of one consumer from all others."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
-        # beginnings of its tokens: of version 1, then of those that were met last
+        # beginnings of its tokens: of version 1, then of the incarnations seen last
         self._prefixes: tuple[bytes, ...] = (head.prefix,)
         self._names = head.stream.encode(), head.consumer.encode()
 
     def find_token(self, headers: Headers) -> bytes | None:
-        """The token of a delivery of this consumer's, None for any other record."""
+        """Return the token of a delivery of this consumer, None for any other record."""
         if headers and headers[-1][0] == TOKEN:
             token = headers[-1][1]
         else:
@@ -50,12 +54,12 @@ class Kind:
         return token
 
     def is_status(self, headers: Headers) -> bool:
-        """Whether it is a status of this consumer's."""
+        """Return whether the headers are those of a status of this consumer."""
         found = dict(headers)
         return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
 
     def find_flow(self, headers: Headers) -> Flow | None:
-        """What a status wants to be answered with, None where it wants nothing."""
+        """Return the flow control request of a status, None if the record asks for no answer."""
         if not self.is_status(headers):
             return None
         found = dict(headers)
@@ -64,7 +68,9 @@ class Kind:
         return Flow(subject, int(last) if last.isdigit() else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
-        """The last stream and consumer sequence that a heartbeat names, None for any other record."""
+        """Return the last stream and consumer sequence that a heartbeat names, None for any other
+        record.
+        """
         if not self.is_status(headers):
             return None
         found = dict(headers)

@@ -1,13 +1,15 @@
-"""A member of a reader group on an output topic: receives, keeps what is meant for it, and says how far its messages are taken.
+"""A member of a reader group on an output topic: receives, buffers and commits.
 
-What is committed decides when `ack_wait` begins (interfaces, "Interest"): a delivery counts as being in an application's hands
-once the group's committed offset has passed it. So with acks a message is passed when it is handed out, the one that is being
-worked on included: what was only fetched ahead does not wait for an ack yet, and when this member goes, the next one gets it.
-With `ack_policy: none` or `flow_control` nothing comes again, so a message is passed when the application comes back for the
-next.
+The member commits how far the application has taken its messages. The committed offset decides when
+`ack_wait` begins (docs/consumers.md#when-ack_wait-begins). A delivery counts as being processed
+once the group's committed offset has passed it. So with acks, a message is passed when it is handed
+out, also while it is being processed. A message that was only prefetched does not wait for an ack
+yet. If this member leaves, the next one gets it. With `ack_policy: none` or `flow_control` nothing
+is redelivered. Then a message is passed only when the application asks for the next one.
 
-Committing and polling go on while an application is busy, for this has a thread of its own; a member that is slow for minutes
-does not leave the group. While nobody takes messages, fetching is paused.
+Commits and polls continue while an application is busy, because they run in a thread of their own.
+So a member that is slow for minutes does not leave the group. If the application takes no messages,
+fetching is paused.
 """
 
 from __future__ import annotations
@@ -38,16 +40,18 @@ from .target import Target
 log = get_logger(__name__)
 
 BATCH = 1_000
-"""Small enough for most records to be gone before the garbage collector looks at them twice."""
+"""Small enough that most records are gone before the garbage collector looks at them twice."""
 POLL_S = 0.1
 SESSION_MS = 10_000
 COMMIT_S = 0.25
 PATIENCE_S = 1.0
-"""How long fetching goes on while nobody takes messages. Pausing throws away what the Kafka client has fetched ahead."""
+"""Seconds for which fetching continues while no messages are taken. Pausing drops what the Kafka
+client has prefetched.
+"""
 SLACK_S = 0.25
-"""What a heartbeat may be late by."""
+"""Seconds by which a heartbeat may be late."""
 CHANGE_S = 1.0
-"""How long it is tried to commit what is given up while the group changes."""
+"""Seconds for which the commit of revoked partitions is retried while the group rebalances."""
 _CHANGING = (RdKafkaError.ILLEGAL_GENERATION, RdKafkaError.REBALANCE_IN_PROGRESS)
 _REFUSALS = (
     RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -59,12 +63,18 @@ _REFUSALS = (
 
 
 class HeartbeatsMissed(OverlayError):
-    """Nothing has come for more than two of the consumer's idle_heartbeat. Nobody acts, or the operator does."""
+    """Nothing has come for more than two idle_heartbeats of the consumer.
+
+    The operator acts, if it does not end by itself.
+    """
 
 
 def _while_group_changes() -> Retrying:
-    """Once more when the group has just agreed on a new generation, which this member is about to hear of: the partitions that
-    it gives up are its own until then."""
+    """Return retries for errors of a rebalance.
+
+    The group may just have agreed on a new generation, which this member is about to learn. The
+    partitions that it gives up are its own until then.
+    """
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in _CHANGING),
         stop=stop_after_delay(CHANGE_S),
@@ -74,8 +84,10 @@ def _while_group_changes() -> Retrying:
 
 
 class Member:
-    """Fills a message buffer, in the thread that calls `run`, until it is told to stop. `is_alone`: nobody else is in
-    its group."""
+    """A member of the reader group that fills a message buffer, in the thread that calls `run`.
+
+    `is_alone`: no other member can be in the group.
+    """
 
     def __init__(
         self, kafka: Properties, target: Target, message_buffer: MessageBuffer, *, is_alone: bool = False
@@ -85,15 +97,16 @@ class Member:
         self._passed: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self.assigned: set[int] = set()
-        """Partitions that are this member's."""
+        """Partitions that are assigned to this member."""
         self.is_paused = False
         self._heard = self._tried = self._looked_at = 0.0
         self._was_silent = False
 
     def run(self, stop: threading.Event, on_silence: Callable[[bool], None]) -> None:
-        """Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
+        """Receive until `stop` is set or the buffer is ended.
 
-        `on_silence` hears when heartbeats are missed (True), and when they are back.
+        `on_silence` is called with True when heartbeats are missed, and with False when they are
+        back. Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
         """
         while not stop.is_set() and not self._message_buffer.is_ended:
             contact = Contact()
@@ -112,7 +125,7 @@ class Member:
             except KafkaException as error:
                 raise _judge(self._target, error.args[0]) from error
             finally:
-                # closing gives up the partitions, with a commit of what was handed out
+                # closing revokes the partitions, with a commit of what was handed out
                 consumer.close()
             if contact.is_lost:
                 log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
@@ -125,9 +138,9 @@ class Member:
             "partition.assignment.strategy": "cooperative-sticky",
             "queued.max.messages.kbytes": 32 << 10,
             "fetch.wait.max.ms": 100,
-            # of a member that dies the others, and the service, know after this, rather than after 45 s
+            # if a member dies, the others and the service notice after this time instead of 45 s
             "session.timeout.ms": SESSION_MS,
-            # members hear of others in their heartbeats
+            # members learn of rebalances in their heartbeats
             "heartbeat.interval.ms": 1_000,
             "log_level": 0,
             "group.id": self._target.group,
@@ -135,12 +148,16 @@ class Member:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "on_commit": self._hear_commit,
-            # where a partition ends there may be markers of transactions; who has read all before has passed them
+            # a partition may end with transaction markers; a reader of everything before has passed
+            # them
             "enable.partition.eof": True,
         }
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
-        """Whether there is room for more messages now."""
+        """Return whether there is room for more messages.
+
+        If there is none for PATIENCE_S seconds, pause fetching.
+        """
         if self._message_buffer.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
             self._tried = 0.0
             if self.is_paused:
@@ -153,7 +170,7 @@ class Member:
             consumer.pause(consumer.assignment())
             self.is_paused = True
         if self.is_paused:
-            # a member that does not poll is put out of the group
+            # a member that does not poll is removed from the group
             self._take_in([record for record in [consumer.poll(0)] if record is not None])
         return False
 
@@ -165,10 +182,12 @@ class Member:
     def _receive(self, consumer: Consumer) -> None:
         first = consumer.poll(POLL_S)
         if first is not None:
-            # the rest of what is there: waiting for a full batch would hold up the first
+            # the rest of what is available: waiting for a full batch would delay the first record
             self._take_in([first, *consumer.consume(min(BATCH, max(self._message_buffer.room, 1)), 0)])
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
+        """Buffer received records by partition, and handle errors and ends of partitions."""
+        # records are buffered by partition; errors and ends of partitions are handled one by one
         sound = [record for record in received if record.error() is None]
         odd = [record for record in received if record.error() is not None] if len(sound) < len(received) else []
         ends: dict[int, int] = {}
@@ -191,12 +210,13 @@ class Member:
         return self._kind.find_token(headers) is not None or self._kind.is_status(headers)
 
     def _is_silent(self) -> bool:
-        # nobody hears anything before partitions are assigned; of those that are alone nobody else has them since
+        # no heartbeats can come before partitions are assigned; a member that is alone keeps them
+        # from then on
         hears = self._heard > 0 if self._is_alone else bool(self.assigned)
         return hears and is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
 
     def _meet(self, error: RdKafkaError) -> None:
-        """Raises what trying again does not help with; the Kafka client tries again by itself after everything else."""
+        """Raise an error that a retry cannot help with. The Kafka client retries all others by itself."""
         if error.fatal() or error.code() in _REFUSALS:
             raise _judge(self._target, error)
         log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
@@ -205,7 +225,7 @@ class Member:
         self.assigned.update(place.partition for place in partitions)
         if partitions:
             self._heard = time.monotonic()
-        # what is new is not paused, and all partitions are paused together or none is
+        # new partitions are not paused, and either all partitions are paused or none
         self._go_on(consumer)
 
     def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -215,14 +235,16 @@ class Member:
                     with attempt:
                         consumer.commit(offsets=self._place(moved), asynchronous=False)
             except KafkaException as error:
-                # whoever has them now hands out again what was handed out since the last commit
+                # the new owner hands out again what was handed out since the last commit
                 log.warning("positions not committed", group=self._target.group, reason=error.args[0].str())
 
     def _lose(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._forget(partitions)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> dict[int, int]:
-        """These partitions are not ours any more; what was to be committed of them."""
+        """Drop partitions that are not ours any more; return the offsets that were to be committed
+        for them.
+        """
         lost = {place.partition for place in partitions}
         moved = {partition: offset for partition, offset in self._find_moved().items() if partition in lost}
         self._message_buffer.drop(lost)
@@ -242,7 +264,9 @@ class Member:
             self._committed |= moved
 
     def _find_moved(self) -> dict[int, int]:
-        """How far messages have been handed out, in partitions of ours where that is further than was committed."""
+        """Return how far messages have been handed out, as offsets by partition, where that is not
+        committed yet.
+        """
         self._passed |= self._message_buffer.find_positions(with_last=self._target.policy.takes_acks)
         return {
             partition: offset
@@ -256,7 +280,7 @@ class Member:
     def _hear_commit(self, error: RdKafkaError | None, places: Sequence[TopicPartition]) -> None:
         for place in places:
             if error is not None or place.error is not None:
-                # a rebalance came between, say: the next look commits it again
+                # for example because of a rebalance: the next look commits it again
                 self._committed.pop(place.partition, None)
 
 

@@ -1,10 +1,12 @@
-"""A delivery in the hands of an application: what it says, and the words that settle it.
+"""A message for an application: the contents of a delivery, and the methods that settle it.
 
-Nothing of a message is read before somebody asks for it: at two hundred thousand messages a second there is no time to take
-apart what most applications never look at. What has to be known of each, its token, stands in the last header of the record.
+Nothing of a message is parsed before the application asks for it. At two hundred thousand messages
+a second there is no time to parse what most applications never use. The token, which every message
+needs, is the last header of the record.
 
-The words are JetStream's, and so is the rule that a message takes one of them only: a second one would say something else of
-a delivery that is over. `in_progress` may be said as often as one likes before that.
+The methods are JetStream's, and so is the rule that a message can be settled only once. A second
+ack, nak or term would be about a delivery that is over. `in_progress` may be called any number of
+times before that.
 """
 
 from __future__ import annotations
@@ -33,22 +35,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AlreadySettled(OverlayError):
-    """A message that has been acked, nakked or terminated is to be settled again. The application acts."""
+    """A message that was acked, nakked or terminated is to be settled again. The application acts."""
 
 
 class NoAckWanted(OverlayError):
-    """The consumer has `ack_policy: none` or `flow_control`: nobody listens to what is said of its messages.
+    """The consumer has `ack_policy: none` or `flow_control`, so it ignores acks of its messages.
 
-    The application acts."""
+    The application acts.
+    """
 
 
 class BadToken(OverlayError, ValueError):
-    """A record of the output topic has a token that nobody can have made. Whoever writes to that topic acts."""
+    """A record of the output topic has an invalid token.
+
+    The owner of the application that wrote it acts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the token says of a delivery. `timestamp`: of the source record, UTC."""
+    """The contents of a delivery's token. `timestamp`: of the source record, UTC."""
 
     stream: str
     consumer: str
@@ -59,12 +65,12 @@ class Metadata:
     num_delivered: int
     """1 at the first delivery."""
     num_pending: int
-    """Messages that matched and were still to come; 0 where that was not known."""
+    """Matching messages that were not delivered yet; 0 if the number was unknown."""
     timestamp: datetime
 
 
 def read_metadata(token: bytes) -> Metadata:
-    """Raises BadToken."""
+    """Return the contents of a token. Raises BadToken."""
     try:
         parts = token.decode().split(".")
         stream, consumer, *rest = parts[2:] if len(parts) == 9 else parts[4:11]
@@ -76,23 +82,23 @@ def read_metadata(token: bytes) -> Metadata:
 
 
 class Acks(Protocol):
-    """Where the words go. Tokens are those of messages that were handed out."""
+    """The receiver of acks. Tokens are those of messages that were handed out."""
 
     def ack(self, token: bytes) -> None: ...
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None: ...
 
     def ask(self, token: bytes) -> Waiting:
-        """Ack, and have the overlay say so."""
+        """Ack a delivery, and return the wait for the service's answer."""
         ...
 
     def answer_flow(self, flow: Flow) -> None:
-        """Answer a flow control request, before which everything was taken."""
+        """Answer a flow control request, after all messages before it were taken."""
         ...
 
 
 class Delivered:
-    """What a message says, whichever door it came through."""
+    """The contents of a delivery, common to all kinds of messages."""
 
     __slots__ = ("_acks", "_is_settled", "_record", "_token")
 
@@ -105,6 +111,7 @@ class Delivered:
 
     @property
     def subject(self) -> str:
+        """The subject of the message in the stream."""
         found: bytes = next(value for name, value in reversed(self._record.headers()) if name == SUBJECT)
         return found.decode()
 
@@ -115,7 +122,7 @@ class Delivered:
 
     @property
     def data(self) -> bytes:
-        """The value as NATS knows it: empty where there is none."""
+        """The value as NATS has it: empty if it is null."""
         return self.value or b""
 
     @property
@@ -125,21 +132,21 @@ class Delivered:
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers of the source record, in their order and as often as they come."""
+        """The headers of the source record, in order, with repetitions."""
         return [(name, value) for name, value in self._record.headers() if name not in OURS]
 
     def header(self, name: str) -> bytes | None:
-        """The last header of this name."""
+        """Return the last header of this name, None if there is none."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
     @property
     def token(self) -> str:
-        """The ack token, for whoever acks in another place."""
+        """The ack token, for acks from another place."""
         return self._token.decode()
 
     @property
     def metadata(self) -> Metadata:
-        """Raises BadToken."""
+        """The contents of the token. Raises BadToken."""
         return read_metadata(self._token)
 
     @property
@@ -150,6 +157,7 @@ class Delivered:
 
     @property
     def is_settled(self) -> bool:
+        """Whether the message was acked, nakked or terminated."""
         return self._is_settled
 
     def _settle(self, verb: Verb, text: str = "") -> None:
@@ -167,34 +175,35 @@ class Delivered:
 
 
 class Message(Delivered):
-    """A message of a `for`. Its words return at once; they are on their way within milliseconds."""
+    """A message of a `for` loop. Its methods return at once; acks are sent within milliseconds."""
 
     __slots__ = ()
 
     def ack(self) -> None:
-        """Done: it never comes again. Raises AlreadySettled."""
+        """Ack the message: it is never delivered again. Raises AlreadySettled."""
         if self._is_settled:
             self._check()
         self._acks.ack(self._token)
         self._is_settled = True
 
     def nak(self, delay: Delay | None = None) -> None:
-        """Deliver it again, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        """Request redelivery, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
         self._settle(Verb.NAK, write_delay(delay))
 
     def term(self, reason: str = "") -> None:
-        """Never deliver it again. Raises AlreadySettled, NoAckWanted."""
+        """Request that the message is never delivered again. Raises AlreadySettled, NoAckWanted."""
         self._settle(Verb.TERM, reason)
 
     def in_progress(self) -> None:
-        """Still at work: its ack_wait begins anew. Raises AlreadySettled, NoAckWanted."""
+        """Report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
         self._progress()
 
     def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:
-        """As `ack`, and wait until the overlay has written it down: it is never redelivered after this.
+        """Ack the message and wait until the service has committed the ack; after that it is never
+        redelivered.
 
-        Raises AckTimeout after `timeout` seconds, and the message may then be acked again; AlreadySettled, NoAckWanted,
-        SourceUnavailable.
+        Raises AckTimeout after `timeout` seconds (the message may then be acked again),
+        AlreadySettled, NoAckWanted, SourceUnavailable.
         """
         self._check()
         with self._acks.ask(self._token) as answer:
@@ -203,40 +212,40 @@ class Message(Delivered):
 
 
 class AsyncMessage(Delivered):
-    """A message of an `async for`; its words are those of Message."""
+    """A message of an `async for` loop, with the methods of Message."""
 
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Done: it never comes again. Raises AlreadySettled."""
+        """Ack the message: it is never delivered again. Raises AlreadySettled."""
         if self._is_settled:
             self._check()
         self._acks.ack(self._token)
         self._is_settled = True
 
     async def nak(self, delay: Delay | None = None) -> None:
-        """Deliver it again, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        """Request redelivery, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
         self._settle(Verb.NAK, write_delay(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Never deliver it again. Raises AlreadySettled, NoAckWanted."""
+        """Request that the message is never delivered again. Raises AlreadySettled, NoAckWanted."""
         self._settle(Verb.TERM, reason)
 
     async def in_progress(self) -> None:
-        """Still at work: its ack_wait begins anew. Raises AlreadySettled, NoAckWanted."""
+        """Report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
         self._progress()
 
     async def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:  # noqa: ASYNC109 - as JetStream's clients have it
-        """As Message.ack_sync."""
+        """Ack the message and wait for the service's answer, as Message.ack_sync does."""
         self._check()
-        # the first one opens a connection, which may take a while
+        # the first call opens a connection, which may take a while
         with await asyncio.to_thread(self._acks.ask, self._token) as answer:
             await answer.wait_async(timeout)
         self._is_settled = True
 
 
 def write_delay(delay: Delay | None) -> str:
-    """What stands behind -NAK. Raises ValueError for a negative delay."""
+    """Return the text after -NAK, empty for None. Raises ValueError for a negative delay."""
     if delay is None:
         return ""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay

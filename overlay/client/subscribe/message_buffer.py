@@ -1,13 +1,15 @@
-"""Between the thread that receives and whoever takes messages: a bounded row of batches, and how far they have been taken.
+"""The message buffer between the receiving thread and the application: a bounded queue of batches.
 
-A batch is taken whole and handed out one by one. So nothing is locked for a message, and the receiving thread can still say
-up to where messages have been handed out, which is what it commits (membership.py).
+A batch is taken whole and handed out record by record. So no lock is needed per message. The
+receiving thread can still tell up to where messages have been handed out, which is what it commits
+(membership.py).
 
-Records leave a batch as they are handed out, and nothing is made of one before. That is for the garbage collector: objects
-that wait in thousands are looked at again and again, and cost more than receiving them did.
+Records leave a batch as they are handed out, and no message object is made before. This is for the
+garbage collector: it looks at thousands of waiting objects again and again, which costs more than
+receiving them did.
 
-Partitions may go to another member of the group while their records lie here. What nobody has is dropped, since the new
-owner reads it as well.
+Partitions may move to another member of the group while their records are buffered. Records that
+were not handed out are dropped then, because the new owner reads them as well.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from confluent_kafka import Message as KafkaRecord
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records of one partition, in order. `end`: the offset that all of them lie below."""
+    """Records of one partition, in order. `end`: the offset after all of them."""
 
     partition: int
     records: deque[KafkaRecord]
     end: int
     last: KafkaRecord | None = None
-    """The one that was handed out last."""
+    """The record that was handed out last."""
     is_done: bool = False
-    """Whether the application has come back after the last one."""
+    """Whether the application has asked for another record after the last one."""
     is_foreign: bool = False
-    """Whether the partition has gone to somebody else."""
+    """Whether the partition has moved to another member."""
 
     def pop(self) -> KafkaRecord | None:
-        """The next record; None after the last, which says that the application has come back."""
+        """Return the next record. Return None after the last one: the application has asked for more."""
         try:
             record = self.last = self.records.popleft()
         except IndexError:
@@ -46,7 +48,10 @@ class Batch:
         return record
 
     def find_position(self, *, with_last: bool) -> int | None:
-        """The offset that all that was handed out lies below. `with_last`: the one in hand counts."""
+        """Return the offset after the records that were handed out, None if there is nothing to commit.
+
+        `with_last`: count the record handed out last.
+        """
         last = self.last
         if self.is_foreign or (last is None and not self.is_done):
             return None
@@ -57,7 +62,7 @@ class Batch:
 
 
 class MessageBuffer:
-    """One thread puts, another one or a loop takes. `room`: records that may wait."""
+    """The buffer. One thread puts, another thread or a loop takes. `room`: most records that wait."""
 
     def __init__(self, room: int) -> None:
         self._room, self._waiting = room, 0
@@ -70,6 +75,7 @@ class MessageBuffer:
 
     @property
     def room(self) -> int:
+        """Number of records for which there is room; negative if the buffer is overfull."""
         return self._room - self._waiting
 
     @property
@@ -77,7 +83,7 @@ class MessageBuffer:
         return self._is_ended
 
     def put(self, batch: Batch) -> None:
-        """Whether there is room or not. After the end nothing is taken in."""
+        """Append a batch, whether there is room or not. After the end it is dropped."""
         with self._changed:
             if not self._is_ended:
                 self._batches.append(batch)
@@ -85,25 +91,31 @@ class MessageBuffer:
                 self._tell()
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Whether there is room, within so many seconds."""
+        """Return whether there is room, or the buffer is ended, within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.room > 0 or self._is_ended, timeout)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes. What lies here is still taken, then the error is raised. The first end counts."""
+        """End the buffer.
+
+        What it has is still taken, then the error is raised. Only the first call counts.
+        """
         with self._changed:
             if not self._is_ended:
                 self._is_ended, self._end = True, error
             self._tell()
 
     def take(self) -> Batch | None:
-        """The next batch; waits for it. None at the end. Raises what ended it."""
+        """Return the next batch, None at the end; blocks until there is one.
+
+        Raises the error that ended the buffer.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._is_ended)
             return self._pop()
 
     async def take_async(self) -> Batch | None:
-        """As `take`, in the caller's loop."""
+        """Return the next batch as `take` does, in the caller's loop."""
         while True:
             with self._changed:
                 if self._batches or self._is_ended:
@@ -112,7 +124,10 @@ class MessageBuffer:
             await wake
 
     def find_positions(self, *, with_last: bool) -> dict[int, int]:
-        """By partition, how far its records have been handed out; those only of which some were, since the last call or so."""
+        """Return the offset up to which records were handed out, by partition.
+
+        Only partitions are included of which records were handed out lately.
+        """
         found: dict[int, int] = {}
         with self._changed:
             handed = list(self._handed)
@@ -125,7 +140,7 @@ class MessageBuffer:
         return found
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Partitions have gone to somebody else."""
+        """Drop the records of partitions that have moved to another member."""
         with self._changed:
             for batch in (*self._handed, *self._batches):
                 if batch.partition in partitions:
@@ -149,7 +164,7 @@ class MessageBuffer:
         self._changed.notify_all()
         wake, self._wake = self._wake, None
         if wake is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed already
                 wake.get_loop().call_soon_threadsafe(_wake, wake)
 
 

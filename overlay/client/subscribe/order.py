@@ -1,17 +1,19 @@
-"""The order of an ordered consumer: what is the next good message, and when to begin anew behind the last one (ADR-17).
+"""The order of an ordered consumer (ADR-17): which message is next, and when to begin again.
 
-An ordered consumer acks nothing and forgets nothing: it knows the stream sequence and the consumer sequence of the last
-message that was good, and takes a message only if its consumer sequence is the next one. A server counts consumer sequences
-without holes, so a hole says that something was lost on the way. Then, or when two heartbeats were missed (the consumer may
-be gone with the service that had it), this consumer is given up and another one is made that begins behind the last good
-message. What still comes from the one before is dropped.
+An ordered consumer sends no acks. It remembers the stream sequence and the consumer sequence of the
+last good message, and takes a message only if its consumer sequence is the next one. A server
+counts consumer sequences without holes, so a hole means that a message was lost on the way. After a
+hole, or after two missed heartbeats (the consumer may be gone with its service), the consumer is
+abandoned. Another one is created, which begins behind the last good message. Messages of the former
+one are dropped.
 
-A heartbeat tells how far the consumer has come. Where its count is ours, everything up to its stream sequence has been dealt
-with, and the next one may begin behind that: so a consumer of rare messages does not begin at the old policy again, and one
-that was to deliver only new messages does not miss those that came while it was made anew.
+A heartbeat says how far the consumer has come. If its count is ours, everything up to its stream
+sequence has been processed, and the next consumer may begin behind that. So a consumer of rare
+messages does not begin at the old policy again. And a consumer of only new messages does not miss
+those that came while it was created again.
 
-Where the count of a heartbeat is higher than ours, messages were lost. Where a message is counted lower, it was handed out
-before (an output that is written at least once may repeat itself), and is dropped.
+If a heartbeat has a higher count than ours, messages were lost. A message with a lower count was
+handed out before (an output with at-least-once delivery may have repetitions), and is dropped.
 """
 
 from __future__ import annotations
@@ -29,26 +31,31 @@ HEARTBEAT = 5_000_000_000
 LEAST_HEARTBEAT = 100_000_000
 ACK_WAIT = 22 * 3_600_000_000_000
 MISSED = 2
-"""Heartbeats."""
+"""Missed heartbeats after which a consumer counts as silent."""
 
 
 FORBIDDEN = ("durable_name", "deliver_subject", "deliver_group", "num_replicas", "name", "bind")
-"""What an ordered consumer may not be given (ADR-17)."""
+"""Fields that an ordered consumer may not have (ADR-17)."""
 
 
 class BadOrder(BadQuestion):
-    """A config that an ordered consumer cannot have (ADR-17, "Consumer Configuration Checks"). The caller acts."""
+    """A config that an ordered consumer cannot have (ADR-17, "Consumer Configuration Checks").
+
+    The caller acts.
+    """
 
 
 class Verdict(enum.Enum):
+    """What to do after a record: take the message, drop the record, or create another consumer."""
+
     TAKE = "take"
     DROP = "drop"
     RENEW = "renew"
-    """This consumer is over; make another one."""
+    """The consumer is abandoned; create another one."""
 
 
 class Reason(enum.StrEnum):
-    """Why a consumer was given up."""
+    """Why a consumer was abandoned."""
 
     GAP = "gap"
     SILENCE = "silence"
@@ -57,9 +64,9 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OrderState:
-    """What users may look at. Sequences are those of the last good message, 0 before the first.
+    """The state that users see. Sequences are those of the last good message, 0 before the first.
 
-    `renewals`: how often the consumer was made anew, last for `reason`.
+    `renewals`: how often the consumer was created again. `reason`: of the last time, None for none.
     """
 
     stream_seq: int
@@ -69,7 +76,10 @@ class OrderState:
 
 
 class Order:
-    """Fed with what comes, in its order. Begins without a consumer: `opened` says that there is one."""
+    """The order, fed with records as they come.
+
+    It begins without a consumer; `opened` says that there is one.
+    """
 
     def __init__(self) -> None:
         self._stream_seq = self._consumer_seq = 0
@@ -88,15 +98,15 @@ class Order:
 
     @property
     def begin(self) -> int | None:
-        """The stream sequence that the next consumer begins at; None as it was asked for."""
+        """The stream sequence at which the next consumer begins; None for the start in the config."""
         return max(self._stream_seq, self._passed) + 1 if self._stream_seq or self._passed else None
 
     def opened(self) -> None:
-        """A consumer has been made; it counts from 1."""
+        """Note that a consumer was created. Its consumer sequences begin at 1."""
         self._is_open, self._consumer_seq = True, 0
 
     def came(self, stream_seq: int, consumer_seq: int) -> Verdict:
-        """A message of the consumer that was made last."""
+        """Return the verdict on a message of the latest consumer."""
         if not self._is_open or consumer_seq <= self._consumer_seq:
             return Verdict.DROP
         if consumer_seq > self._consumer_seq + 1 or stream_seq <= self._stream_seq:
@@ -105,7 +115,7 @@ class Order:
         return Verdict.TAKE
 
     def beat(self, last_stream: int, last_consumer: int) -> Verdict:
-        """A heartbeat, in order among the messages."""
+        """Return the verdict on a heartbeat, which comes in order among the messages."""
         if not self._is_open or last_consumer < self._consumer_seq:
             return Verdict.DROP
         if last_consumer > self._consumer_seq:
@@ -114,11 +124,11 @@ class Order:
         return Verdict.DROP
 
     def silent(self) -> Verdict:
-        """Heartbeats have been missed."""
+        """Return the verdict after missed heartbeats."""
         return self._give_up(Reason.SILENCE) if self._is_open else Verdict.DROP
 
     def gone(self) -> Verdict:
-        """The consumer or its topic is not there any more."""
+        """Return the verdict when the consumer or its topic does not exist any more."""
         return self._give_up(Reason.GONE) if self._is_open else Verdict.DROP
 
     def _give_up(self, reason: Reason) -> Verdict:
@@ -128,12 +138,18 @@ class Order:
 
 
 def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
-    """Whether heartbeats are missed, all in the same unit; never where there are none. `slack`: for the way."""
+    """Return whether heartbeats are missed, False if there are none. All arguments have the same unit.
+
+    `heard`: when something was last received. `slack`: how late a heartbeat may be.
+    """
     return heartbeat > 0 and now - heard > MISSED * heartbeat + slack
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of an ordered consumer, from what its user gave; by the names of consumer files. Raises BadOrder."""
+    """Return the full config of an ordered consumer, by the names of consumer files. Raises BadOrder.
+
+    `config`: the fields that the user gave.
+    """
     for name in FORBIDDEN:
         if config.get(name):
             raise BadOrder(f"an ordered consumer has no {name}. Leave it out{_WHY.get(name, '')}")
@@ -170,7 +186,7 @@ _WHY = {
 
 
 def begin_behind(config: Mapping[str, Any], begin: int | None) -> dict[str, Any]:
-    """The config of the next consumer. `begin`: as `Order.begin`."""
+    """Return the config of the next consumer. `begin`: as `Order.begin`."""
     if begin is None:
         return dict(config)
     rest = {name: value for name, value in config.items() if name not in ("opt_start_seq", "opt_start_time")}

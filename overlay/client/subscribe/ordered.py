@@ -1,12 +1,14 @@
-"""OrderedConsumer (ADR-17): a stream's messages in order, without a name, without acks, and with no hole ever.
+"""OrderedConsumer (ADR-17): a stream's messages in order, without a name, without acks, and without
+holes.
 
-Each ordered consumer has an ephemeral consumer of its own in the service, and a private topic that its deliveries come on.
-order.py says whether what comes is the next message; when it is not, or when heartbeats are missed, the consumer is deleted
-and another one made that begins behind the last good message. It goes on trying while the service is away. Both have the
-same topic; what the former one left there is told by its token.
+Each ordered consumer has an ephemeral consumer in the service, and a private topic for its
+deliveries. order.py says whether a message is the next one. If it is not, or if heartbeats are
+missed, the consumer is deleted. Another one is created, which begins behind the last good message.
+This is retried while the service is away. Both consumers use the same topic; the token tells which
+one a delivery belongs to.
 
-The topic is deleted in the end. Where the process dies without having done so, the service ends the consumer by its
-inactive_threshold, and deletes the topic then.
+The topic is deleted at the end. If the process dies before, the service ends the consumer by its
+inactive_threshold and deletes the topic then.
 """
 
 from __future__ import annotations
@@ -55,10 +57,11 @@ CLOSE_S = 10.0
 
 
 class OrderedConsumer:
-    """Messages of a stream in order; iterate by `for` or `async for`, or hand them to a callback by `start`.
+    """The messages of a stream in order. Iterate by `for` or `async for`, or pass a callback to `start`.
 
-    Raises BadOrder for a config that ADR-17 forbids, and whatever `Control.add` raises, when it is made. Out of the iteration:
-    CredentialsRefused, ConcurrentIteration. A service that is away is waited for.
+    Creating it raises BadOrder for a config that ADR-17 forbids, and what `Control.add` raises. The
+    iteration raises CredentialsRefused and ConcurrentIteration. If the service is away, the
+    iteration waits for it.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class OrderedConsumer:
 
     @property
     def consumer(self) -> str:
-        """The name of the consumer that it has now."""
+        """The name of its current consumer."""
         return self._holdings.name
 
     @property
@@ -93,7 +96,10 @@ class OrderedConsumer:
         return AsyncIteration(self._find_next_async)
 
     def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
-        """Call back with each message in a thread of its own, until `close`. An error of the callback ends it."""
+        """Call `callback` with each message, in a thread of its own, until `close`.
+
+        An error of the callback ends the thread.
+        """
         thread = threading.Thread(target=self._call, args=(callback,), name="overlay-ordered", daemon=True)
         thread.start()
         return thread
@@ -123,7 +129,7 @@ class OrderedConsumer:
         await asyncio.to_thread(self.close)
 
     def _find_next(self) -> Delivered | None:
-        """The next message, None at the end. Raises ConcurrentIteration."""
+        """Return the next message, None at the end. Raises ConcurrentIteration."""
         with self._turn:
             while not self.is_closed:
                 if (message := next(self._kept, None)) is not None:
@@ -137,8 +143,11 @@ class OrderedConsumer:
             return next(self._kept, None)
 
     async def _find_next_async(self) -> Delivered | None:
-        """The same in a loop. Nothing waits in the loop's default threads: some consumers that wait for messages would take all
-        of them, and none of these consumers could be closed."""
+        """Return the next message as `_find_next` does, in a loop.
+
+        Nothing waits in the loop's default threads. A few waiting consumers would occupy all of
+        them, and then none of these consumers could be closed.
+        """
         with self._turn:
             while not self.is_closed:
                 if (message := next(self._kept, None)) is not None:
@@ -152,19 +161,22 @@ class OrderedConsumer:
             return next(self._kept, None)
 
     def _find_intake(self) -> Intake | None:
-        """Where messages come from; None when the consumer has to be made anew."""
+        """Return the source of messages; None if another consumer has to be created."""
         is_renewed = self._renewal is None or self._renewal.done()
         return self._holdings.intake if is_renewed and self._order.is_open else None
 
     def _begin_renewal(self) -> Future[None]:
-        """Make the next consumer, in a thread of its own. A loop that is left meanwhile leaves it to the next loop."""
+        """Create the next consumer in a thread of its own.
+
+        If the loop is left meanwhile, the next loop uses it.
+        """
         if self._renewal is None or self._renewal.done():
             self._renewal = run_apart(self._renew, "overlay-ordered-renewal")
         return self._renewal
 
     @contextmanager
     def _judging_ends(self) -> Iterator[None]:
-        """What ends a message buffer is a reason for another consumer."""
+        """Turn the errors that end a message buffer into reasons for another consumer."""
         try:
             yield
         except HeartbeatsMissed:
@@ -174,12 +186,13 @@ class OrderedConsumer:
             self._order.gone()
 
     def _keep(self, batch: Batch | None, intake: Intake) -> bool:
-        """Keep the good messages of a batch, to be sorted out as they are taken; False at the end."""
+        """Keep a batch, whose good messages are selected as they are taken. Return False at the end."""
         if batch is not None:
             self._kept = self._sort(batch, intake)
         return batch is not None
 
     def _sort(self, batch: Batch, intake: Intake) -> Iterator[Delivered]:
+        """Yield the good messages of a batch, until it ends or another consumer is needed."""
         kind = Kind(Head(self._holdings.stream, self._holdings.name))
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
@@ -206,7 +219,7 @@ class OrderedConsumer:
         return self._order.came(metadata.sequence, metadata.consumer_sequence)
 
     def _renew(self) -> None:
-        """Make the next consumer, and try for as long as it takes."""
+        """Create the next consumer, with retries for as long as it takes."""
         state = self._order.state
         log.info(
             "an ordered consumer begins anew", stream=self._holdings.stream, why=state.reason, behind=state.stream_seq
@@ -227,7 +240,7 @@ class OrderedConsumer:
 
 
 class _Holdings:
-    """What there is of an ordered consumer in Kafka and in the service, and how it goes."""
+    """What an ordered consumer has in Kafka and in the service, and how it is deleted."""
 
     def __init__(self, kafka: Properties, control: Control, ack_topic: str, stream: str) -> None:
         self.stream, self.name = stream, ""
@@ -237,14 +250,15 @@ class _Holdings:
         self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
         self._topic = f"{control.prefix}-{self._base}"
         self._answers = Answers(kafka, "")
-        # a consumer is made and given up by one thread at a time
+        # only one thread at a time creates or deletes a consumer
         self._lock = threading.Lock()
 
     def make(self, config: Mapping[str, Any]) -> None:
-        """Make the next consumer, unless all is being given up. Raises what `Control.add` raises.
+        """Create the next consumer, unless everything is being closed. Raises what `Control.add` raises.
 
-        It is made within the lock. So `leave` either comes first, and nothing is made, or finds what there is to delete.
-        A request without an answer may be carried out later: it keeps its name for the next try, which then finds the consumer.
+        It is created within the lock. So `leave` either comes first, and nothing is created, or
+        finds what there is to delete. A request without an answer may be carried out later. So the
+        next try uses the same name, and then finds the consumer.
         """
         output = {"config": {"retention.ms": RETENTION_MS}, "temporary": True}
         with self._lock:
@@ -266,7 +280,10 @@ class _Holdings:
             )
 
     def drop(self) -> None:
-        """Give up the consumer, if there is one. One that cannot be deleted now ends by itself."""
+        """Delete the consumer, if there is one.
+
+        A consumer that cannot be deleted now ends by its inactive_threshold.
+        """
         with self._lock:
             name, self.name = self.name, ""
             intake, self.intake = self.intake, None
@@ -277,6 +294,7 @@ class _Holdings:
                     self._control.delete(self.stream, name)
 
     def leave(self) -> None:
+        """Delete the consumer and its topic, and close all connections."""
         self.closing.set()
         self.drop()
         self._control.close()
@@ -289,7 +307,7 @@ class _Holdings:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Whether there is no such topic: the service has not come to make it."""
+    """Return whether the topic does not exist, because the service has not created it yet."""
     return isinstance(error, KafkaException) and error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART
 
 

@@ -1,12 +1,14 @@
-"""Dead letters, produced once more as messages of their stream.
+"""Replay of dead letters: they are produced again as messages of their stream.
 
-A dead letter is the message as it was, with headers of the overlay. Those go, and what is left is produced like any other
-message: it gets a new place in the log and is delivered to every consumer that wants it. Nothing else would do, since the old
-message is settled for good and its stream sequence is over. A letter that had to leave out its value (docs/consumers.md) is no
-message, and is left out here.
+A dead letter is the original message with additional headers of the overlay. Those are removed, and
+the rest is produced like any other message. It gets a new offset and is delivered to every consumer
+that it matches. There is no other way: the old message is settled for good, and its stream sequence
+cannot be used again. A dead letter without its value (docs/consumers.md#dead-letters) is not a
+complete message and is not replayed.
 
-How far the letters have been replayed is the committed offset of a consumer group, `<prefix>.replay.<stream>.<consumer>`,
-and it is committed in the transaction that produces them. So each letter is replayed once, also when a replay breaks off.
+How far dead letters have been replayed is the committed offset of a consumer group,
+`<prefix>.replay.<stream>.<consumer>`. It is committed in the transaction that produces the
+messages. So each dead letter is replayed once, even if a replay breaks off.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Letter:
 
     @property
     def where(self) -> str:
+        """Where the dead letter is: topic-partition@offset."""
         return f"{self.record.topic()}-{self.record.partition()}@{self.record.offset()}"
 
     @property
@@ -50,32 +53,35 @@ class Letter:
 
     @property
     def reason(self) -> str:
+        """Why the message was given up: max_deliver, term or undeliverable."""
         return self._find(REASON)
 
     @property
     def deliveries(self) -> str:
+        """How often the message was delivered, as text."""
         return self._find(DELIVERIES)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has the value of the original, rather than a word of how large that was."""
+        """Whether it has the value of the original, not only its size."""
         return self.record.value() is not None or not self._find(VALUE_SIZE)
 
     @property
     def origin(self) -> str:
-        """Where the original is, or was: partition@offset in the topic of the stream."""
+        """Where the original is or was: partition@offset in a topic of the stream."""
         return f"{self._find(SOURCE_PARTITION)}@{self._find(SOURCE_OFFSET)}"
 
     @property
     def headers(self) -> list[tuple[str, Any]]:
-        """Those of the original."""
+        """The headers of the original."""
         return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]
 
     def is_of(self, stream: str, consumer: str) -> bool:
+        """Return whether it is a dead letter of this consumer."""
         return (self._find(STREAM), self._find(CONSUMER)) == (stream, consumer)
 
     def describe(self) -> dict[str, str | bool]:
-        """As JSON."""
+        """Return its properties as JSON fields."""
         told = {"where": self.where, "subject": self.subject, "reason": self.reason, "deliveries": self.deliveries}
         return {**told, "whole": self.is_whole, "origin": self.origin}
 
@@ -85,7 +91,10 @@ class Letter:
 
 
 def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) -> tuple[str, str]:
-    """The dead-letter topic of a consumer, and where its letters go. Raises OverlayError."""
+    """Return the dead-letter topic of a consumer, and the topic to replay to. Raises OverlayError.
+
+    `target`: the topic to replay to, None for the stream's only topic.
+    """
     config = loaded.consumers.get((stream, name))
     if config is None:
         raise OverlayError(f"there is no consumer {stream}/{name}; see `overlay consumer ls`")
@@ -98,7 +107,7 @@ def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) ->
 
 
 class Replay:
-    """One replay: `read`, look at what was found, `send`."""
+    """One replay: `read`, inspect what was found, `send`."""
 
     def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
         self._kafka, self._who, self._topic = kafka, consumer, topic
@@ -126,7 +135,12 @@ class Replay:
             self._consumer.close()
 
     def read(self, *, limit: int | None = None, again: bool = False) -> list[Letter]:
-        """The letters that have come since the last replay, or all; in the order of each partition."""
+        """Return the dead letters since the last replay, or with `again` all of them, in order
+        within each partition.
+
+        `limit`: most letters to return. Raises SourceUnavailable, and OverlayError if the topic
+        does not exist.
+        """
         assert self._consumer is not None
         try:
             places = self._find_places(again=again)
@@ -167,15 +181,17 @@ class Replay:
         return letters
 
     def send(self, letters: list[Letter], topic: str) -> None:
-        """Produce those that are whole, and remember how far the letters have been replayed, in one transaction.
+        """Produce the letters that have their value, and commit how far letters were replayed, in
+        one transaction.
 
-        Raises SourceUnavailable, and OverlayError for a topic that is not there.
+        Raises SourceUnavailable, and OverlayError if the topic does not exist.
         """
         assert self._consumer is not None
         settings = {
             **for_confluent(self._kafka),
             "transactional.id": self._group,
-            # as Java's clients place records, and the producers that wrote the originals as a rule
+            # the partitioner of Java's clients, and as a rule of the producers that wrote the
+            # originals
             "partitioner": "murmur2_random",
             "log_level": 0,
         }

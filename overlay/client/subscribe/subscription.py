@@ -1,10 +1,11 @@
 """`client.subscribe`: the messages of a push consumer, for `for` and for `async for`.
 
-Receiving and committing (membership.py) and sending acks (ack_sender.py) have a thread each, so that neither waits for what an
-application does with a message.
+Receiving and committing (membership.py) and sending acks (ack_sender.py) have a thread each, so
+that neither waits for what an application does with a message.
 
-`where` is the third stage of filtering: a test in the application, after the index and the filter of the consumer. It is asked
-where messages are handed out, in the application's thread, and what it rejects is acked.
+`where` is the third stage of filtering: a test in the application, after the chunk index and the
+consumer's filter. It runs in the application's thread when a message is about to be handed out.
+Messages that fail it are acked.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ M = TypeVar("M", bound=Delivered)
 
 
 class Subscription:
-    """The messages of one consumer, shared with all who have subscribed to it. Iterate by `for` or by `async for`.
+    """The messages of one consumer, shared among all its subscriptions.
 
-    Leaving the loop keeps what was not handed out for the next loop; closing, or the end of a `with` block, gives it back
-    to the group. A subscription that nobody holds closes by itself. Loops may follow one another, in whatever threads, and may
-    not overlap; messages may be acked in any thread.
+    Iterate by `for` or by `async for`.
 
-    Raises, out of the iteration: ConcurrentIteration, CredentialsRefused, SourceUnavailable, HeartbeatsMissed when asked to,
-    what `where` raises.
+    Leaving a loop keeps the messages that were not handed out for the next loop. Closing, or the
+    end of a `with` block, returns them to the group. A subscription that is garbage-collected
+    closes by itself. Loops may follow one another in different threads but may not overlap.
+    Messages may be acked in any thread.
+
+    The iteration raises ConcurrentIteration, CredentialsRefused, SourceUnavailable,
+    HeartbeatsMissed if asked to, and what `where` raises.
     """
 
     def __init__(
@@ -68,12 +72,14 @@ class Subscription:
 
     @property
     def is_paused(self) -> bool:
-        """Whether fetching stands still, since nobody takes messages."""
+        """Whether fetching is paused, because no messages are taken."""
         return self._intake.is_paused
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Partitions of the output topic that the group has given to this subscription; none before it has joined."""
+        """Partitions of the output topic that are assigned to this subscription; empty before it
+        has joined the group.
+        """
         return self._intake.partitions
 
     @property
@@ -87,7 +93,7 @@ class Subscription:
         return AsyncIteration(self._take_async)
 
     def _take(self) -> Message | None:
-        """The next message, None after the last. Raises ConcurrentIteration."""
+        """Return the next message, None after the last one. Raises ConcurrentIteration."""
         self._turn.enter()
         try:
             while (batch := self._batch or self._intake.message_buffer.take()) is not None:
@@ -100,18 +106,22 @@ class Subscription:
             self._turn.leave()
 
     async def _take_async(self) -> AsyncMessage | None:
+        """Return the next message as `_take` does, in the caller's loop."""
         with self._turn:
             while (batch := self._batch or await self._intake.message_buffer.take_async()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, AsyncMessage)) is not None:
                     return message
                 self._batch = None
-                # others in the loop have their turn, however full the message buffer is
+                # let other tasks of the loop run, however full the message buffer is
                 await asyncio.sleep(0)
             return None
 
     def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
-        """The next message of a batch that is to be handed out, None after the last."""
+        """Return the next message of a batch to hand out, None after the last one.
+
+        Flow control requests are answered, and messages that fail `where` are acked.
+        """
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
@@ -127,11 +137,14 @@ class Subscription:
         return None
 
     def close(self) -> None:
-        """Send the acks that are under way, commit, and leave the group. May be called again, and from another thread."""
+        """Send the queued acks, commit, and leave the group.
+
+        May be called again, and from another thread.
+        """
         self._intake.close()
 
     async def aclose(self) -> None:
-        """As `close`, without holding up the loop."""
+        """Close as `close` does, without blocking the loop."""
         await asyncio.to_thread(self._intake.close)
 
     def __enter__(self) -> Subscription:

@@ -1,4 +1,4 @@
-"""Which consumer is meant, and where its deliveries and its acks are."""
+"""The target of a subscription: which consumer it reads, and the topics of its deliveries and acks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from .acking import Head
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that neither a file nor the service knows. Whoever named it acts."""
+    """A consumer that neither a file nor the service knows. The caller acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is read. `heartbeat_s`: 0 where the consumer sends none."""
+    """What a subscription reads.
+
+    `group`: its reader group. `heartbeat_s`: seconds, 0 if the consumer sends none.
+    """
 
     head: Head
     topic: str
@@ -29,7 +32,7 @@ class Target:
 
 
 def aim(config: ConsumerConfig) -> Target:
-    """The target of a push consumer. Raises BadQuestion for a pull consumer."""
+    """Return the target for a push consumer. Raises BadQuestion for a pull consumer."""
     stream, name = config.id
     if not config.is_push:
         raise BadQuestion(
@@ -41,9 +44,11 @@ def aim(config: ConsumerConfig) -> Target:
 
 
 def find_consumer(known: Iterable[ConsumerConfig], name: str, stream: str, where: str = "") -> ConsumerConfig:
-    """The consumer of this name; `stream` may be empty where one stream only has it. `where`: what was looked through.
+    """Return the consumer of this name.
 
-    Raises UnknownConsumer, with a suggestion, and BadQuestion for a name that several streams have.
+    `stream`: may be empty if only one stream has it. `where`: the place searched, for messages.
+
+    Raises UnknownConsumer, with a suggestion, and BadQuestion if several streams have the name.
     """
     known = list(known)
     found = [config for config in known if config.id[1] == name and stream in ("", config.stream)]

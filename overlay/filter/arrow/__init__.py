@@ -1,8 +1,8 @@
-"""Filters over column batches: a tree becomes a program once, and a program answers a batch with a few Arrow kernels.
+"""Filters over column batches: each tree is compiled once and runs on a batch as Arrow kernels.
 
-The answers are those of the row evaluator (rows.py), with null for unknown. programs.py makes a program of each kind of node,
-evaluation.py holds what is known of one batch, vectors.py says what columns look like to the language, and
-numeric.py, comparing.py and texts.py are its operators.
+The answers are those of the row evaluator (rows.py), with null for unknown. programs.py compiles
+each kind of node. evaluation.py caches the values for one batch. vectors.py converts columns to the
+language's types. numeric.py, comparing.py and texts.py implement the operators.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ _compile_once = lru_cache(maxsize=256)(compile)
 
 
 def evaluate(node: Node, batch: pa.RecordBatch, now: int) -> pa.BooleanArray:
-    """The filter's answer for each row of `batch` at `now`, milliseconds since 1970; null is unknown.
+    """Return the filter's answer for each row of `batch`; null is unknown. `now`: ms since 1970.
 
-    The batch has the struct columns `header`, `properties` and `application_properties`; a column or field that is missing
-    is null, and fields of `properties` may be spelled with hyphens. Raises TypeError for such a column that is no struct.
+    The batch has the struct columns `header`, `properties` and `application_properties`. A missing
+    column or field counts as NULL. Fields of `properties` may be spelled with hyphens. Raises
+    TypeError if one of these columns is not a struct.
     """
     program = _compile_once(node)
     return program(read_columns(batch, program.columns), batch.num_rows, now)
 
 
 def read_columns(batch: pa.RecordBatch, keys: frozenset[Key]) -> dict[Key, pa.Array]:
-    """The fields of a batch's struct columns, as programs take them; those that are missing are left out."""
+    """Return the fields named by `keys` of a batch's struct columns, without missing fields."""
     found = {key: _read_field(batch, *key) for key in keys}
     return {key: array for key, array in found.items() if array is not None}
 

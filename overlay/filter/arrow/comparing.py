@@ -1,9 +1,9 @@
-"""Comparisons and IN on vectors (facts, section 6).
+"""Comparisons and IN on vectors (docs/filters.md#three-answers).
 
-Values of unlike types compare as constants: never equal, always unequal, in no order. Which types meet is known per batch, so
-such an answer costs no kernel. Integers and doubles compare exactly: a constant is fitted to the column's own type first
-(`x < 60.5` over integers is `x <= 60`), and of two columns only rows can be in doubt that are equal as doubles and
-too large for doubles to tell apart.
+Values of unlike types are never equal, always unequal, and have no order. The types are known per
+batch, so such an answer needs no kernel. Integers and doubles compare exactly. A constant is first
+converted to the column's type: `x < 60.5` over integers becomes `x <= 60`. Between two columns, a
+row is in doubt only if its values are equal as doubles and too large for doubles to tell apart.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EXACT_DOUBLE = float(1 << 53)
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """`left operator right`; True or False where that is the answer for all rows."""
+    """Return `left operator right`; True or False if that is the answer for all rows."""
     if left is None or right is None:
         return None
     if not isinstance(left, Vector):
@@ -53,7 +53,7 @@ def compare(operator: Compare, left: Value, right: Value) -> Value:
 
 
 def compare_fitted(vector: Vector, fitted: Fitted) -> Value:
-    """A vector beside the constant that was fitted to its kind."""
+    """Compare a vector with a constant that `fit` has converted to its kind."""
     if isinstance(fitted, bool):
         return hold(fitted, vector)
     kernel, scalar = fitted
@@ -61,7 +61,7 @@ def compare_fitted(vector: Vector, fitted: Fitted) -> Value:
 
 
 def hold(answer: bool, *vectors: Vector) -> Value:
-    """The same answer for all rows, save that NULL stays unknown."""
+    """Return `answer` for all rows, except that rows with NULL stay unknown."""
     doubt: pa.BooleanArray | None = None
     known: pa.BooleanArray | None = None
     for vector in vectors:
@@ -77,7 +77,10 @@ def hold(answer: bool, *vectors: Vector) -> Value:
 
 
 def fit(operator: Compare, constant: bool | int | float | bytes, kind: Kind) -> Fitted:
-    """The kernel and the scalar of the column's own type that compare exactly with `constant`, or what holds for all rows."""
+    """Return a kernel and a scalar of the column's type that compare exactly with `constant`.
+
+    If the answer is the same for all rows of that kind, return True or False instead.
+    """
     unlike = operator is Compare.NE
     if isinstance(constant, bool):
         is_like = kind is Kind.BOOLEAN and operator in _EQUALITY
@@ -109,7 +112,7 @@ def _fit_double(operator: Compare, constant: int | float) -> Fitted:
     if nearest != constant:
         if operator in _EQUALITY:
             return operator is Compare.NE
-        # no double lies between the constant and the nearest one, which is on one side of it
+        # no double is between the constant and the nearest double, so the latter's side decides
         if operator in _ASCENDING:
             operator = Compare.LE if nearest < constant else Compare.LT
         else:
@@ -136,14 +139,14 @@ def _compare_vectors(operator: Compare, left: Vector, right: Vector) -> Value:
 
 def _compare_mixed(operator: Compare, left: Vector, right: Vector) -> Vector:
     a, b = (vector.array.cast(pa.float64(), safe=False) for vector in (left, right))
-    # rounding keeps the order, so only what it makes equal can be wrong
+    # rounding keeps the order, so only rows that it makes equal can be wrong
     blurred = fill(pc.and_(pc.equal(a, b), pc.greater_equal(pc.abs(a), _EXACT_DOUBLE)))
     doubt = either(left.doubt, right.doubt)
     return Vector(Kind.BOOLEAN, KERNELS[operator](a, b), either(blurred, doubt) if blurred.true_count else doubt)
 
 
 def make_value_sets(constants: Sequence[Constant]) -> dict[Kind, pa.Array]:
-    """The constants of an IN list by the kind of column that can hold them, each in that kind's type."""
+    """Return the constants of an IN list as an array for each kind of column that can hold them."""
     sets = {}
     for kind in Kind:
         fitted = [fit(Compare.EQ, constant, kind) for constant in constants if constant is not None]
@@ -156,7 +159,10 @@ def make_value_sets(constants: Sequence[Constant]) -> dict[Kind, pa.Array]:
 
 
 def is_in(left: Value, sets: Mapping[Kind, pa.Array], others: Sequence[Value]) -> Value:
-    """Whether `left`, if it is a vector, is in `sets`, or equals one of `others`. Items that are NULL count for nothing."""
+    """Return whether `left` is in `sets` (if it is a vector) or equals one of `others`.
+
+    Items that are NULL are ignored.
+    """
     if left is None:
         return None
     hits: list[pa.BooleanArray] = []

@@ -1,14 +1,16 @@
-"""What is known of one batch: its columns as the language sees them, and the value of every node that was asked for.
+"""The evaluation of one batch: its columns as vectors, and the cached values of its nodes.
 
-Nodes are shared. A hundred filters with `carrier = 'AA'` in them hold one Program for it (programs.py), and an Evaluation keeps
-each program's value, so the hundredth finds it. The value cache is keyed by the program itself: an object's identity is
-a cheap key, where hashing a tree would cost as much as a kernel.
+Nodes are shared. A hundred filters with `carrier = 'AA'` use the same Program for it (programs.py).
+An Evaluation caches each program's value, so 99 of them find it there. The key of the cache is the
+program object itself: its identity is cheap to hash, while hashing a tree would cost as much as a
+kernel.
 
-A part of a filter that reads one dictionary-encoded column is evaluated on the dictionary, a handful of values, and the
-answers are dealt out to the rows by code. The dictionary is simply a batch of its own.
+A part of a filter that reads one dictionary-encoded column is evaluated on the few values of the
+dictionary. The answers are then mapped to the rows by their codes. The dictionary is simply a batch
+of its own.
 
-Rows in doubt (vectors.py) are settled here by the row evaluator, which takes some microseconds for each: as slow as a loop
-in Python, and no slower, since rows with the same values are asked once.
+Rows in doubt (vectors.py) are decided here by the row evaluator. That takes some microseconds a
+row, as a loop in Python would. Rows with the same values are evaluated once.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from overlay.filter.nodes import Column, Name, Node, Section, walk
 from .vectors import Kind, Value, Vector, either, fill, load
 
 Key = tuple[Section, str]
-"""A column: where the field is and what it is called there, with underscores."""
+"""A column: the section of the field and its name, spelled with underscores."""
 
 PRIORITY: Key = (Section.HEADER, "priority")
 
 Answer: TypeAlias = pa.BooleanArray | bool | None
-"""A value as AND, OR and NOT take it; see to_truth."""
+"""An operand of AND, OR and NOT; see to_truth."""
 
 
 def key_of(node: Name | Column) -> Key:
@@ -40,26 +42,32 @@ def key_of(node: Name | Column) -> Key:
 
 
 def find_columns(node: Node) -> frozenset[Key]:
+    """Return the columns that a tree reads."""
     return frozenset(key_of(each) for each in walk(node) if isinstance(each, Name | Column))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
-    """A node made ready to run on batches. Equal nodes that are alive at the same time have the same program."""
+    """A node compiled for batches. Equal nodes share one program while it is alive."""
 
     node: Node
     columns: frozenset[Key]
     run: Callable[[Evaluation], Value]
 
     def __call__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> pa.BooleanArray:
-        """The filter's answer for each row; null is unknown. For several filters over one batch see Evaluation."""
+        """Return the filter's answer for each row; null is unknown. `now`: ms since 1970.
+
+        To run several filters on one batch, use Evaluation.
+        """
         return Evaluation(columns, rows, now).answer(self)
 
 
 class Evaluation:
-    """One batch: `columns` of `rows` values each, those of missing fields left out, at the time `now` (ms since 1970).
+    """The evaluation of one batch. Not thread-safe.
 
-    `present`: which rows have a field, for columns whose nulls do not tell; without nulls. Not for two threads at once.
+    `columns`: arrays of `rows` values each; missing fields are left out. `now`: ms since 1970.
+    `present`: which rows have a field, as booleans without nulls, for columns whose nulls do not
+    tell.
     """
 
     def __init__(
@@ -71,14 +79,17 @@ class Evaluation:
         self._distinct: dict[Key, tuple[Evaluation, pa.Array] | None] = {}
 
     def answer(self, program: Program) -> pa.BooleanArray:
-        """The program's answer for each row; null is unknown, and so is a value that is no boolean."""
+        """Return the program's answer for each row.
+
+        Null is unknown, also for values that are no boolean.
+        """
         found = to_truth(self.value(program))
         if found is None:
             return pa.nulls(self.rows, pa.bool_())
         return pa.repeat(found, self.rows) if isinstance(found, bool) else found
 
     def value(self, program: Program) -> Value:
-        """What the program's node is worth, be it a condition or not."""
+        """Return the value of the program's node, condition or not. Values are cached."""
         if program in self._values:
             return self._values[program]
         shared = self._find_distinct(*program.columns) if len(program.columns) == 1 else None
@@ -87,14 +98,17 @@ class Evaluation:
         return found
 
     def find(self, key: Key) -> pa.Array | None:
-        """A column as it was given; None when it is missing. Raises ValueError for a wrong number of values."""
+        """Return a column as it was given; None if it is missing.
+
+        Raises ValueError if it has a wrong number of values.
+        """
         array = self.columns.get(key)
         if array is not None and len(array) != self.rows:
             raise ValueError(f"column {key[0].value}.{key[1]} has {len(array)} values in a batch of {self.rows} rows")
         return array
 
     def load(self, key: Key) -> Vector | None:
-        """A column as the language sees it; None when all is NULL."""
+        """Return a column as a vector; None if it is missing or all its values are NULL."""
         if key in self._loaded:
             return self._loaded[key]
         array = self.find(key)
@@ -103,7 +117,7 @@ class Evaluation:
         return found
 
     def settle(self, node: Node, value: Value) -> Value:
-        """A predicate's value with the rows in doubt asked again, one by one."""
+        """Return a predicate's value after the row evaluator has decided the rows in doubt."""
         if not isinstance(value, Vector) or value.doubt is None:
             return value
         found = value.array
@@ -113,7 +127,7 @@ class Evaluation:
         return Vector(Kind.BOOLEAN, found)
 
     def _ask_rows(self, node: Node, rows: pa.Array) -> list[Any]:
-        """The row evaluator's answers."""
+        """Return the row evaluator's answers for the given rows."""
         keys = find_columns(node)
         answers: dict[tuple[Any, ...], Any] = {}
         cells = list(zip(*(self._take_values(key, rows) for key in keys), strict=True))
@@ -126,7 +140,7 @@ class Evaluation:
         vector = self.load(key)
         if vector is None:
             return [None] * len(rows)
-        # only uint64 holds integers that a vector cannot
+        # only uint64 columns have integers that a vector cannot hold
         is_wide = vector.kind is Kind.LONG and vector.doubt is not None
         values: list[Any] = (self.columns[key] if is_wide else vector.array).take(rows).to_pylist()
         return values
@@ -138,11 +152,14 @@ class Evaluation:
             return found
         if found.kind is Kind.LONG:
             return Vector(Kind.LONG, found.array.fill_null(DEFAULT_PRIORITY), found.doubt)
-        # an integer in a column of another type
+        # a column of another type cannot hold the integer default, so these rows are in doubt
         return Vector(found.kind, found.array, either(found.doubt, found.array.is_null()), found.is_utf8)
 
     def _find_distinct(self, key: Key) -> tuple[Evaluation, pa.Array] | None:
-        """A dictionary-encoded column's distinct values as a batch, and each row's place in it."""
+        """Return a dictionary-encoded column's values as a batch and each row's index in it.
+
+        Returns None for any other column.
+        """
         if key in self._distinct:
             return self._distinct[key]
         array, found = self.find(key), None
@@ -164,14 +181,14 @@ def _make_message(keys: Iterable[Key], values: Iterable[Any]) -> dict[str, dict[
 
 
 def to_truth(value: Value) -> Answer:
-    """A value as AND, OR and NOT take it: what is no boolean is unknown."""
+    """Return a value as an operand of AND, OR and NOT; None (unknown) if it is not a boolean."""
     if isinstance(value, Vector):
         return value.array if value.kind is Kind.BOOLEAN else None
     return value if isinstance(value, bool) else None
 
 
 def _deal(value: Value, codes: pa.Array) -> Value:
-    """Values of the distinct values to the rows that have them."""
+    """Map the values of a dictionary to the rows by their codes."""
     if not isinstance(value, Vector):
         return value
     if value.kind is Kind.BOOLEAN and value.doubt is None:
@@ -187,7 +204,7 @@ def _take(array: pa.Array, codes: pa.Array) -> pa.Array:
 
 
 def collapse(answer: pa.BooleanArray) -> pa.BooleanArray | bool:
-    """True or False where that is every row's answer."""
+    """Return True or False if all rows have that answer; otherwise the answers themselves."""
     if len(answer) and answer.true_count == len(answer):
         return True
     return False if len(answer) and answer.false_count == len(answer) else answer

@@ -1,7 +1,8 @@
-"""Arithmetic on vectors: integers without limit, doubles that stay finite (facts, section 6).
+"""Arithmetic on vectors: exact integers, and doubles that stay finite (docs/filters.md#values).
 
-Integers are computed in 64 bits. Where that overflows, the rows with large operands are in doubt and their exact value is the
-row evaluator's affair. A double that overflows, and every quotient by zero, is an infinity or NaN to Arrow and null here.
+Integers are computed in 64 bits. If that overflows, the rows with large operands are in doubt, and
+the row evaluator computes their exact values. A double that overflows, and every division by zero,
+is an infinity or NaN in Arrow and becomes null here.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ _CHECKED: dict[Arithmetic, _Kernel] = {
     Arithmetic.SUB: pc.subtract_checked,
     Arithmetic.MUL: pc.multiply_checked,
 }
-_SURE = float(1 << 62)  # half of what int64 holds: room for what a double rounds away
+_SURE = float(1 << 62)  # half of int64's range, which leaves room for the rounding of doubles
 
 
 def calculate(operator: Arithmetic, left: Value, right: Value) -> Value:
-    """`left operator right`."""
+    """Return `left operator right`; NULL if an operand is not a number."""
     if not is_number(left) or not is_number(right):
         return make_unknown(left, right)
     if not isinstance(left, Vector) and not isinstance(right, Vector):
         return by_row.evaluate(Calculation(operator, Literal(left), Literal(right)), {}, 0)
+    # integers stay integers, except in a division
     both_integers = _is_integer(left) and _is_integer(right)
     if operator is Arithmetic.MOD:
         return _take_remainder(left, right) if both_integers else make_unknown(left, right)
@@ -53,13 +55,14 @@ def calculate(operator: Arithmetic, left: Value, right: Value) -> Value:
 
 
 def is_number(value: Value) -> TypeGuard[Vector | int | float]:
+    """Return whether a value is a number: a numeric vector or constant; booleans are not."""
     if isinstance(value, Vector):
         return value.kind in NUMBERS
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def to_doubles(value: Value) -> _Operand:
-    """A number as Arrow's double, an integer rounded to the nearest; None for a constant that is too large."""
+    """Return a number as Arrow doubles, integers rounded; None for a constant that is too large."""
     if isinstance(value, Vector):
         return value.array.cast(pa.float64(), safe=False)
     try:
@@ -78,7 +81,7 @@ def _doubt(left: Value, right: Value) -> pa.BooleanArray | None:
 
 
 def _to_longs(value: Value) -> _Operand:
-    """None for a constant that int64 cannot hold."""
+    """Return the value as int64; None for a constant that int64 cannot hold."""
     if isinstance(value, Vector):
         return value.array
     return pa.scalar(value, pa.int64()) if _fits(value) else None
@@ -106,7 +109,10 @@ def _doubt_all(left: Value, right: Value) -> Vector:
 
 
 def _take_remainder(left: Value, right: Value) -> Vector | None:
-    """Truncated division's remainder: it has the dividend's sign, so the divisor's does not matter."""
+    """Return the remainder of truncated division.
+
+    It has the sign of the dividend, so the sign of the divisor does not matter.
+    """
     if right == 0:
         return None
     divisor = right if isinstance(right, Vector) else abs(int(right or 0))
@@ -114,7 +120,7 @@ def _take_remainder(left: Value, right: Value) -> Vector | None:
     if a is None or b is None:
         return _doubt_all(left, right)
     if isinstance(right, Vector):
-        # the magnitude also keeps -2**63 / -1 away, which int64 cannot hold
+        # the absolute value also avoids -2**63 / -1, whose result int64 cannot hold
         b = pc.if_else(pc.equal(b, 0), None, pc.abs(b))
     remainder = pc.subtract(a, pc.multiply(pc.divide(a, b), b))
     return Vector(Kind.LONG, remainder, _doubt(left, right))

@@ -1,8 +1,8 @@
-"""Nodes made into programs, one function for each kind of node.
+"""The compiler from nodes to programs, with one function for each kind of node.
 
-What does not depend on the batch is done here, once: constant parts are computed by the row evaluator, IN lists become Arrow
-arrays, LIKE patterns are taken apart. Equal nodes get one program as long as anybody holds it, so that filters share
-their parts without knowing of each other.
+Work that does not depend on the batch is done here, once. The row evaluator computes constant
+parts, IN lists become Arrow arrays, and LIKE patterns are split into runs. Equal nodes get the same
+program while any filter holds it, so filters share their parts without knowing of each other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _programs: WeakValueDictionary[Node, Program] = WeakValueDictionary()
 
 
 def compile(node: Node) -> Program:
-    """The program of a tree, bound or not: a column is what its Arrow type says, whatever type the tree gives it."""
+    """Return the program of a tree, bound or not.
+
+    The Arrow type of a column decides its type, whatever type the tree gives it.
+    """
     program = _programs.get(node)
     if program is None:
         columns = find_columns(node)
@@ -59,7 +62,7 @@ def compile(node: Node) -> Program:
 
 
 def _compute(node: Node) -> _Run:
-    """A tree without columns is a constant, of the batch if it reads the time."""
+    """Compile a tree without columns: a constant, or one value per batch if it reads the time."""
     if any(isinstance(each, Now) for each in walk(node)):
         return lambda batch: by_row.evaluate(node, {}, batch.now)
     constant = by_row.evaluate(node, {}, 0)
@@ -193,7 +196,7 @@ def _(node: Or) -> _Run:
 
 
 def _join(operands: tuple[Node, ...], kernel: Callable[..., pa.BooleanArray], absorbing: bool) -> _Run:
-    """`absorbing`: the answer that decides whatever the others say; operands behind it are not evaluated."""
+    """Compile AND or OR. `absorbing`: the answer that decides; later operands are not evaluated."""
     programs = [compile(operand) for operand in operands]
 
     def run(batch: Evaluation) -> Value:

@@ -1,8 +1,8 @@
-"""LIKE and the affixes of property filters on vectors.
+"""LIKE, and the prefix and suffix tests of property filters, on vectors.
 
-A pattern without `_` is mostly a plain search for bytes. The others go to RE2, which is linear in the value but not in the
-pattern: looking anywhere for a run with many `_` makes it follow as many states as there are characters. Such
-patterns are left to like.py's own engine, value by value.
+A pattern without `_` is mostly a plain search for bytes. Other patterns use RE2. Its time is linear
+in the value but not in the pattern: a search for a run with many `_` follows as many states as the
+run has characters. So such patterns are matched by like.py's own engine, one value at a time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .comparing import hold
 from .vectors import Kind, Value, Vector, make_unknown
 
 _WIDE = 8
-"""With more `_` in a run RE2 was measured to be slower than the engine in Python."""
+"""With more `_` than this in a run, RE2 was measured to be slower than the engine in Python."""
 
 
 def matches(pattern: LikePattern, value: Value) -> Value:
-    """Whether the texts match; what is no text, or no UTF-8, is unknown."""
+    """Return whether the strings match; unknown for values that are no string or not UTF-8."""
     if isinstance(value, bytes):
         return pattern.matches(value)
     if not isinstance(value, Vector) or value.kind is not Kind.TEXT:
@@ -31,7 +31,7 @@ def matches(pattern: LikePattern, value: Value) -> Value:
 
 
 def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
-    """Whether the texts begin, or end, with `text`; what is no text does not."""
+    """Return whether the strings begin (or end) with `text`; False for values that are no string."""
     if not isinstance(value, Vector):
         return None
     if value.kind is not Kind.TEXT:
@@ -40,7 +40,10 @@ def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
 
 
 def is_present(array: pa.Array | None) -> Value:
-    """Whether the field is there. Arrow has the same null for a field that is missing and for one that is NULL: missing."""
+    """Return whether each row has the field.
+
+    Arrow has the same null for a missing field and for one that is NULL, so both count as missing.
+    """
     if array is None:
         return False
     if isinstance(array, pa.DictionaryArray):
@@ -49,7 +52,7 @@ def is_present(array: pa.Array | None) -> Value:
 
 
 def _match(pattern: LikePattern, array: pa.Array) -> pa.BooleanArray:
-    """`array`: bytes that are UTF-8."""
+    """Return which values match. `array`: bytes that are UTF-8."""
     match pattern.shape:
         case Shape.EXACT:
             return pc.equal(array, pa.scalar(pattern.head, pa.binary()))
@@ -73,12 +76,12 @@ def _match_generally(pattern: LikePattern, array: pa.Array) -> pa.BooleanArray:
         try:
             return pc.match_substring_regex(array.view(type), pattern.regex)
         except pa.ArrowInvalid:
-            pass  # the pattern has grown over RE2's own limit of memory
+            pass  # the compiled pattern exceeds RE2's memory limit
     return pa.array([None if value is None else pattern.matches(value) for value in array.to_pylist()], pa.bool_())
 
 
 def _keep_utf8(array: pa.Array) -> pa.Array:
-    """The texts with null in place of those that are not UTF-8."""
+    """Return the strings with null in place of those that are not UTF-8."""
     is_large = pa.types.is_large_binary(array.type)
     try:
         array.cast(pa.large_string() if is_large else pa.string())
@@ -88,7 +91,7 @@ def _keep_utf8(array: pa.Array) -> pa.Array:
 
 
 def _drop_others(array: pa.Array, offset: np.dtype[np.signedinteger]) -> pa.Array:
-    # brings numba with it, which a filter over strings does without
+    # imports numba, which most filters over strings do not need
     from overlay.scan.columns import gather
     from overlay.scan.states import MISSING
 

@@ -1,11 +1,13 @@
-"""Arrow arrays as the language sees them: four kinds of value, and rows in doubt.
+"""Columns as the filter language sees them: four kinds of values, and rows in doubt.
 
-Many types of Arrow are one type of the language (facts, section 4): all integers and timestamps are LONG, floats
-DOUBLE, strings and binaries TEXT. What the language cannot see is NULL: NaN, infinities, decimals, lists.
+Many Arrow types are one type of the language (docs/filters.md#values): all integers and timestamps
+are LONG, floats DOUBLE, strings and binaries TEXT. Values that the language does not have are NULL:
+NaN, infinities, decimals, lists.
 
-A kernel cannot always tell: integers have no limit in the language and 64 bits here. Then the row is *in doubt*, and the next
-predicate above asks the row evaluator about that row alone. Doubting a row too many costs time, never the answer, so
-the tests for it may be coarse.
+A kernel cannot always give the exact answer: integers have no limit in the language, but 64 bits
+here. Such a row is *in doubt*, and the next predicate above asks the row evaluator about that row
+alone. A doubt without need costs time but never changes the answer, so the tests for it may be
+coarse.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
+    """Kinds of values, each with the Arrow type that represents it."""
+
     BOOLEAN = enum.auto()  # bool
     LONG = enum.auto()  # int64
     DOUBLE = enum.auto()  # float64, finite
@@ -34,23 +38,24 @@ NUMBERS = (Kind.LONG, Kind.DOUBLE)
 class Vector(NamedTuple):
     """A value for each row; null is NULL or unknown.
 
-    A tuple, since one is made for every node and batch, and a frozen dataclass takes as long to make as a small kernel.
+    It is a tuple because one is made for every node and batch, and creating a frozen dataclass
+    takes as long as a small kernel.
     """
 
     kind: Kind
     array: pa.Array
     doubt: pa.BooleanArray | None = None
-    """Rows whose value is another one than `array` says, or may be. Without nulls."""
+    """Rows whose value may differ from `array`; booleans without nulls. None if there are none."""
     is_utf8: bool = False
-    """Of TEXT: known to hold UTF-8 only."""
+    """For TEXT: whether all values are known to be UTF-8."""
 
 
 Value = Vector | Constant
-"""What a node gives for a batch: a constant stands for the same value in all rows, and None for NULL or unknown."""
+"""A node's value for a batch: a vector, or a constant for all rows; None is NULL or unknown."""
 
 
 def load(array: pa.Array) -> Vector | None:
-    """A column of a batch, of whatever type; None when the language sees NULL in all its rows."""
+    """Return a column of any Arrow type as a vector; None if the language sees NULL in all rows."""
     type = array.type
     if isinstance(array, pa.ExtensionArray):
         return load(array.storage)
@@ -68,20 +73,23 @@ def load(array: pa.Array) -> Vector | None:
 
 
 def keep_finite(array: pa.Array) -> pa.Array:
-    """Doubles with null in place of NaN and the infinities."""
+    """Return the doubles with null in place of NaN and the infinities."""
     finite = pc.is_finite(array)
     return pc.if_else(finite, array, None) if finite.false_count else array
 
 
 def either(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """Rows that are in doubt for either of two reasons."""
+    """Return the rows that are in doubt in at least one of two masks."""
     if left is None or right is None:
         return right if left is None else left
     return pc.or_(left, right)
 
 
 def make_unknown(*values: Value) -> Vector | None:
-    """What is unknown for the kinds of these values, save in rows whose values may be of another kind."""
+    """Return unknown for all rows.
+
+    Rows in doubt stay in doubt, because their values may have another kind.
+    """
     doubt: pa.BooleanArray | None = None
     for value in values:
         doubt = either(doubt, value.doubt if isinstance(value, Vector) else None)
@@ -89,6 +97,7 @@ def make_unknown(*values: Value) -> Vector | None:
 
 
 def fill(flags: pa.BooleanArray, value: bool = False) -> pa.BooleanArray:
+    """Return the flags with `value` in place of null."""
     return flags.fill_null(value) if flags.null_count else flags
 
 
@@ -106,7 +115,10 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def _read_milliseconds(array: pa.TimestampArray) -> pa.Int64Array:
-    """Whole milliseconds since 1970, rounded down. Times beyond int64 milliseconds, which no calendar has, are null."""
+    """Return ms since 1970, rounded down.
+
+    The result is null for times beyond int64 milliseconds, which no calendar has.
+    """
     ticks = array.view(pa.int64())
     per_second = _PER_SECOND[array.type.unit]
     if per_second == 1_000:

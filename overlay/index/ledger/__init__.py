@@ -1,1 +1,1 @@
-"""The ledger: stream sequences for the records of several partitions. Pure."""
+"""The ledger of a stream with several partitions: which sequence each offset has. Pure."""

@@ -1,23 +1,28 @@
-"""Giving out sequences: what the sequencer of a stream of several partitions decides, round after round. No IO.
+"""The sequencer's decision for a stream of several partitions: which sequences the new offsets get.
+Pure.
 
-A round takes, of each partition, the offsets that have come since the round before, and gives them sequences: the partitions in
-the order of topic and partition, the offsets of each in a row. From the same standing and the same offsets the same round
-comes, whoever asks and in whatever order he names them.
+Each ledger entry takes, of each partition, the offsets that are new since the entry before, and
+gives them sequences: partitions in the order of topic and partition, offsets of each in a row. The
+same state and the same offsets always give the same entry, in whatever order the partitions are
+passed.
 
-How the offsets were cut into rounds has no say in the following: which offsets get sequences (all, and none twice); that
-sequences follow the offsets within a partition; that none is left out; and, as long as only one partition has anything new,
-which sequence is whose. A round may also be cut between two partitions. It does have a say in how the partitions interleave: of
-two records of different partitions the one in the earlier round comes first. So sequences cannot be worked out again
-from the logs. The ledger is what they are, and no one may tell of a sequence before its round is committed.
+How offsets are cut into entries does not change these facts: every offset gets exactly one
+sequence; within a partition sequences follow the offsets; no sequence is left out; and, while only
+one partition has new records, which record gets which sequence. An entry may even be cut between
+two partitions. The cutting does change how partitions interleave: of two records of different
+partitions the one in the earlier entry comes first. So sequences cannot be computed again from the
+logs. The ledger defines them, and no sequence may be told to a client before its entry is
+committed.
 
-After a crash. Rounds that were not committed have never been; nobody has seen their sequences. The sequencer reads the
-ledger up to its end, goes on behind the last run of each partition, and the sequences that were lost are given out
-anew, perhaps to others. What it has read twice of a partition gets nothing twice, since `allocate` passes over what has a
-sequence.
+After a crash, entries that were not committed do not exist, and no client has seen their sequences.
+The sequencer reads the ledger to its end and continues after the last run of each partition. The
+lost sequences are given out anew, perhaps to other records. Offsets that it reads a second time get
+no second sequence: `allocate` skips offsets that have one.
 
-From one partition to several (design 11.7). While a stream has one partition, a record's sequence is its offset + 1, and
-no ledger is written. `extend` makes the first round of its ledger: one run from offset 0 to the cut with exactly these
-sequences. From then on the ledger alone says what sequences are, those of the past included.
+From one partition to several (docs/exactly-once.md#several-partitions): while a stream has one
+partition, a record's sequence is its offset + 1, and no ledger is written. `extend` makes the first
+entry of its ledger: one run from offset 0 to the cut with exactly these sequences. From then on
+only the ledger defines sequences, those of the past included.
 """
 
 from __future__ import annotations
@@ -32,20 +37,25 @@ from .entries import LedgerEntry, LedgerRun
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a ledger has come."""
+    """The end of a ledger: the next sequence, and where each partition continues."""
 
     next_sequence: int = 1
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The first offset of each partition that has no sequence; 0 where a partition is not named."""
+    """The first offset of each partition without a sequence; a partition that is not named begins
+    at 0.
+    """
 
     def after(self, round: LedgerEntry) -> Standing:
-        """How far it is with a round more, which may still be on its way."""
+        """Return the state after one more entry, which need not be committed yet."""
         return Standing(round.next_sequence, {**self.ends, **{run.source: run.next_offset for run in round.runs}})
 
 
 def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> LedgerEntry | None:
-    """Give sequences to what was taken: of each partition the offsets from the first up to the log position. None if
-    nothing is new."""
+    """Return a ledger entry that gives sequences to new offsets; None if there are none.
+
+    `taken`: of each partition the first offset and the log position up to which it was read.
+    Offsets that have a sequence are skipped.
+    """
     runs = []
     sequence = standing.next_sequence
     for source in sorted(taken):
@@ -61,19 +71,21 @@ def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPo
 
 
 def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
-    """The first round of the ledger of a stream that had one partition: up to the cut, sequence = offset + 1.
+    """Return the first ledger entry of a stream that had one partition: sequence = offset + 1 up to
+    the cut.
 
-    The partition must be the only one whose records had sequences, and no record from the cut on may have been delivered.
-    With a cut at 0 it is a restart, so that the ledger is there to be seen.
+    `source` must be the only partition whose records had sequences, and no record from the cut on
+    may have been delivered. With a cut at 0 the entry is a restart, so that the ledger exists.
     """
     return LedgerEntry((LedgerRun(*source, 0, cut.position, 1, cut.epoch, cut.crc),))
 
 
 def restart(standing: Standing, log_positions: Mapping[TopicPartition, LogPosition]) -> LedgerEntry:
-    """Have partitions, at least one, go on at these log positions, and void what was sequenced from there on. Takes
-    up one sequence.
+    """Return an entry that makes partitions (at least one) continue at these log positions. It
+    takes up one sequence.
 
-    With the log positions where the partitions stand anyway, it voids nothing and keeps the knowledge of where that is.
+    Sequences of offsets from there on become void. With the current log positions it voids nothing
+    and keeps them known.
     """
     sequence = standing.next_sequence
     return LedgerEntry(

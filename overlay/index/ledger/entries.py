@@ -1,21 +1,25 @@
-"""Ledger records: which offsets of which partitions got which stream sequences, as key and value of a Kafka record.
+"""Ledger records: which offsets of which partitions got which stream sequences, as key and value of
+a Kafka record.
 
-A run gives `count` offsets of a partition, from `first_offset` on, as many sequences, from `first_sequence` on. What one round
-of the sequencer gives out is one record with a run for each partition; its runs follow each other in sequence without a gap.
-An offset that no reader ever sees (a control record, an aborted one, one that compaction took) has a sequence like any other:
-to readers that is a deleted message.
+A run gives `count` offsets of a partition, from `first_offset` on, as many sequences, from
+`first_sequence` on. What the sequencer gives out at one time is one record (a ledger entry) with a
+run for each partition; its runs follow each other in sequence without a gap. An offset that no
+reader ever sees (a control record, an aborted one, one that compaction removed) has a sequence like
+any other: to readers it is a deleted message.
 
-A run of no records restarts its partition: the partition goes on at `first_offset`, and what was sequenced from there on is
-void. It is written when a log was cut or created again, or to say where partitions stand when the runs that say so are
-about to go with the retention of the index topic.
+A run of no records restarts its partition: the partition continues at `first_offset`, and the
+sequences of offsets from there on are void. It is written if a log was cut or created again. It is
+also written to keep the ends of partitions known when retention of the index topic is about to
+remove the runs that tell them.
 
-Key: text for people, `run STREAM FIRST_SEQUENCE`. Unlike chunk headers, records of the ledger are never replaced or merged, and
-the order that counts is that of the log. In a compacted topic that takes keys that never repeat, and these never do: every
-record takes up at least one sequence (one of restarts alone takes up exactly one), and the sequencer goes on above all
-that is committed. The key of an aborted record may come again, but Kafka's cleaner forgets aborted records without a look at
-their keys.
+The key is text for people, `run STREAM FIRST_SEQUENCE`. Unlike chunk headers, ledger records are
+never replaced or merged, and their order in the log counts. In a compacted topic this needs keys
+that never repeat, and these never do: every record takes up at least one sequence (one of restarts
+alone takes up exactly one), and the sequencer continues above all committed ones. The key of an
+aborted record may come again, but Kafka's cleaner removes aborted records without looking at their
+keys.
 
-Value, little-endian:
+The value, little-endian:
 
     at  0  uint8   version = 1
     at  1  uint8   kind = 2
@@ -23,16 +27,19 @@ Value, little-endian:
     at  6  int64   first sequence
     at 14  uint16  topics
     at 16  uint32  runs
-    at 20          the topics: uint16 bytes of the name, the name; then the runs in the order of their sequences
+    at 20          the topics: uint16 bytes of the name, the name; then the runs in the order of
+                   their sequences
 
-    run:  uint16 topic, its place among the topics; int32 partition; int64 first offset; int64 count, 0 restarts; int32 leader
-          epoch of the batch that ends at first offset + count; int64 its CRC, -1 not known
+    run:  uint16 topic, its place among the topics; int32 partition; int64 first offset;
+          int64 count, 0 restarts; int32 leader epoch of the batch that ends at first offset + count;
+          int64 its CRC, -1 not known
 
-The last two make the end of a partition's last run a position that can tell whether the log below it is still the one that
-was sequenced (kafka/log_position.py, design 11.5).
+The last two make the end of a partition's last run a log position: it can detect that the log below
+it is not the one that was sequenced (overlay/kafka/log_position.py,
+docs/exactly-once.md#log-identity).
 
-Whatever is no such value comes back as `Foreign`, as with chunk headers (index/skip/encode.py). Values are read many
-at a time (`parse`).
+Any other value is returned as `Foreign`, as with chunk headers (overlay/index/skip/encode.py).
+Values are read many at a time (`parse`).
 """
 
 from __future__ import annotations
@@ -81,7 +88,9 @@ _KEY = re.compile(r"run (\S+) (\d{1,19})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LedgerRun:
-    """Offset first_offset + i of the partition has sequence first_sequence + i, for i < count."""
+    """A run of sequences: offset first_offset + i of the partition has sequence first_sequence + i,
+    for i < count.
+    """
 
     topic: str
     partition: int
@@ -89,9 +98,9 @@ class LedgerRun:
     count: int
     first_sequence: int
     epoch: int = -1
-    """Leader epoch of the batch that ends at next_offset; -1 when not known."""
+    """Leader epoch of the batch that ends at next_offset; -1 if unknown."""
     crc: int = -1
-    """And its CRC."""
+    """CRC of that batch; -1 if unknown."""
 
     @property
     def source(self) -> TopicPartition:
@@ -108,7 +117,11 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The runs of one record, at least one, each from the sequence on that the one before it ends with, else ValueError."""
+    """The runs of one ledger record, at least one, each beginning with the sequence after the one
+    before.
+
+    Raises ValueError for other runs.
+    """
 
     runs: tuple[LedgerRun, ...]
 
@@ -122,21 +135,23 @@ class LedgerEntry:
 
     @property
     def next_sequence(self) -> int:
-        """Of the round after this one, unless that skips some."""
+        """Return the first sequence of the next entry, unless that skips some."""
         return max(self.runs[-1].next_sequence, self.first_sequence + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerEntries:
-    """Values that were read together. Those of value i are runs starts[i] to starts[i + 1] - 1, none where it has a flaw."""
+    """Ledger values that were read together. The runs of value i are starts[i] to starts[i + 1] -
+    1; none if it has a flaw.
+    """
 
     first_sequence: Ints
-    """Of each value, as are `flaws`."""
+    """One per value, like `flaws`."""
     flaws: npt.NDArray[np.uint8]
     starts: Ints
     sources: tuple[TopicPartition, ...]
     source: Ints
-    """Of each run its place in `sources`."""
+    """Index in `sources` of each run's partition. The arrays below have one item per run too."""
     first_offset: Ints
     count: Ints
     epoch: Ints
@@ -144,18 +159,18 @@ class LedgerEntries:
 
 
 def encode_key(stream: str, first_sequence: int) -> bytes:
-    """The key of a round's record."""
+    """Return the key of a ledger record."""
     return f"run {stream} {first_sequence}".encode()
 
 
 def decode_key(key: bytes) -> tuple[str, int] | None:
-    """Stream and first sequence of a round's record; None for any other key."""
+    """Return stream and first sequence of a ledger record's key; None for any other key."""
     found = _KEY.fullmatch(key.decode(errors="replace"))
     return (found[1], int(found[2])) if found else None
 
 
 def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
-    """Key and value of the record of a round."""
+    """Return key and value of the record of a ledger entry."""
     names = sorted({run.topic for run in round.runs})
     place = {name: i for i, name in enumerate(names)}
     head = np.zeros(1, HEAD)
@@ -173,13 +188,13 @@ def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
 
 
 def decode(value: bytes | None) -> LedgerEntry | Foreign:
-    """The round that a value holds."""
+    """Return the ledger entry that a value holds, or Foreign with the reason if it holds none."""
     rounds = parse_values([value])
     return Foreign.of(rounds.flaws[0]) if rounds.flaws[0] else read_round(rounds, 0)
 
 
 def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
-    """The round of a value without a flaw."""
+    """Return the ledger entry of a value without a flaw."""
     runs = []
     sequence = int(rounds.first_sequence[row])
     for i in range(int(rounds.starts[row]), int(rounds.starts[row + 1])):
@@ -193,12 +208,12 @@ def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
 
 
 def parse_values(values: Sequence[bytes | None]) -> LedgerEntries:
-    """As `parse`, for values that are Python's."""
+    """Read values given as Python bytes, as `parse`."""
     return parse(*lay_out(values))
 
 
 def parse(buf: Bytes, at: Ints, size: Ints) -> LedgerEntries:
-    """Read the values buf[at[i] : at[i] + size[i]]; size -1 for none."""
+    """Read the values buf[at[i] : at[i] + size[i]]; a size of -1 means no value."""
     heads = np.zeros(at.size, HEAD)
     flaws = np.zeros(at.size, np.uint8)
     look(buf, at, size, RUNS, heads.view(np.uint8).reshape(at.size, _HEAD), flaws)
@@ -231,7 +246,7 @@ def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> npt.NDArray[np.void]:
 def _find_sources(
     buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: npt.NDArray[np.void]
 ) -> tuple[tuple[TopicPartition, ...], Ints]:
-    """The partitions that the runs are about, and which of them each run is about."""
+    """Return the distinct partitions of the runs, and for each run the index of its partition."""
     prints = np.empty(rows.size, np.uint64)
     names = np.empty((2, rows.size), np.int64)
     scratch = np.empty((3, int(topics.max(initial=0))), np.int64)
@@ -248,7 +263,7 @@ def _find_sources(
 
 @kernel
 def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-untyped-def]
-    """Find where the runs of each value begin, and check that its parts fill it."""
+    """Find where the runs of each value begin, and check that its parts fill it exactly."""
     for i in range(at.size):
         if flaws[i]:
             continue
@@ -279,7 +294,7 @@ def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-untyped-def]
-    """Find values whose figures contradict each other; whether there are any."""
+    """Mark values whose numbers contradict each other. Return whether there is one."""
     topic, partition, first_offset, count = figures
     found = False
     run = 0
@@ -309,7 +324,7 @@ def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-u
 
 @kernel
 def _fingerprint(buf, at, topics, counts, topic, partition, scratch, prints, names):  # type: ignore[no-untyped-def]
-    """A number for each run that is another for another partition, and where its topic's name lies."""
+    """Compute a number per run that differs between partitions, and find its topic's name."""
     run = 0
     for i in range(counts.size):
         if not counts[i]:

@@ -1,21 +1,25 @@
-"""The ledger of a stream in memory: from offsets of its partitions to sequences and back, a million runs at once.
+"""The ledger of a stream in memory: from offsets of its partitions to sequences and back, for
+millions of runs.
 
-Rounds (entries.py) come in the order of the index topic. A round is taken in if all its sequences lie above those of the rounds
-before it, and its offsets above those that their partition has in the ledger already. So the rows are in the order of
-sequences, and within a partition in that of offsets, and no sequence and no offset is ever in two of them; gaps there may be. A
-round that contradicts what was taken in before is passed over as a whole, and the answer says why. Sequencers cannot write
-one: they go on from the ledger, and whoever was fenced cannot commit. What is left are strangers who write to the index
-topic, and their rounds must not change what the others say. When the true rounds below such a one have gone with the
-topic's retention, nothing tells it from a true one any more: only the topic's access rules keep strangers out.
+Ledger entries (entries.py; `rounds` in the code below) come in the order of the index topic. An
+entry is taken in if all its sequences are above those of the entries before it, and its offsets
+above those that their partition already has. So rows are in the order of sequences, within a
+partition also in that of offsets, and no sequence or offset is in two of them. Gaps may occur. An
+entry that contradicts what was taken in before is skipped as a whole, and the result says why. A
+sequencer cannot write such an entry: it continues from the ledger, and a fenced one cannot commit.
+Only a stranger that writes to the index topic can, and its entries must not change what the others
+say. If retention has removed the true entries below such a one, it can no longer be told from a
+true one: then only the topic's access rules keep strangers out.
 
-A restart (a run of no records) moves the end of its partition, and voids the rows of the partition that reach beyond it.
+A restart (a run of no records) moves the end of its partition, and voids the rows of the partition
+beyond it.
 
-An offset without a sequence lies at or past `end_of` its partition and has none yet, or it lies below and will never have one:
-the record of its round could not be read, or retention has taken it.
+An offset without a sequence is either at or past `end_of` its partition and has none yet, or below
+it and will never have one: its ledger record could not be read, or retention has removed it.
 
-Memory: two to four bytes a row (pages.py), and up to a quarter as much in reserve. A row is a run, or several that go on from
-one another in offset and in sequence, as they do while a single partition of the stream has anything new. In the topic runs are
-never merged.
+Memory: two to four bytes a row (pages.py), and up to a quarter more in reserve. A row is one run,
+or several that continue each other both in offset and in sequence, as happens while only one
+partition has new records. In the topic, runs are never merged.
 """
 
 from __future__ import annotations
@@ -39,19 +43,23 @@ _NO_LOCK = nullcontext()
 
 
 class Refusal(enum.IntEnum):
-    """Why a round was passed over. Kernels return the number."""
+    """Why a ledger entry was skipped. Kernels return the number."""
 
     NONE = 0
     SEQUENCES = 1
     """Some of its sequences were given out, or skipped, before."""
     OFFSETS = 2
-    """Some of its offsets have a sequence, or were passed over, before."""
+    """Some of its offsets have a sequence already, or were skipped before."""
     TWICE = 3
     """It names a partition twice."""
 
 
 class Ledger:
-    """`lock`: held while rounds are taken in and while they are asked for, so that two threads may; a copy has none."""
+    """The sequences of a stream's records, by partition and offset.
+
+    `lock`: held while entries are taken in and while the ledger is asked, so that two threads may
+    use it. A copy has no lock.
+    """
 
     def __init__(self, page_rows: int = PAGE_ROWS, lock: AbstractContextManager[object] = _NO_LOCK) -> None:
         self._codes: dict[TopicPartition, int] = {}
@@ -62,57 +70,69 @@ class Ledger:
         self._lock = lock
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, which are not made while rounds are taken in."""
+        """Return the state for copies, which must not be made while entries are taken in. The lock
+        is left out.
+        """
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=_NO_LOCK)
 
     def __len__(self) -> int:
-        """Rows in memory, see the module's essay. Some of them retention may have taken."""
+        """Return the rows in memory (see the module's docstring). Retention may have removed the
+        records of some.
+        """
         return len(self._pages)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
+        """Return the bytes in memory."""
         return self._pages.nbytes + 3 * self._ends.nbytes
 
     @property
     def next_sequence(self) -> int:
-        """The one that is given out next."""
+        """Return the sequence that is given out next."""
         return self._next
 
     @property
     def first_sequence(self) -> int:
-        """That of the first record that the logs may still have; next_sequence when there is none."""
+        """Return the sequence of the first record that the logs may still have; next_sequence if
+        there is none.
+        """
         first = self.locate(0)
         return first.first_sequence if first is not None else self._next
 
     @property
     def standing(self) -> Standing:
-        """From where the sequencer goes on."""
+        """Return where the sequencer continues."""
         return Standing(self._next, {source: int(self._ends[code]) for source, code in self._codes.items()})
 
     def end_of(self, source: TopicPartition) -> int:
-        """The first offset of a partition that has no sequence yet; 0 for one that is not known."""
+        """Return the first offset of a partition that has no sequence yet; 0 for an unknown
+        partition.
+        """
         return self.log_position_of(source).position
 
     def log_position_of(self, source: TopicPartition) -> LogPosition:
-        """`end_of`, and the batch before it."""
+        """Return `end_of` a partition with epoch and CRC of the batch before it."""
         code = self._codes.get(source)
         if code is None:
             return LogPosition(0)
         return LogPosition(int(self._ends[code]), int(self._epochs[code]), int(self._crcs[code]))
 
     def append(self, round: LedgerEntry) -> Refusal:
-        """Take in one round. Raises ValueError for figures that no record can hold."""
+        """Take in one ledger entry and return whether it was refused. Raises ValueError for numbers
+        that no ledger record can hold.
+        """
         rounds = parse_values([encode("", round)[1]])
         if rounds.flaws[0]:
             raise ValueError(f"not to be written: {round}")
         return Refusal(int(self.extend(rounds)[0]))
 
     def extend(self, rounds: LedgerEntries) -> npt.NDArray[np.uint8]:
-        """Take in rounds in the order of the index topic; of each value the Refusal, 0 for one with a flaw."""
+        """Take in ledger entries in the order of the index topic. Return the Refusal of each value
+        (uint8), 0 for one with a flaw.
+        """
         refusals = np.zeros(rounds.flaws.size, np.uint8)
         with self._lock:
             known = np.array([self._find_code(source) for source in rounds.sources], np.int64)
@@ -134,36 +154,44 @@ class Ledger:
         return refusals
 
     def sequence_of(self, source: TopicPartition, offsets: Ints) -> Ints:
-        """Of each offset its sequence, 0 where it has none (see the module's essay). Quickest when offsets ascend."""
+        """Return the sequence of each offset of a partition, 0 if it has none (see the module's
+        docstring). Ascending offsets are fastest.
+        """
         if source not in self._codes:
             return np.zeros(offsets.size, np.int64)
         with self._lock:
             return self._pages.find_sequences(self._codes[source], offsets)
 
     def sequence_from(self, source: TopicPartition, offset: int) -> int:
-        """The sequence of the first record of a partition from an offset on; next_sequence when none has one yet."""
+        """Return the sequence of the first record of a partition from an offset on; next_sequence
+        if none has one yet.
+        """
         if source not in self._codes:
             return self._next
         with self._lock:
             return self._pages.find_sequence(self._codes[source], offset) or self._next
 
     def locate(self, sequence: int) -> LedgerRun | None:
-        """The run that has a sequence, from there on; else all of the next one above; None where there is none.
+        """Return the rest of the run that holds `sequence`, from there on; else the next run above;
+        None if there is none.
 
-        So first_sequence and first_offset of the answer are the sequence, or the next one that there is, and where it is.
+        So first_sequence and first_offset of the result are this sequence, or the next existing
+        one, and its offset.
         """
         with self._lock:
             code, first_sequence, first_offset, count = self._pages.locate(sequence)
         return LedgerRun(*self._names[code], first_offset, count, first_sequence) if count else None
 
     def positions_at(self, sequence: int) -> dict[TopicPartition, int]:
-        """Of each known partition the first offset whose sequence is this one or above it; its end when there is none."""
+        """Return for each known partition the first offset whose sequence is at or above this one;
+        the partition's end if there is none.
+        """
         with self._lock:
             found = {source: self._pages.find_offset(code, sequence) for source, code in self._codes.items()}
             return {source: int(self._ends[self._codes[source]]) if at < 0 else at for source, at in found.items()}
 
     def drop(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Forget the offsets below these: the logs begin there now."""
+        """Hide the offsets below these log starts: retention has removed the records."""
         with self._lock:
             lows = np.zeros(len(self._codes), np.int64)
             for source, start in starts.items():
@@ -189,9 +217,10 @@ def _admit(  # type: ignore[no-untyped-def]
     begin, starts, sequences, flaws, source, first, count, epoch, crc,
     ends, epochs, crcs, before, touched, rows, next_sequence, refusals,
 ):  # fmt: skip
-    """Take in rounds from `begin` on, up to one that moves the end of a partition back.
+    """Take in entries from number `begin` on, up to one that moves the end of a partition back.
 
-    Returns where to go on, how many rows there are now, the next sequence, and whether the last round moved an end back.
+    Returns where to continue, how many rows there are, the next sequence, and whether the last
+    entry moved an end back.
     """
     used = 0
     for i in range(begin, sequences.size):
@@ -200,6 +229,7 @@ def _admit(  # type: ignore[no-untyped-def]
         if sequences[i] < next_sequence:
             refusals[i] = 1
             continue
+        # move the ends of the entry's partitions, unless one of its runs contradicts the ledger
         run = starts[i]
         while run < starts[i + 1]:
             place = source[run]
@@ -212,10 +242,12 @@ def _admit(  # type: ignore[no-untyped-def]
             touched[place], before[run] = i, ends[place]
             ends[place] = first[run] + count[run]
             run += 1
+        # a refused entry changes nothing: restore the ends that it has moved
         if refusals[i]:
             for j in range(starts[i], run):
                 ends[source[j]] = before[j]
             continue
+        # an accepted entry: write its rows; a restart writes none and may move an end back
         sequence = sequences[i]
         goes_back = False
         for j in range(starts[i], starts[i + 1]):

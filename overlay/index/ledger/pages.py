@@ -1,22 +1,25 @@
-"""The rows of a ledger, packed: two to four bytes for one that goes on where the last ones ended. Kernels find their way in it.
+"""The rows of a ledger, packed: two to four bytes for a row that continues the last ones. Kernels
+search them.
 
-A row gives `count` offsets of a partition, from first_offset on, as many sequences, from first_sequence on. Rows come in the
-order of sequences, and within a partition in that of offsets. Mostly both go on without a gap: the sequence where the row
-before ended, the offset where the partition's last row did. So a row is
+A row gives `count` offsets of a partition, from first_offset on, as many sequences, from
+first_sequence on. Rows are in the order of sequences, and within a partition in that of offsets.
+Mostly both continue without a gap: the sequence where the row before ended, the offset where the
+partition's last row did. So a row is
 
     head    2 * the partition's code, + 1 if there are gaps
     gaps    if there are: the sequences left out, the offsets left out
     count
 
-each a varint, seven bits a byte, lowest first, the highest bit says that more come. The count is last so that it can be written
-anew: a row that goes on from the last one in both is none of its own.
+each a varint: seven bits a byte, lowest first, the highest bit set if more bytes follow. The count
+is last so that it can be overwritten: a row that continues the last one in both is merged into it.
 
 Rows stand in pages. What a page begins with is kept beside it: its first sequence, and of each partition where its last row
 before that ended (its mark). So a page can be read without those before it, and is found by bisection: by sequence, or by
 the marks of a partition. A page has at most PAGE_ROWS rows, more with many partitions, so that the marks take about
 a byte a row at most. To find one row is to read half a page on average, some microseconds.
 
-What retention has taken is hidden at once, row by row. Its memory comes back when a quarter of the pages hold nothing else.
+Offsets that retention has removed are hidden at once, row by row. Their memory is freed when a
+quarter of the pages hold nothing else.
 """
 
 from __future__ import annotations
@@ -33,17 +36,19 @@ Ints = npt.NDArray[np.int64]
 
 PAGE_ROWS = 1024
 ROW_BYTES = 5 + 3 * 9
-"""The most that a row takes."""
+"""The most bytes that a row takes."""
 PART = 1 << 16
-"""Rows that are packed at once, since room has to be there for the most that they may take."""
+"""Rows packed at once: room for the most that they may take must exist before."""
 
 _POS, _COUNT_AT, _CODE, _COUNT, _SEQUENCE, _LEFT, _PAGES = range(7)
-# of the tail: bytes in use; where the last row's count is, its partition (-1: it is closed), its count; the sequence it ends
-# with; room for rows in the last page; pages in use
+# Fields of the tail: bytes in use; where the last row's count is, its partition (-1: it is closed),
+# its count; the sequence after the last row; rows that still fit the last page; pages in use.
 
 
 class Pages:
-    """Not for two threads at once. Partitions are numbers from 0 on; `enlist` makes them known."""
+    """Packed ledger rows. Not for two threads at once. Partitions are codes from 0 on; call
+    `enlist` for new ones.
+    """
 
     def __init__(self, page_rows: int = PAGE_ROWS) -> None:
         self._page_rows = page_rows
@@ -54,7 +59,7 @@ class Pages:
         self._tail = np.array([0, 0, -1, 0, 0, 0, 0], np.int64)
 
     def __len__(self) -> int:
-        """Rows in memory; retention may have taken some of them."""
+        """Return the rows in memory. Retention may have removed the records of some."""
         return int(self._sizes[: self._used].sum())
 
     @property
@@ -73,7 +78,7 @@ class Pages:
         return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
 
     def enlist(self, codes: int) -> None:
-        """Have room for so many partitions."""
+        """Make room for this many partitions."""
         more = codes - self._tips.size
         if more > 0:
             more = max(more, self._tips.size, 8)
@@ -81,7 +86,7 @@ class Pages:
             self._marks = np.pad(self._marks, ((0, 0), (0, more)))
 
     def append(self, codes: Ints, first_sequence: Ints, first_offset: Ints, count: Ints) -> None:
-        """Rows of at least one record, in their order, above all that are there."""
+        """Append rows of at least one record each, in order, above all existing ones."""
         limit = self._page_rows * max(1, self._tips.size // 128)
         for begin in range(0, codes.size, PART):
             part = slice(begin, begin + PART)
@@ -97,7 +102,9 @@ class Pages:
             )  # fmt: skip
 
     def void(self, code: int, end: int) -> None:
-        """Take away what a partition has from an offset on. Writes anew all rows from there on."""
+        """Remove the sequences of a partition from offset `end` on. All later rows are written
+        anew.
+        """
         if self._tips[code] <= end:
             return
         page = max(int(np.searchsorted(self._marks[: self._used, code], end, side="right")) - 1, 0)
@@ -109,11 +116,12 @@ class Pages:
         codes, _, first_offset, count = rows
         count[:] = np.where(codes == code, np.clip(end - first_offset, 0, count), count)
         lows = self._lows.copy()
-        self.append(*np.ascontiguousarray(rows[:, count > 0]))  # no kernel is compiled for columns with strides
-        self._lows[:] = lows  # they are not new
+        # contiguous: no kernel is compiled for columns with strides
+        self.append(*np.ascontiguousarray(rows[:, count > 0]))
+        self._lows[:] = lows  # the rows are not new, so hidden offsets stay hidden
 
     def forget(self, starts: Ints) -> None:
-        """Of each partition, hide the offsets below its start."""
+        """Hide the offsets of each partition below its start."""
         self._lows[: starts.size] = np.maximum(self._lows[: starts.size], starts)
         used, marks = self._used, self._marks[: self._used]
         ends = np.concatenate((marks[1:], self._tips[None]))
@@ -122,7 +130,9 @@ class Pages:
             self._keep(kept)
 
     def find_sequences(self, code: int, offsets: Ints) -> Ints:
-        """Of each offset of a partition its sequence, 0 for none. Takes a sort where offsets do not ascend."""
+        """Return the sequence of each offset of a partition, 0 if it has none. Offsets that do not
+        ascend are sorted first.
+        """
         out = np.zeros(offsets.size, np.int64)
         if not _find_sequences(*self._shelf, code, self._lows[code], offsets, out):
             order = np.argsort(offsets, kind="stable")
@@ -132,22 +142,25 @@ class Pages:
         return out
 
     def find_sequence(self, code: int, offset: int) -> int:
-        """That of the first record of a partition from an offset on, 0 where there is none."""
+        """Return the sequence of a partition's first record from `offset` on, 0 if there is none."""
         start = max(offset, int(self._lows[code]))
         page = max(int(np.searchsorted(self._marks[: self._used, code], start, side="right")) - 1, 0)
         first_offset, first_sequence = _find_row(*self._shelf, code, page, start, 0)
         return int(first_sequence + max(start - first_offset, 0)) if first_sequence else 0
 
     def find_offset(self, code: int, sequence: int) -> int:
-        """That of the first record of a partition from a sequence on, -1 where there is none."""
+        """Return the offset of a partition's first record whose sequence is at or above this one,
+        -1 if there is none.
+        """
         low = int(self._lows[code])
         first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)
         return int(max(first_offset + max(sequence - first_sequence, 0), low)) if first_sequence else -1
 
     def locate(self, sequence: int) -> Sequence[int]:
-        """Code, first sequence, first offset and count of what the row that reaches beyond a sequence has from there on.
+        """Return code, first sequence, first offset and count of the first row that reaches beyond
+        a sequence, from there on.
 
-        The first such row is taken; a count of 0 says that there is none.
+        A count of 0 means that there is no such row.
         """
         found: Sequence[int] = _locate(*self._shelf, self._find_page(sequence), self._lows, sequence)
         return found
@@ -156,13 +169,15 @@ class Pages:
         return max(int(np.searchsorted(self._sequences[: self._used], sequence, side="right")) - 1, 0)
 
     def _close(self, pages: int, tips: Ints) -> None:
-        """Keep so many pages, behind which partitions stand at these offsets. What comes next begins another."""
+        """Keep only the first pages, after which the partitions end at offsets `tips`. The next row
+        begins a new page.
+        """
         pos = self._at[pages]
         self._tips[:] = tips
         self._tail[:] = pos, pos, -1, 0, 0, 0, pages
 
     def _keep(self, kept: npt.NDArray[np.bool_]) -> None:
-        """Let go of the other pages."""
+        """Free the pages that are not `kept`."""
         used, at = self._used, self._at
         edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
         data = [self._data[at[first] : at[end]] for first, end in edges]
@@ -181,7 +196,7 @@ class Pages:
 
 
 def _grow(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The same, with room for so many items more."""
+    """Return the column with room for `more` items after the used ones."""
     if used + more <= len(column):
         return column
     larger = np.zeros((max(used + more, used * 5 // 4), *column.shape[1:]), column.dtype)
@@ -201,7 +216,7 @@ def _put(data, pos, value):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _get(data, pos):  # type: ignore[no-untyped-def]
-    """A varint and where it ends."""
+    """Return a varint and the position after it."""
     value = np.int64(data[pos])
     pos += 1
     if value > 127:
@@ -219,10 +234,12 @@ def _get(data, pos):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _read_row(data, pos):  # type: ignore[no-untyped-def]
-    """Where a row ends, its partition, the sequences and offsets left out before it, its count."""
+    """Return the position after a row, its partition, the sequences and the offsets left out before
+    it, and its count.
+    """
     sequences, offsets = np.int64(0), np.int64(0)
     head, count = np.int64(data[pos]), np.int64(data[pos + 1])
-    if (head | count) < 128 and not head & 1:  # as nearly all are: one branch that is foreseen
+    if (head | count) < 128 and not head & 1:  # nearly all rows: one predictable branch
         return pos + 2, head >> 1, sequences, offsets, count
     head, pos = _get(data, pos)
     if head & 1:
@@ -240,7 +257,7 @@ def _pack(  # type: ignore[no-untyped-def]
     next_sequence, left, pages = tail[_SEQUENCE], tail[_LEFT], tail[_PAGES]
     for i in range(codes.size):
         code, count = codes[i], counts[i]
-        # below it is nothing that is not hidden, and it itself is not
+        # Everything below this row is hidden already, and the row itself must not be.
         lows[code] = min(lows[code], first_offset[i])
         if code == last and first_sequence[i] == next_sequence and first_offset[i] == tips[code]:
             count += last_count
@@ -305,11 +322,13 @@ def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
 def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # type: ignore[no-untyped-def]
     """False where they would have to be read backwards."""
     pages = sequences.size
-    # the row at hand has the offsets from `first` to `after`, shifted; the next one is at `pos`, the page ends at `stop`
+    # The current row has the offsets `first` to `after`; sequence = offset + shift. The next row is
+    # at `pos`, the page ends at `stop`.
     page, pos, stop, sequence = -1, np.int64(0), np.int64(0), np.int64(0)
     first, after, shift = np.int64(0), np.int64(0), np.int64(0)
     i = 0
     while i < offsets.size:
+        # all offsets of the current row
         while i < offsets.size and first <= offsets[i] < after:
             out[i] = offsets[i] + shift if offsets[i] >= low else 0
             i += 1
@@ -317,6 +336,7 @@ def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # typ
             break
         offset = offsets[i]
         if offset < first:
+            # in a gap before the current row, so it has no sequence; or offsets descend
             if i and offset < offsets[i - 1]:
                 return False
             i += 1
@@ -325,9 +345,10 @@ def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # typ
             pos, stop, sequence = at[page], at[page + 1], sequences[page]
             first = after = marks[page, code]
         elif pos == stop:
-            first = after  # what comes behind it is in no row of the page
+            first = after  # offsets after it are in no row of the page
             i += 1
         else:
+            # the partition's next row in this page
             other = np.int64(-1)
             while pos < stop and other != code:
                 pos, other, gap, left_out, count = _read_row(data, pos)

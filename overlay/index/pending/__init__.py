@@ -1,1 +1,3 @@
-"""How many records lie ahead of a consumer, and the last record of each subject, by chunk headers. Pure."""
+"""How many records are pending for a consumer, and the last record of each subject, by chunk
+headers. Pure.
+"""

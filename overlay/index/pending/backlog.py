@@ -1,19 +1,22 @@
-"""num_pending while a consumer moves: what lies ahead of it in one partition, kept up to date instead of counted anew.
+"""num_pending of a moving consumer: the records ahead of it in one partition, kept up to date
+instead of counted anew.
 
-Tokens carry num_pending, so it is wanted after every round, for every consumer. Counting all chunks ahead each time would
-cost the chunks; a consumer only ever passes records, and an index only ever grows at its end, so both are added up:
+Ack tokens carry num_pending, so it is needed after every round, for every consumer. Counting all
+chunks ahead each time would cost time for every chunk. A consumer only moves forward and an index
+only grows at its end, so the count is updated:
 
-- `learn` takes in the headers that have come since the last time, the one that has grown among them
-- `advance` takes off the records that the consumer has passed. It costs those records, and nothing for the others
-- `skip` takes off the chunks that it has left out, for what its filter says
-- what headers do not count (the rest of the chunk in which the consumer began, chunks of many subjects, holes) is kept as
-  gaps, which end when the consumer has passed them
+- `learn` adds the new headers, and the growth of the last one
+- `advance` subtracts the records that the consumer has passed; it costs time for those records only
+- `skip` subtracts the chunks that the consumer has left out because of its filter
+- records that headers do not count (the rest of the chunk in which the consumer began, chunks of
+  many subjects, holes) are kept as gaps, which end when the consumer has passed them
 
-At the tail a consumer is ahead of the index: the records that it reads are not sealed yet. There nothing is pending but what
-it has not read, so there the sum begins anew at its position, and no error outlives that.
+At the tail a consumer is ahead of the index: the records that it reads are not sealed yet. There
+nothing is counted by headers, so the sum begins anew at the consumer's position, and no error lasts
+longer than that.
 
-A round's deliveries have num_pending one after the other: what `pending_at` says after the round, plus the deliveries
-that follow in it.
+The deliveries of one round have different num_pending: what `pending_at` returns after the round,
+plus the deliveries that follow in it.
 """
 
 from __future__ import annotations
@@ -35,22 +38,24 @@ from .estimate import Teller
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """`count` of the records that headers tell of."""
+    """The records ahead of a consumer. `count`: those that headers count."""
 
     count: int
     is_exact: bool
-    """Whether the topic has kept what headers counted."""
+    """Whether the topic still has all records that the headers counted."""
     is_whole: bool
-    """Whether headers tell of all of it; else there are gaps."""
+    """Whether headers count all of the range; if not, there are gaps."""
 
 
 _NONE: Ints = np.empty(0, np.int64)
 
 
 class Backlog:
-    """What lies ahead of one consumer in one partition, of the subjects of some patterns (pending.simplify).
+    """The records ahead of one consumer in one partition whose subjects match some patterns (see
+    estimate.simplify).
 
-    `position`: its next offset. One for each partition, whose chunks are always the same object.
+    `position`: the consumer's next offset. A backlog is for one partition, and always gets the same
+    Chunks object.
     """
 
     def __init__(self, patterns: Sequence[Pattern], position: int) -> None:
@@ -59,31 +64,33 @@ class Backlog:
 
     def _restart(self, position: int) -> None:
         self._position = self._end = position
-        """From the one to the other headers were taken in."""
+        """Headers are taken in for the offsets from `_position` to `_end`."""
         self._ahead = 0
         self._is_exact = True
         self._gaps: deque[tuple[int, int]] = deque()
         self._last: tuple[int, int | None] = (-1, None)
-        """Where the last chunk begins, which may grow, and its records; None for a gap."""
+        """First offset of the last chunk, which may grow, and its count; None as the count if it is
+        a gap.
+        """
 
     @property
     def position(self) -> int:
-        """The consumer's next offset, as far as it was said."""
+        """Return the consumer's next offset, as last told to this object."""
         return self._position
 
     def learn(self, chunks: Chunks) -> None:
-        """Take in what has come to the index. O(what has come)."""
+        """Take in the chunks that are new in the index. O(new chunks)."""
         known_to = int(chunks.next_offset[-1]) if len(chunks) else self._end
         if known_to == self._end:
             return
         if known_to < self._end and self._last[0] >= 0:
-            self._restart(self._position)  # the log was cut, or its index is made anew
+            self._restart(self._position)  # the log was cut, or the index was made anew
         low = int(np.searchsorted(chunks.next_offset, self._end, side="right"))
         if low == len(chunks):
             return
         first, after = chunks.first_offset[low:], chunks.next_offset[low:]
         if first[0] < self._end and first[0] != self._last[0] and self._last[0] >= 0:
-            self._restart(self._position)  # it was merged with others
+            self._restart(self._position)  # the last chunk was merged with others
             return self.learn(chunks)
         counts, known = self._teller.count(chunks, low, len(chunks))
         if first[0] < self._end:
@@ -96,14 +103,17 @@ class Backlog:
             self._is_exact &= bool((chunks.exact[low:] | (counts == 0) | ~known).all())
 
     def _take_grown(self, first: int, after: int, count: int | None, exact: bool) -> None:
-        """The chunk that reaches beyond what is known: the last one has grown, or the consumer began in the midst of it."""
+        """Take in the chunk that reaches beyond `_end`: the last one has grown, or the consumer
+        began inside it.
+        """
         begun, before = self._last
         self._is_exact &= exact or not count
         if before is not None and count is not None:
             self._ahead += count - before
         else:
             if before is not None:
-                # nothing lies behind the last chunk, so what is ahead of a consumer inside it is of it alone
+                # No chunk follows the last one. So if the consumer is inside it, the whole count is
+                # of this chunk.
                 self._ahead -= before if self._position <= first else self._ahead
                 self._add_gap(max(first, self._position), self._end)
             self._add_gap(self._end, after)
@@ -132,8 +142,11 @@ class Backlog:
             self._gaps.append((first, after))
 
     def advance(self, position: int, offsets: Ints) -> None:
-        """The consumer has passed everything below `position`. `offsets`: of the records of its subjects among that, ascending,
-        whether or not its filter let them through. Where it was moved there without reading, begin another Backlog."""
+        """Record that the consumer has passed everything below `position`.
+
+        `offsets`: of the passed records with its subjects, ascending, whether or not its filter
+        accepted them. If the consumer was moved without reading, make a new Backlog instead.
+        """
         low, high = np.searchsorted(offsets, (self._position, min(position, self._end))).tolist()
         passed = high - low
         while self._gaps and self._gaps[0][0] < position:
@@ -149,26 +162,31 @@ class Backlog:
             self._restart(position)
 
     def skip(self, chunks: Chunks, position: int, *, was_read: bool) -> None:
-        """The consumer has come to `position` without a record of its subjects. `was_read`: because there was none; else its
-        filter may have left out chunks that hold some. O(chunks in between)."""
+        """Record that the consumer has come to `position` without passing a record of its subjects.
+        O(chunks in between).
+
+        `was_read`: the range was read and has no such record. Otherwise the consumer's filter may
+        have left out chunks that have some.
+        """
         if not was_read:
             low, high = np.searchsorted(chunks.next_offset, (self._position, min(position, self._end)), side="right")
             counts, known = self._teller.count(chunks, int(low), min(int(high) + 1, len(chunks)))
             first, after = (column[low : low + counts.size] for column in (chunks.first_offset, chunks.next_offset))
             if counts.size and first[0] < self._position and counts[0] and position in after:
-                # the rest of a chunk was left out, of which no header tells how many it holds
+                # only the rest of a chunk was left out, and no header tells how many records that
+                # has
                 self._restart(position)
                 return self.learn(chunks)
             counted = known & (first >= self._position) & (first < position) & (after <= self._end)
             for gap in self._gaps:
                 counted &= (after <= gap[0]) | (first >= gap[1])
             self._ahead -= int(counts[counted & (after <= position)].sum())
-            # how many of a chunk lie in a part of it no header tells
+            # no header tells how many records a part of a chunk has
             self._is_exact &= not counts[counted & (after > position)].any()
         self.advance(position, _NONE)
 
     def pending_at(self, end: int) -> Ahead:
-        """What is ahead of the consumer below `end`, the last stable offset. O(1)."""
+        """Return the records ahead of the consumer below `end`, the last stable offset. O(1)."""
         return Ahead(
             max(self._ahead, 0),
             self._is_exact and self._ahead >= 0,
@@ -176,6 +194,6 @@ class Backlog:
         )
 
     def list_gaps(self, end: int) -> tuple[Span, ...]:
-        """What would have to be read to make it whole, ascending."""
+        """Return the ranges below `end` to be read to count everything, ascending."""
         tail = (max(self._end, self._position), end)
         return tuple(Span(first, after, Part.SUBJECT) for first, after in (*self._gaps, tail) if first < after)

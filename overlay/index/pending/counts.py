@@ -1,7 +1,9 @@
-"""Records by subject of many chunks: which chunks have how many records whose subject matches.
+"""Counts of records by subject, for many chunks: how many records of each chunk have a matching
+subject.
 
-Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Past LIMIT distinct subjects a chunk
-that brings new ones goes without its counts, which readers take as not known: memory is bounded whatever the topic holds.
+Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Beyond LIMIT
+distinct subjects, a chunk with new ones is kept without its counts, and readers treat them as
+unknown. So memory is bounded for any topic.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ LIMIT = 1 << 16
 
 
 class Choice:
-    """The subjects that match one of some patterns, as numbers of one table of subjects: each subject is asked once, ever."""
+    """The subjects of one table that match any of some patterns. Each is matched only once."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._matcher = Matcher([(pattern, 0) for pattern in patterns])
         self._flags: Flags = np.empty(0, np.bool_)
 
     def learn(self, subjects: Sequence[str]) -> Flags:
-        """Whether each subject matches. `subjects`: those of the last time, and what has come behind them."""
+        """Return whether each subject matches. `subjects` must begin with those of the previous
+        call.
+        """
         if len(subjects) > self._flags.size:
             fresh = subjects[self._flags.size :]
             found = np.fromiter((bool(self._matcher.match(subject)) for subject in fresh), np.bool_, len(fresh))
@@ -40,7 +44,9 @@ class Choice:
 
 
 class Counts:
-    """A row for each chunk, empty where nothing is known (`add` says so)."""
+    """Counts by subject with a row per chunk. A row is empty if its counts are unknown (`add`
+    returns which).
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = min(limit, LIMIT)  # codes are uint16
@@ -52,7 +58,9 @@ class Counts:
         return self._codes.nbytes + self._records.nbytes
 
     def add(self, block: Block, rows: Ints, wanted: Flags) -> Flags:
-        """Append these rows of a block. `wanted`: those whose counts are of use. Which of them are known."""
+        """Append rows of a block and return which of them are known. `wanted`: the rows whose
+        counts may be used.
+        """
         known = wanted & (len(self._subjects.subjects) < self._limit)
         sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)
         total = int(sizes.sum())
@@ -81,18 +89,22 @@ class Counts:
 
     @property
     def subjects(self) -> Sequence[str]:
-        """The subject of each number; they only ever become more."""
+        """Return the subject of each number. The list only grows."""
         return self._subjects.subjects
 
     def count(self, wanted: Flags, first: int, after: int) -> Ints:
-        """Records of each row first <= row < after whose subject is wanted; 0 where nothing is known."""
+        """Return for each row first <= row < after how many records have a wanted subject; 0 if
+        unknown.
+        """
         counts = np.zeros(after - first, np.int64)
         if wanted.any():
             _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
         return counts
 
     def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
-        """The wanted subjects of these rows by number, end to end, and where each row begins among them [rows + 1]."""
+        """Return the wanted subjects of these rows: bounds [rows + 1], and the subject numbers of
+        all rows end to end.
+        """
         bounds = np.zeros(after - first + 1, np.int64)
         starts = self._codes.starts[first : after + 1]
         found = np.empty(int(starts[-1] - starts[0]), np.uint16)
@@ -102,7 +114,7 @@ class Counts:
 
 @kernel
 def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-untyped-def]
-    """Where the subjects of each row lie, and the records of each."""
+    """Find where the subjects of each row are, and the record count of each."""
     put = 0
     for row in range(sizes.size):
         entry, text = parts[row, COUNTS_AT], parts[row, TEXTS_AT]

@@ -1,16 +1,20 @@
-"""How many records of a consumer's subjects lie ahead: num_pending from chunk headers, without reading where that is possible.
+"""num_pending from chunk headers: how many records of a consumer's subjects are ahead, without
+reading where possible.
 
-A chunk that lies wholly within the range and whose header counts subjects gives its number at once; where all subjects are
-wanted every header does, for it says how many of its records have one. A chunk whose Bloom filter refuses gives 0. All
-others have to be read and counted by whoever asks: those that the range cuts through (retention, a consumer's position),
-those with too many subjects to be counted, and what has no header.
+A chunk that is wholly inside the range and whose header counts subjects gives its number at once.
+If all subjects are wanted, every header does, since it says how many of its records have a subject.
+A chunk whose Bloom filter rules the subjects out gives 0. The caller has to read and count all
+others: chunks that a bound of the range cuts (retention, a consumer's position), chunks with too
+many subjects to be counted, and offsets without a header.
 
-A count is exact for a chunk that has kept all of its records. Where offsets are missing within a chunk, the topic may be
-compacted, and go on losing records that the header has counted: then the sum is an estimate (design, section 5). A
-topic that is compacted must not be asked when an exact answer is needed: a header does not learn what it loses later.
+The count of a chunk is exact if no offset was missing when it was sealed. If offsets are missing,
+the topic may be compacted and may lose more records that the header has counted. Then the sum is an
+estimate (docs/consumers.md#what-lies-ahead-num_pending). If an exact answer is needed, do not ask
+for a compacted topic: a header does not learn what the topic loses later.
 
-Only subjects count, as in JetStream: what a consumer's filter or its filter values refuse is pending until it is passed.
-`count_pending` looks at every chunk ahead. Who asks again and again keeps a Backlog (backlog.py).
+Only subjects count, as in JetStream: a record that the consumer's filter or filter values refuse is
+pending until the consumer passes it. `count_pending` looks at every chunk ahead. A caller that asks
+again and again keeps a Backlog (backlog.py).
 """
 
 from __future__ import annotations
@@ -36,28 +40,34 @@ EVERYTHING = (Pattern(REST),)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """`count` of the records that headers tell of; those in `to_scan` come on top."""
+    """Pending records: `count` by headers, and those in the ranges `to_scan`, which the caller has
+    to count.
+    """
 
     count: int
     is_exact: bool
-    """Whether `count` is exact. The whole is, when what `to_scan` holds has been counted as well."""
+    """Whether `count` is exact. The total is exact too if the records in `to_scan` are counted."""
     to_scan: tuple[Span, ...]
 
 
 def simplify(stream: StreamConfig, patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """The patterns, or EVERYTHING where they take in all that the stream has, which every header can count."""
+    """Return the patterns, or EVERYTHING if they match all subjects of the stream: every header
+    counts that.
+    """
     return EVERYTHING if derive_subjects(stream, patterns) == Everything() else tuple(patterns)
 
 
 class Teller:
-    """Counts the records of some subjects chunk by chunk, for the chunks of one partition."""
+    """A counter of the records with some subjects, chunk by chunk, for the chunks of one partition."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)
         self._choice = None if Pattern(REST) in patterns else Choice(patterns)
 
     def count(self, chunks: Chunks, low: int, high: int) -> tuple[Ints, Flags]:
-        """Records of the chunks low <= row < high, as they were sealed, and where that is known."""
+        """Return the records of each chunk low <= row < high, as counted at sealing, and whether
+        each count is known.
+        """
         if self._choice is None:
             return chunks.addressed[low:high], chunks.current[low:high]
         counts, known = chunks.count_subjects(self._choice, low, high), chunks.counted[low:high]
@@ -69,9 +79,11 @@ class Teller:
 
 
 def count_pending(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int) -> Pending:
-    """Records with first <= offset < end whose subject matches one of the patterns; see `simplify`.
+    """Return the records with first <= offset < end whose subject matches one of the patterns; see
+    `simplify`.
 
-    `first`: the consumer's next offset, or the log's start where that is higher. `end`: the last stable offset.
+    `first`: the consumer's next offset, or the log start if that is higher. `end`: the last stable
+    offset.
     """
     low = int(np.searchsorted(chunks.next_offset, first, side="right"))
     high = max(int(np.searchsorted(chunks.first_offset, end)), low)

@@ -1,24 +1,29 @@
-"""The last record of each subject, and the last records of all, with as little of a log read as its chunk headers allow.
+"""The last record of each subject, and the last records of all, reading as little of a log as its
+chunk headers allow.
 
-Headers name subjects and not offsets, so the chunk that holds the last record of a subject has to be read, and no chunk
-behind it need be. `LastPerSubject` says what to read, newest first, and is told what was found there:
+Headers name subjects but not offsets. So the chunk with the last record of a subject has to be
+read, and no later chunk does for that subject. `LastPerSubject` says what to read, newest first,
+and is told what was found:
 
-- a chunk that counts its subjects is read if it names one that was not found in anything newer
-- a chunk that counts none is read unless its Bloom filter refuses what is wanted: patterns with wildcards may match
-  subjects that nothing else names; wanted subjects that are given in full are looked for until they are found
-- what has no header is read. Subjects that are given in full end that early, so it is cut into pieces, each twice as
-  long as the one that is newer
+- A chunk that counts its subjects is read if it names one that was not found in anything newer.
+- A chunk without counts is read unless its Bloom filter rules out the wanted subjects. Patterns
+  with wildcards may match subjects that no header names; wanted literal subjects are searched until
+  they are found.
+- Offsets without a header are read. A search for literal subjects alone ends early, so these
+  offsets are cut into pieces, each twice as long as the next newer one.
 
-Wildcards over chunks without counts have no end before the log's start. A filter says of a subject that is named that it is not
-there, but names none itself; that its bits are all those of subjects found already makes another one unlikely and not
-impossible, and its last message would be lost. Only counts (MAX_SUBJECTS, index/skip/chunk_header.py) can stop such a search.
+Wildcards over chunks without counts are searched down to the log start. A Bloom filter can say that
+a given subject is absent, but cannot list subjects. If all its bits are those of subjects found
+already, another subject is unlikely but possible, and its last message would be lost. Only counts
+(MAX_SUBJECTS, index/skip/chunk_header.py) can end such a search.
 
-What a header names may be gone (retention, compaction), or not pass whatever else is asked of it. So a subject counts as
-found when a record of it was: nothing rests on a header but which chunks hold no record of it. Where a header must be right
-its chunk is taken to have what it names while a round is planned, and so no older one is read in vain beside it.
+A record that a header counted may be gone (retention, compaction), or may fail the other
+conditions. So a subject counts as found only when a record of it was found. Headers are only
+trusted to say which chunks have no record of it. Within one step, a chunk whose header must be
+right is assumed to have what it names, so that no older chunk is read in vain beside it.
 
-Rounds: the spans of one are fetched in any order, or at once. Their bytes are bounded; the next round knows what was
-found in this one.
+Each call of `next` gives the pieces of one step. They may be fetched in any order, or at once, and
+their bytes are bounded. The next step uses what this one found.
 """
 
 from __future__ import annotations
@@ -45,18 +50,20 @@ from .counts import Choice
 from .estimate import Teller
 
 ROUND_BYTES = 8 << 20
-"""A round ends with the chunk that makes it as large; the first ones are often enough."""
+"""A step ends with the chunk that brings it to this size; the first steps are often enough."""
 NEWEST = 20_000
-"""Offsets of the newest piece of what has no header."""
+"""Offsets of the newest piece of a range without a header."""
 UNKNOWN_BYTES = 200
-"""An offset of a log of which nothing is known."""
+"""Assumed bytes per offset of a log without any header."""
 
 _NAMED, _ANYTHING, _LITERALS = range(3)
-"""What a segment may hold: the subjects that are listed for it, any, any that is given in full."""
+"""What a segment may hold: the subjects listed for it, any subject, any wanted literal subject."""
 
 
 class Piece(NamedTuple):
-    """first_offset <= offset < next_offset, to be read; `bytes` of the log, about."""
+    """A range to read, first_offset <= offset < next_offset. `bytes`: its approximate size in the
+    log.
+    """
 
     first_offset: int
     next_offset: int
@@ -65,25 +72,28 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """Chunks and pieces without a header, in the order of offsets, [n]; those that cannot matter are left out."""
+    """Chunks and pieces without a header that may matter, in offset order, [n]."""
 
     first: Ints
     after: Ints
     begin_at: Ints
-    """Bytes of the log below it, and up to its end."""
+    """Approximate bytes of the log below its start."""
     end_at: Ints
+    """Approximate bytes of the log below its end."""
     holds: npt.NDArray[np.uint8]
     sure: Flags
-    """What is listed is there."""
+    """Whether the listed subjects are certainly there."""
     starts: Ints
-    """Where the subjects of each begin in `codes`, [n + 1]."""
+    """Where the subjects of each segment begin in `codes`, [n + 1]."""
     codes: npt.NDArray[np.int32]
 
 
 class LastPerSubject:
-    """The search in one partition, first <= offset < end. `may_hold`: chunks that matter at all; all where it is left out.
+    """The search in one partition, first <= offset < end. `may_hold`: the chunks to consider; all
+    if None.
 
-    Use:  while pieces := search.next(): read them, search.take(subject and offset of what passes there)
+    Use:  while pieces := search.next(): read them, search.take(subject and offset of matching
+    records)
     """
 
     def __init__(
@@ -98,16 +108,18 @@ class LastPerSubject:
 
     @property
     def found(self) -> dict[str, int]:
-        """By subject the offset of the last record that was found."""
+        """Return the offset of the last record found, by subject."""
         return self._offsets
 
     @property
     def offsets(self) -> Ints:
-        """Of the last records found, ascending."""
+        """Return the offsets of the last records found, ascending."""
         return np.sort(np.fromiter(self._offsets.values(), np.int64, len(self._offsets)))
 
     def take(self, found: Iterable[tuple[str, int]]) -> None:
-        """Subjects and offsets of records that were found, in any order; only the last of each matters."""
+        """Take in subjects and offsets of records that were found, in any order. Only the last of
+        each subject matters.
+        """
         for subject, offset in found:
             if offset > self._offsets.get(subject, -1):
                 self._offsets[subject] = offset
@@ -115,7 +127,9 @@ class LastPerSubject:
                     self._last[code] = offset
 
     def next(self, most: int = ROUND_BYTES) -> tuple[Piece, ...]:
-        """What to read in the next round, newest first; nothing when every subject is found. `most`: bytes, about."""
+        """Return what to read next, newest first; empty if every subject is found. `most`:
+        approximate limit in bytes.
+        """
         parts = self._segments
         chosen = np.empty(parts.first.size, np.int64)
         count = _choose(
@@ -166,7 +180,9 @@ class LastPerSubject:
     def _list_named(
         self, chunks: Chunks, patterns: Sequence[Pattern], low: int, high: int
     ) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """The subjects that each chunk may hold as far as they are known by name: by counts, or by Bloom filters."""
+        """Return the subjects that each chunk may hold, as far as their names are known, by counts
+        or by Bloom filters.
+        """
         starts, numbers, subjects = chunks.list_subjects(Choice(patterns), low, high)
         known = np.unique(numbers)
         table = np.zeros(int(known.max(initial=0)) + 1, np.int32)
@@ -186,10 +202,12 @@ class LastPerSubject:
 
 
 def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledger) -> dict[TopicPartition, Ints]:
-    """Return of each partition the offsets, ascending, that are the last of their subjects in all partitions.
+    """Return for each partition the offsets, ascending, that are the last of their subjects in all
+    partitions.
 
-    `found`: of each partition the last offset by subject. The last one is that with the highest sequence. A record whose
-    sequence is lost (index/ledger/ledger.py) counts as coming right before the next one of its partition.
+    `found`: for each partition the last offset by subject. The last one is that with the highest
+    sequence. A record whose sequence is lost (index/ledger/ledger.py) counts as coming right before
+    the next one of its partition.
     """
     best: dict[str, tuple[int, TopicPartition, int]] = {}
     for source, lasts in sorted(found.items()):
@@ -208,9 +226,10 @@ def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledge
 
 
 def find_tail(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int, count: int) -> int:
-    """An offset from which up to `end` there are at least `count` records of these subjects, by exact counts; `first` for none.
+    """Return an offset from which to `end` there are at least `count` records with these subjects,
+    by exact counts; else `first`.
 
-    It is where a chunk begins, and as high as headers can tell.
+    It is the highest first offset of a chunk for which headers can tell this.
     """
     low = int(np.searchsorted(chunks.first_offset, first))
     high = max(int(np.searchsorted(chunks.next_offset, end, side="right")), low)
@@ -221,10 +240,12 @@ def find_tail(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int,
 
 
 def find_since(chunks: Chunks, since: int, first: int, end: int) -> Iterator[Span]:
-    """Where the first record with timestamp >= since (ms) may be, of first <= offset < end, oldest first.
+    """Yield the ranges within first <= offset < end that may hold the first record with timestamp
+    >= since (ms), oldest first.
 
-    The first such record that is found in them is the one, and nothing behind it need be read; where there is none in
-    them, there is none at all. What has no header, and chunks with a record without a timestamp, are among them.
+    The first such record found in them is the result, and later ranges need not be read. If they
+    have none, there is none. Ranges without a header, and chunks with a record without a timestamp,
+    are included.
     """
     early = (chunks.max_time < since) & (chunks.max_time >= 0)
     lows = np.maximum(np.append(first, chunks.next_offset[early]), first)
@@ -239,7 +260,9 @@ def _list_literals(patterns: Sequence[Pattern]) -> list[Pattern]:
 
 
 def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
-    """Bytes of the log below some offsets, as the chunks low <= row < high tell; what has no header is taken to be as large."""
+    """Return the approximate bytes of the log below some offsets, by the chunks low <= row < high.
+    Ranges without a header count like the average.
+    """
     first, after, bytes = chunks.first_offset[low:high], chunks.next_offset[low:high], chunks.bytes[low:high]
     if not first.size:
         return bounds * UNKNOWN_BYTES
@@ -253,7 +276,7 @@ def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
 
 
 def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Pieces of what no chunk covers, the longer the older."""
+    """Yield pieces of the ranges that no chunk covers; older pieces are longer."""
     lows, highs = np.append(first, ends), np.append(begins, end)
     for hole in np.flatnonzero(lows < highs).tolist():
         low, high, size = int(lows[hole]), int(highs[hole]), NEWEST
@@ -263,7 +286,9 @@ def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple
 
 
 def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
-    """Segments, newest first, as pieces: over what lies between two of them where a request would cost more."""
+    """Yield segments, newest first, as pieces. A gap between two is read too if a request of its
+    own would cost more.
+    """
     first = after = begin = end = -1
     for row in rows.tolist():
         if first >= 0 and (parts.after[row] == first or begin - parts.end_at[row] <= BRIDGE):
@@ -279,8 +304,10 @@ def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
 
 @kernel
 def _choose(first, bytes, holds, sure, starts, codes, is_read, last, literals, most, chosen):  # type: ignore[no-untyped-def]
-    """Unread segments that may hold a later record than is known of some subject, newest first: how many."""
-    expected = np.zeros(last.size, np.bool_)  # what a chunk of this round is sure to have
+    """List the unread segments that may hold a later record of some subject than is known, newest
+    first. Return how many.
+    """
+    expected = np.zeros(last.size, np.bool_)  # certainly in a segment of this step
     count = 0
     used = 0
     for row in range(first.size - 1, -1, -1):
@@ -294,6 +321,7 @@ def _choose(first, bytes, holds, sure, starts, codes, is_read, last, literals, m
             wanted |= last[codes[i]] < first[row] and not expected[codes[i]]
         if not wanted:
             continue
+        # subjects that are certainly here need no older segment in this step
         if sure[row]:
             for i in range(starts[row], starts[row + 1]):
                 expected[codes[i]] = True

@@ -1,7 +1,9 @@
-"""Comparisons turned around until a column stands alone, and how what it stands beside moves with the clock.
+"""Comparisons rearranged until a column stands alone, and how the other side changes as time
+passes.
 
-Only steps that keep the answer for every value are taken: signs, which are exact, and sums of whole numbers, which are exact in
-this language however large they get. Doubles round, so `x + 0.1 > 0.3` is no condition on x that could be written down.
+Only steps that keep the answer for every value are taken: signs, which are exact, and sums of whole
+numbers, which are exact in this language at any size. Doubles round, so `x + 0.1 > 0.3` cannot be
+written as an exact condition on x.
 """
 
 from __future__ import annotations
@@ -13,23 +15,30 @@ from overlay.filter.operators import MIRRORED
 
 
 def is_fixed(node: Node) -> bool:
-    """Whether the value is the same for all records."""
+    """Return whether the value is the same for all records."""
     return not any(isinstance(each, Name | Column) for each in walk(node))
 
 
 def isolate(operator: Compare, left: Node, right: Node, now: int) -> tuple[Compare, Column, Node] | None:
-    """`column operator right` that is true when `left operator right` is; None where there is none."""
+    """Return (operator, column, value) of an equivalent comparison with a column alone on the left;
+    None if there is none.
+
+    `now`: UTC() in ms since 1970.
+    """
     while not isinstance(left, Column):
         match left:
+            # +x and -x: a minus mirrors the operator
             case Sign(operand=operand, negative=negative) if find_family(operand) is Family.NUMBER:
                 left = operand
                 if negative:
                     operator, right = MIRRORED[operator], Sign(right, True)
+            # x + 5 and 5 + x
             case Calculation(operator=Arithmetic.ADD, left=one, right=other) if _is_whole(right, now):
                 one, other = (other, one) if is_fixed(one) else (one, other)
                 if not _is_whole(other, now) or not _holds_whole(one):
                     return None
                 left, right = one, Calculation(Arithmetic.SUB, right, other)
+            # x - 5, and 5 - x, which mirrors the operator
             case Calculation(operator=Arithmetic.SUB, left=one, right=other) if _is_whole(right, now):
                 if _is_whole(other, now) and _holds_whole(one):
                     left, right = one, Calculation(Arithmetic.ADD, right, other)
@@ -43,7 +52,9 @@ def isolate(operator: Compare, left: Node, right: Node, now: int) -> tuple[Compa
 
 
 def find_direction(node: Node) -> int | None:
-    """How a value without columns changes while time passes: 1 never falls, -1 never grows, 0 neither; None is not known."""
+    """Return how a value without columns changes with time: 1 never falls, -1 never grows, 0 is
+    constant, None is unknown.
+    """
     match node:
         case Now():
             return 1
@@ -52,12 +63,14 @@ def find_direction(node: Node) -> int | None:
         case Sign(operand=operand, negative=negative):
             below = find_direction(operand)
             return below if below is None or not negative else -below
+        # a sum has a known direction if its parts do not move in opposite ones
         case Calculation(operator=Arithmetic.ADD | Arithmetic.SUB as operator, left=left, right=right):
             one, other = find_direction(left), find_direction(right)
             if one is None or other is None:
                 return None
             other = other if operator is Arithmetic.ADD else -other
             return None if one * other < 0 else one or other
+        # a product or quotient with a constant
         case Calculation(operator=Arithmetic.MUL, left=left, right=Literal() as factor):
             return _scale(left, factor)
         case Calculation(operator=Arithmetic.MUL, left=Literal() as factor, right=right):
@@ -80,7 +93,7 @@ def _is_whole(node: Node, now: int) -> bool:
 
 
 def _holds_whole(node: Node) -> bool:
-    """Whether all values are whole numbers: columns of them, and their sums."""
+    """Return whether all values are whole numbers: columns of whole numbers, and their sums."""
     match node:
         case Column(type=type):
             return type in ("long", "timestamp")

@@ -1,21 +1,24 @@
-"""Bloom filters: one a chunk, of terms (terms.py).
+"""Bloom filters of terms (terms.py), one per chunk.
 
-What. m bits, of which each term sets k. A term that is in the filter is always found. One that is not is found by
-chance; with a share f of the bits set the chance is f**k, and for n terms f is 1 - exp(-k n / m). The best k is ln 2 * m / n.
-Sources: B. H. Bloom, Space/Time Trade-offs in Hash Coding with Allowable Errors (1970), for the filter; A. Kirsch and
-M. Mitzenmacher, Less Hashing, Same Performance (2006), for taking all k positions from two hashes, h1 + i * h2.
+What. A filter has m bits, of which each term sets k. A term that was put in is always found.
+Another one is found by chance: if a share f of the bits is set, with probability f**k. For n terms
+f is 1 - exp(-k n / m). The best k is ln 2 * m / n. Sources: B. H. Bloom, Space/Time Trade-offs in
+Hash Coding with Allowable Errors (1970), for the filter; A. Kirsch and M. Mitzenmacher, Less
+Hashing, Same Performance (2006), for taking all k positions from two hashes, h1 + i * h2.
 
-Positions. The plain scheme has only m * m / 2 different sets of positions, since everything is taken modulo m. For
-RabbitMQ's 16 bytes that would let through some hundred times more than theory says. So the sum is taken in 64 bits and
-position i reads another window of it: rotated by 9 * i bits, then modulo m.
+Positions. The plain scheme has only m * m / 2 different sets of positions, since everything is
+taken modulo m. For RabbitMQ's 16 bytes that would let through a hundred times more than theory
+says. So the sum is computed in 64 bits, and position i reads another window of it: rotated by 9 * i
+bits, then modulo m.
 
-Sizes are powers of two, 16 bytes to 64 KiB, for the sake of what can be done with a filter whose terms are forgotten.
-Its two halves OR-ed are the filter of half the size (fold), for x mod m/2 = (x mod m) mod m/2. Written twice in a row it is a
-filter of twice the size that says the same (tile). So any two filters can be joined. The price of round sizes is up to
-twice the smallest size; the bits that are too many lower the false positives far below the 1 % asked for.
+Sizes are powers of two, 16 bytes to 64 KiB, so that filters can be resized after their terms are
+forgotten. The two halves OR-ed are the filter of half the size (fold), since x mod m/2 = (x mod m)
+mod m/2. A filter written twice in a row is an equivalent filter of twice the size (tile). So any
+two filters can be joined. The price of these sizes is up to twice the smallest size; the extra bits
+lower false positives far below the target of 1 %.
 
-`auto` takes the smallest size for 1 %, at most 8 KiB. A filter that would let through more than half of what it is asked is
-left out (NONE): it costs room and answers nothing.
+`auto` takes the smallest size for 1 %, at most 8 KiB. A filter with more than 50 % false positives
+is left out (NONE): it costs room and rules out little.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from .terms import Hashes, Term, as_hashes
 
 MIN_BYTES, MAX_AUTO_BYTES, MAX_BYTES = 16, 8 << 10, 64 << 10
 MAX_HASHES = 7
-"""The best k at 1 %. More would lower false positives that are rare already, and cost every test."""
+"""The best k at 1 %. A higher k would lower false positives that are rare already, and slow down
+every test.
+"""
 TARGET = 0.01
 USELESS = 0.5
 
@@ -44,13 +49,13 @@ _BITS_PER_TERM = -math.log(TARGET) / math.log(2) ** 2
 
 @dataclass(frozen=True, slots=True)
 class Bloom:
-    """A filter; `hashes` is k. Without bits it knows nothing, and everything may be in it."""
+    """A filter; `hashes` is k. Without bits it rules nothing out."""
 
     bits: bytes
     hashes: int
 
     def may_hold(self, term: Term) -> bool:
-        """False only if the term was not put in."""
+        """Return False only if the term was certainly not put in."""
         starts = np.array([0, len(self.bits)], np.int64)
         data, answer = np.frombuffer(self.bits, np.uint8), np.ones(1, np.bool_)
         test(data, starts, np.array([self.hashes], np.uint8), as_hashes(term), answer)
@@ -58,7 +63,7 @@ class Bloom:
 
     @property
     def false_positives(self) -> float:
-        """The share of absent terms that are found, from the bits that are set."""
+        """Return the share of absent terms that are found, from the bits that are set."""
         return _count_bits(np.frombuffer(self.bits, np.uint8)) ** self.hashes if self.bits else 1.0
 
 
@@ -66,12 +71,14 @@ NONE = Bloom(b"", 0)
 
 
 def predict(terms: int, size: int, hashes: int) -> float:
-    """False positives to be expected of so many terms in `size` bytes."""
+    """Return the expected share of false positives for this many terms in `size` bytes."""
     return (1 - math.exp(-hashes * terms / (8 * size))) ** hashes
 
 
 def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
-    """Bytes of a filter for so many terms. A size that is set is rounded down to a power of two."""
+    """Return the bytes of a filter for this many terms. A given size is rounded down to a power of
+    two.
+    """
     if size == "auto":
         needed = math.ceil(terms * _BITS_PER_TERM / 8)
         return min(max(_round_up(needed), MIN_BYTES), MAX_AUTO_BYTES)
@@ -79,17 +86,17 @@ def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
 
 
 def choose_hashes(terms: int, size: int) -> int:
-    """k for so many terms in `size` bytes."""
+    """Return k for this many terms in `size` bytes."""
     return min(max(round(math.log(2) * 8 * size / max(terms, 1)), 1), MAX_HASHES)
 
 
 def limit_terms(size: int | Literal["auto"]) -> int:
-    """More terms than this fill any filter so far that it is left out."""
+    """Return a number of terms beyond which any filter is so full that it is left out."""
     return 8 * (MAX_AUTO_BYTES if size == "auto" else choose_size(0, size))
 
 
 def make(hashes: Hashes, size: int | Literal["auto"] = "auto") -> Bloom:
-    """The filter of distinct terms. `size` in bytes."""
+    """Return the filter of distinct terms. `size` in bytes."""
     room = choose_size(len(hashes), size)
     k = choose_hashes(len(hashes), room)
     if predict(len(hashes), room, k) > USELESS:
@@ -100,16 +107,18 @@ def make(hashes: Hashes, size: int | Literal["auto"] = "auto") -> Bloom:
 
 
 def fold(bits: Bytes) -> Bytes:
-    """The filter of half the size."""
+    """Return the equivalent filter of half the size."""
     half = bits.size // 2
     return bits[:half] | bits[half:]
 
 
 def join(filters: Sequence[Bloom]) -> Bloom:
-    """The filter of the terms of all, as large as the largest or smaller where that costs nothing; NONE where one is.
+    """Return the filter of the terms of all; NONE if one of them is NONE. It has the largest size,
+    or less if that costs nothing.
 
-    The smaller ones are tiled. Filters of different k agree on the smallest, since every filter's first positions are the
-    first of any other. What the union lets through is in its `false_positives`: terms that they share set the same bits.
+    The smaller ones are tiled. If k differs, the smallest is used, since the first positions of a
+    filter do not depend on k. Terms that the filters share set the same bits; so see
+    `false_positives` of the result for its quality.
     """
     if not all(one.bits for one in filters):
         return NONE
@@ -128,7 +137,7 @@ def _round_up(number: int) -> int:
 
 
 def _count_bits(bits: Bytes) -> float:
-    """The share of bits that are set."""
+    """Return the share of bits that are set."""
     return int(np.bitwise_count(bits).sum()) / (8 * bits.size)
 
 
@@ -150,9 +159,10 @@ def _set_bits(bits, k, hashes):  # type: ignore[no-untyped-def]
 
 @kernel
 def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
-    """Clear `answer` for the filters that lack one of the terms; those that are cleared already are not looked at.
+    """Clear `answer` for the filters that lack one of the terms. Filters whose `answer` is clear
+    already are not tested.
 
-    Filter i lies in data[starts[i] : starts[i + 1]] and has ks[i] hashes.
+    Filter i is data[starts[i] : starts[i + 1]] and has ks[i] hashes.
     """
     for i in range(answer.size):
         size = starts[i + 1] - starts[i]
@@ -171,7 +181,9 @@ def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
 
 @kernel
 def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
-    """The false positives of filters `rows`, from the bits that are set; those without bits are left alone."""
+    """Write the false positives of filters `rows` to `answer`, from the bits that are set. Skip
+    those without bits.
+    """
     for i in range(rows.size):
         first, last = starts[rows[i]], starts[rows[i] + 1]
         if first == last:
@@ -186,7 +198,9 @@ def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
 
 
 def fold_all(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> int:
-    """Fold the filters of `size` bytes where they lie, the others moving up. Returns the bytes in use afterwards."""
+    """Fold the filters of `size` bytes in place and move the others up. Return the bytes in use
+    afterwards.
+    """
     return int(_fold_all(data, starts, size))
 
 

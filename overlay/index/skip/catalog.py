@@ -2,17 +2,21 @@
 
 A column may be known in four ways, and in several at once:
 
-- it is listed under the stream's `index.terms`: Bloom filters have its values, and a term that says NULL
-- it is listed under `index.zones`: headers have its least and greatest value, and whether it is ever NULL
-- it is read from the record's timestamp (`from: "{timestamp}"`), which every header has the bounds of.
-  `p.creation_time` without a declaration is not: a header of that name comes before the timestamp, and nothing says
-  whether records have it
-- it is what subjects are made of: the header or key that holds the whole subject, or one that is a token of the
-  subject's template by itself. Escaping keeps values apart (overlay/subject/escape.py), so the token says which value
-  it was. A field of a JSON value does not: in a subject the number 5 and the text "5" are the same token
+- It is listed under the stream's `index.terms`: Bloom filters have its values, and a term that
+  stands for NULL.
+- It is listed under `index.zones`: headers have its least and greatest value, and whether it is
+  ever NULL.
+- It is read from the record's timestamp (`from: "{timestamp}"`), whose bounds every header has.
+  `p.creation_time` without a declaration is not: a header of that name takes precedence over the
+  timestamp, and nothing tells whether records have it.
+- Subjects are made from it: it is the header or key that holds the whole subject, or one that alone
+  makes a token of the subject's template. Escaping keeps values apart (overlay/subject/escape.py),
+  so the token tells the value. A field of a JSON value does not qualify: in a subject the number 5
+  and the text "5" are the same token.
 
-`p.subject` is known by the last way when the stream's subject is the header of that name, and otherwise not: it is read
-from a header `subject` where a record has one (overlay/match/properties.py), which is not the stream's subject then.
+`p.subject` is known in the last way if the stream's subject is the header of that name, and
+otherwise not: it is read from a header `subject` if a record has one (overlay/match/properties.py),
+which is then not the stream's subject.
 """
 
 from __future__ import annotations
@@ -33,23 +37,25 @@ _BY_BYTES = (FieldKind.HEADER, FieldKind.KEY)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What headers know of one column; nothing, unless told otherwise."""
+    """What headers know of one column. The defaults: nothing."""
 
     name: str = ""
-    """As the stream's file has it under `index`."""
+    """The name under `index` in the stream's file."""
     has_terms: bool = False
     has_zone: bool = False
     is_time: bool = False
     is_subject: bool = False
-    """Its value is the subject."""
+    """Whether its value is the subject."""
     cover: Pattern | None = None
-    """The pattern of all subjects whose token at `hole` is the value."""
+    """The pattern of all subjects of which token number `hole` is the value."""
     hole: int = -1
 
     def find_subjects(self, value: bytes) -> Pattern | None:
-        """The pattern of the subjects of all records that have this value, which have it all; None where none can be told.
+        """Return the pattern of the subjects of exactly the records that have this value; None if
+        there is none.
 
-        Only for columns that are the subject or a token. None as well for a value that no record of the stream can have.
+        Only for columns that are the subject or a token. Also None for a value that no record of
+        the stream can have.
         """
         try:
             text = value.decode()
@@ -68,7 +74,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The columns of some filters, and what the headers of a stream know of them."""
+    """The columns of some filters, and what the headers of a stream know of each."""
 
     columns: dict[Column, Known]
 
@@ -80,7 +86,7 @@ _NOTHING = Known()
 
 
 def find_known(stream: StreamConfig, columns: Iterable[Column]) -> Catalog:
-    """What the headers of a stream know of these columns, as its file stands today."""
+    """Return what the headers of a stream know of these columns, by the current config."""
     sources = find_sources(columns, stream.properties)
     terms, zones = (
         {place_property(name): name for name in names} for names in (stream.index.terms, stream.index.zones)
@@ -113,7 +119,9 @@ def _is_subject(column: Column, source: Source, rule: SubjectRule) -> bool:
 
 
 def _find_token(column: Column, source: Source, rule: SubjectRule) -> int:
-    """Which token of the template is the column's value and nothing else; -1 for none."""
+    """Return the number of the template's token that is the column's value and nothing else; -1 if
+    there is none.
+    """
     field = source.fields[0] if source.fields else None
     if rule.whole or field is None or field.kind not in _BY_BYTES or FAMILIES[column.type] is not Family.TEXT:
         return -1

@@ -1,9 +1,10 @@
-"""A chunk of a partition, summarised: what a reader learns of its records without reading them.
+"""A summary of a chunk of a partition: what a reader can know of its records without reading them.
 
-Chunks are cut between record batches and cover their partition without holes: a chunk begins where the one before it ended
-and goes on to where the next one begins, over control batches, aborted records and what compaction took out.
-Terms, zones and counts by subject are of the records that have a subject in the stream; no other is ever delivered. Times
-are of all records, so that they hold even when the stream's subjects are other ones one day.
+Chunks are cut between record batches and cover their partition without holes. A chunk begins where
+the one before it ended and extends to where the next one begins, over control batches, aborted
+records and what compaction removed. Terms, zones and counts by subject are of the records that have
+a subject in the stream; no other is ever delivered. Times are of all records, so that they hold
+even if the stream's subjects change later.
 """
 
 from __future__ import annotations
@@ -31,24 +32,27 @@ class Header:
     records: int
     """Committed records, whether or not they have a subject in the stream."""
     addressed: int
-    """Those that have."""
+    """Records that have a subject in the stream."""
     bytes: int
-    """Of its batches in the log, as they are compressed."""
+    """Bytes of its batches in the log, compressed."""
     min_time: int
-    """Ms since 1970; NO_TIME when some record has no timestamp, or there is no record."""
+    """Smallest timestamp in ms since 1970; NO_TIME if a record has no timestamp, or if there is no
+    record.
+    """
     max_time: int
+    """Largest timestamp, likewise."""
     epoch: int
     """Leader epoch of its last batch."""
     crc: int
-    """And its CRC; -1 when not known."""
+    """CRC of its last batch; -1 if unknown."""
     exact: bool
-    """Whether every offset was still taken when it was sealed, that is compaction had not been there."""
+    """Whether no offset was missing when it was sealed, so that compaction had removed nothing."""
     scope: int
-    """Fingerprint of what subjects and filter values are (config_fingerprint.py)."""
+    """Fingerprint of the config of subjects and filter values (config_fingerprint.py)."""
     indexed: tuple[int, ...] = ()
     """Fingerprints of the properties whose terms are in the Bloom filter, ascending."""
     bloom: Bloom = NONE
     subjects: Mapping[str, int] | None = None
-    """Records by subject, None where there are more than MAX_SUBJECTS."""
+    """Records by subject; None if there are more than MAX_SUBJECTS."""
     zones: Mapping[int, Bounds] = field(default_factory=dict)
-    """By the fingerprint of their property."""
+    """Zones by the fingerprint of their property."""

@@ -1,16 +1,19 @@
-"""The chunk headers of one partition as arrays: what the planner asks, over a million chunks at once.
+"""The chunk headers of one partition as arrays, so that the planner can ask a million chunks at
+once.
 
-A row is a chunk; rows are in offset order and do not overlap. Headers come in the order in which they were written, and a
-later one always wins: a chunk that grew is written anew under its first offset, merged chunks are written as one, a log
-that was cut is summarised again. Whatever of the older headers overlaps a newer one is dropped.
+A row is a chunk; rows are in offset order and do not overlap. Headers arrive in the order in which
+they were written, and a later one always wins: a chunk that grew is written again under its first
+offset, merged chunks are written as one, a log that was cut is summarised again. Any part of the
+older headers that overlaps a newer one is dropped.
 
-What a header says is taken only as far as it was made from the config of today (config_fingerprint.py). Where the
-subjects were others, other records were the stream's: then `might_contain` is True, and `zone` and `subject_counts`
-are not known. The same holds for a property that was not listed or was read from elsewhere.
+A header is believed only as far as it was made from the current config (config_fingerprint.py). If
+the subjects were different, other records belonged to the stream: then `might_contain` is True, and
+`zone` and `subject_counts` are unknown. The same holds for a property that was not listed or had
+another source.
 
-Memory is bounded: some 100 bytes a chunk, its Bloom filter, 4 bytes for each of its counts by subject, 17 or 33 for each zone.
-Past `bloom_budget` bytes of filters the largest are folded to half their size (bloom.py): that lets more through and loses
-nothing.
+Memory is bounded: some 100 bytes a chunk, its Bloom filter, 4 bytes for each of its counts by
+subject, 17 or 33 for each zone. Beyond `bloom_budget` bytes of filters, the largest are folded to
+half their size (bloom.py): then they rule out less, but still lose nothing.
 """
 
 from __future__ import annotations
@@ -67,11 +70,14 @@ _COUNTED = 2
 
 
 class Chunks:
-    """Not for two threads at once. All arrays are [len(chunks)], views that hold until the chunks change."""
+    """The chunk headers of one partition. Not for two threads at once.
+
+    All arrays are [len(chunks)], and are views that hold until the chunks change.
+    """
 
     def __init__(self, scope: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:
         self._scope, self._budget = scope, bloom_budget
-        self._first, self._end = 0, 0  # rows in use; those before are dropped and not yet given back
+        self._first, self._end = 0, 0  # rows in use; the memory of those before is not freed yet
         self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
         for name in scope.zones:
             shape, dtype = ((0, 2), np.uint64) if scope.types[name] == "string" else ((0,), _find_storage(scope, name))
@@ -101,7 +107,7 @@ class Chunks:
 
     @property
     def addressed(self) -> Ints:
-        """Of the subjects of today where `current`."""
+        """Records with a subject in the stream; by the current subjects where `current`."""
         return self._column("addressed")
 
     @property
@@ -110,7 +116,7 @@ class Chunks:
 
     @property
     def min_time(self) -> Ints:
-        """Ms since 1970, -1 where not known."""
+        """Ms since 1970, -1 if unknown."""
         return self._column("min_time")
 
     @property
@@ -131,12 +137,12 @@ class Chunks:
 
     @property
     def current(self) -> Flags:
-        """Whether subjects and filter values were then what they are now."""
+        """Whether each chunk was made with the current config of subjects and filter values."""
         return self._column("current")
 
     @property
     def made(self) -> Flags:
-        """Whether a chunk was made from all of the config of today; of others something has to be made anew."""
+        """Whether each chunk was made from the whole current config. Others have to be made again."""
         made = self.current.copy()
         for name in self._scope.terms:
             made &= self.covers(name)
@@ -147,26 +153,30 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, the table of subjects aside."""
+        """Return the bytes in memory, without the table of subjects."""
         return sum(column.nbytes for column in self._columns.values()) + self._blooms.nbytes + self._counts.nbytes
 
     def find(self, offset: int) -> int:
-        """The row of the chunk that holds an offset, -1 for none."""
+        """Return the row of the chunk that holds an offset, -1 if there is none."""
         row = int(np.searchsorted(self.first_offset, offset, side="right")) - 1
         return row if row >= 0 and offset < self.next_offset[row] else -1
 
     def log_position(self, row: int) -> LogPosition:
-        """Where a chunk ends, and what its last batch was."""
+        """Return the log position at the end of a chunk, with epoch and CRC of its last batch."""
         return LogPosition(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
 
     def covers(self, name: str) -> Flags:
-        """Whether the Bloom filter has the terms of a property as it is declared today, of the records of today's stream."""
+        """Return whether each Bloom filter has the terms of a property as it is declared now, for
+        the records of the current stream.
+        """
         wanted = self._scope.terms.get(name)
         has = np.array([wanted in schema for schema in self._schemas], np.bool_)
         return has[self._column("schema")] & self.current if has.any() else np.zeros(len(self), np.bool_)
 
     def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
-        """Whether all of the terms may be in a chunk; False is certain. Chunks outside `among` are False unseen."""
+        """Return whether each chunk may contain all of the terms; False is certain. Chunks outside
+        `among` are False without a test.
+        """
         answer = np.ones(len(self), np.bool_) if among is None else among.copy()
         for property in dict.fromkeys(term.property for term in terms):
             known = self.covers(property) if property else self.current
@@ -177,14 +187,18 @@ class Chunks:
         return answer
 
     def false_positives(self, among: Flags) -> npt.NDArray[np.float64]:
-        """The share of absent terms that each filter lets through, of the chunks `among`; 1 where there is no filter."""
+        """Return the share of absent terms that each filter of the chunks `among` lets through; 1
+        if there is no filter.
+        """
         answer = np.ones(int(np.count_nonzero(among)))
         rows = np.flatnonzero(among)
         bloom.measure(self._blooms.data, self._blooms.starts[self._first :], self._column("hashes"), rows, answer)
         return answer
 
     def zone(self, name: str) -> Zone | None:
-        """The zones of a property; None where no chunk has one of it as it is declared today."""
+        """Return the zones of a property; None if no chunk has one of the property as it is
+        declared now.
+        """
         if name not in self._scope.zones:
             return None
         flags = self._column(f"zone {name}")
@@ -196,31 +210,41 @@ class Chunks:
 
     @property
     def counted(self) -> Flags:
-        """Whether records by subject are known."""
+        """Whether the counts by subject of each chunk are known."""
         return self._column("counted")
 
     def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
-        """Records of each chunk whose subject matches a pattern, as counted at sealing, and where that is known."""
+        """Return for each chunk how many records match one of the patterns, as counted at sealing,
+        and whether that is known.
+        """
         return self.count_subjects(Choice(patterns)), self.counted
 
     def count_subjects(self, choice: Choice, low: int = 0, high: int | None = None) -> Ints:
-        """Of the chunks low <= row < high the records with a subject of the choice, which is used for these chunks only; 0
-        where that is not known."""
+        """Return for each chunk low <= row < high how many records have a chosen subject; 0 if
+        unknown.
+
+        Use a `choice` for these chunks only.
+        """
         rows = self._first + low, self._end if high is None else self._first + high
         return self._counts.count(choice.learn(self._counts.subjects), *rows)
 
     def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, npt.NDArray[np.uint16], Sequence[str]]:
-        """Which subjects of the choice the chunks low <= row < high hold: where the numbers of each begin [rows + 1], the
-        numbers end to end, and the subject of each number. None in chunks of which that is not known."""
+        """Return the chosen subjects of the chunks low <= row < high: bounds [rows + 1], subject
+        numbers end to end, subjects by number.
+
+        A chunk whose subjects are unknown has none.
+        """
         subjects = self._counts.subjects
         return *self._counts.list(choice.learn(subjects), self._first + low, self._first + high), subjects
 
     def append(self, header: Header) -> None:
-        """Take in one header, in place of what it overlaps."""
+        """Take in one header. It replaces the chunks that it overlaps."""
         self.extend(parse_values([encode(header)[1]]), np.zeros(1, np.int64))
 
     def extend(self, block: Block, rows: Ints) -> None:
-        """Take in headers in the order of the index topic: rows of this partition, without flaws."""
+        """Take in headers in the order of the index topic: rows of `block` for this partition,
+        without flaws.
+        """
         if not rows.size:
             return
         heads = block.heads[rows]
@@ -239,11 +263,11 @@ class Chunks:
             self._take(kept[:count] + self._first)
 
     def truncate(self, offset: int) -> None:
-        """Void what reaches beyond an offset: the log was cut there."""
+        """Drop the chunks that reach beyond an offset: the log was cut there."""
         self._truncate(int(np.searchsorted(self.next_offset, offset, side="right")))
 
     def drop(self, offset: int) -> None:
-        """Forget what lies wholly below an offset: the log begins there now."""
+        """Drop the chunks wholly below an offset: the log begins there now."""
         self._first += int(np.searchsorted(self.next_offset, offset, side="right"))
         if self._first > max(len(self), 1024):
             self._take(np.arange(self._first, self._end))
@@ -261,7 +285,7 @@ class Chunks:
         self._first, self._end = 0, kept.size
 
     def _add(self, block: Block, rows: Ints, heads: npt.NDArray[np.void]) -> None:
-        """Append rows behind the others, wherever they belong."""
+        """Append rows after the others, wherever they belong in offset order."""
         begin, end = self._end, self._end + rows.size
         if end > self._columns["exact"].shape[0]:
             self._grow(end)
@@ -289,7 +313,9 @@ class Chunks:
             self._columns[name] = larger
 
     def _find_schemas(self, block: Block, rows: Ints) -> npt.NDArray[np.int32]:
-        """Which properties each row has terms of, as numbers of sets: a config or two make all headers of a stream."""
+        """Return for each row the number of its set of properties with terms. All headers of a
+        stream come from a few configs.
+        """
         prints = np.empty(rows.size, np.uint64)
         _fingerprint(block.buf, block.at[rows, TERMS_AT], block.heads["indexed"][rows].astype(np.int64), prints)
         _, examples, which = np.unique(prints, return_index=True, return_inverse=True)
@@ -310,7 +336,7 @@ class Chunks:
             column[new] = little
 
     def _fold(self) -> bool:
-        """Halve the largest filters; False when all are as small as they may be."""
+        """Fold the largest filters to half their size. Return False if all have minimum size."""
         largest = int(np.diff(self._blooms.starts[: self._end + 1]).max(initial=0))
         if largest <= bloom.MIN_BYTES:
             return False
@@ -325,7 +351,9 @@ def _find_storage(scope: ConfigFingerprint, name: str) -> type[np.generic]:
 
 @kernel
 def _settle(first, after, kept):  # type: ignore[no-untyped-def]
-    """Rows in the order they were written to rows in offset order, newer ones in place of what they overlap: how many."""
+    """Put rows in the order of writing into offset order; newer ones replace those that they
+    overlap. Return how many remain.
+    """
     count = 0
     for row in range(first.size):
         place = count
@@ -365,7 +393,7 @@ def _fingerprint(buf, at, counts, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def _find_zones(buf, at, counts, property, type, low, high, flags):  # type: ignore[no-untyped-def]
-    """The zone of one property in each row; flags 0 where there is none."""
+    """Find the zone of one property in each row. `flags` is 0 for a row without it."""
     for i in range(at.size):
         flags[i] = 0
         for j in range(counts[i]):

@@ -1,10 +1,13 @@
-"""What the headers of a stream are about: the part of its config that gives their contents a meaning, as fingerprints.
+"""Fingerprints of the part of a stream's config that gives the contents of chunk headers their
+meaning.
 
-A config may change while the index stays. A header that was sealed when `carrier` was not listed under `index.terms` has
-no term of any carrier, which must not be taken for "no such record". So a header says what it was made from: one
-fingerprint for the subject rule, the stream's subjects and the filter value, and one for each property that it has terms or
-a zone of, by name, type and source. Whoever reads the header compares these with today's. Where the first differs, other
-records were the stream's, and nothing holds but what is said of the whole log: offsets, times, sizes, the number of records.
+The config may change while the index stays. A header that was sealed before `carrier` was listed
+under `index.terms` has no term of any carrier; this must not be taken for "no such record". So a
+header says what it was made from: one fingerprint of the subject rule, the stream's subjects and
+the filter value, and one of each property with terms or a zone, of its name, type and source. A
+reader of the header compares these with the current ones. If the first differs, other records
+belonged to the stream, and only what is said of the whole log holds: offsets, times, sizes, the
+number of records.
 """
 
 from __future__ import annotations
@@ -19,17 +22,19 @@ from overlay.config.stream import FilterValue, StreamConfig, SubjectSource
 
 @dataclass(frozen=True, slots=True)
 class ConfigFingerprint:
-    """Fingerprints (uint32) of what headers hold: of subjects and filter values, and by the name of each property."""
+    """Fingerprints (uint32) of header contents: `subject` of subjects and filter values, `terms`
+    and `zones` by property name.
+    """
 
     subject: int
     terms: Mapping[str, int] = field(default_factory=dict)
     zones: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
-    """The types of all these properties."""
+    """The types of all these properties, by name."""
 
 
 def find_scope(stream: StreamConfig) -> ConfigFingerprint:
-    """The scope of headers that are sealed under this config."""
+    """Return the fingerprints of headers that are sealed under this config."""
     about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
     index = stream.index
     return ConfigFingerprint(

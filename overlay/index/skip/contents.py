@@ -1,8 +1,9 @@
-"""What of a record goes into the header of its chunk: its subject's terms, its filter value, its indexed properties.
+"""What a record adds to the header of its chunk: terms of its subject, its filter value, its
+indexed properties.
 
-Subjects are codes, so their terms are hashed once for each code and found by it afterwards (Vocabulary); the same holds for
-filter values that a template makes. Properties, and a filter value that stands in a header, are read where they lie
-(properties.py).
+Subjects are codes, so their terms are hashed once per code and looked up afterwards (Vocabulary).
+The same holds for filter values that a template makes. Properties, and a filter value that is in a
+header, are read in place (properties.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Vocabulary:
-    """The terms of a dictionary's codes, for as long as the codes mean the same subjects."""
+    """The terms of a dictionary's codes, valid while the codes mean the same subjects."""
 
     def __init__(self, dictionary: Dictionary, *, whole: bool = False) -> None:
         self.generation = dictionary.generation
@@ -37,7 +38,7 @@ class Vocabulary:
         self._numbers = Ragged(np.int32)
 
     def learn(self, texts: Texts) -> None:
-        """Hash what has come to the dictionary since the last time."""
+        """Hash the texts that are new in the dictionary."""
         known = self._numbers.rows
         if known < texts.bounds.size - 1:
             hashes, counts = self._hash(texts, known)
@@ -49,7 +50,7 @@ class Vocabulary:
 
 
 class Contents:
-    """What the headers of one stream hold. Shared by the sealers of its partitions, on one thread."""
+    """What the headers of one stream hold. The sealers of its partitions share it on one thread."""
 
     def __init__(self, stream: StreamConfig) -> None:
         self.scope = find_scope(stream)
@@ -59,7 +60,7 @@ class Contents:
         chosen = stream.filter_value
         self._made = None if chosen.template is None else Templated(chosen.template)
         self.fields: tuple[Field, ...] = self._list_fields()
-        """What slices must be decoded with, beside the fields of the subject."""
+        """The fields that slices must be decoded with, besides those of the subject."""
         self._vocabularies: dict[Dictionary, Vocabulary] = {}
 
     def _list_fields(self) -> tuple[Field, ...]:
@@ -67,9 +68,10 @@ class Contents:
         return tuple(sorted(fields, key=str))
 
     def vocabulary(self, dictionary: Dictionary, *, whole: bool = False) -> Vocabulary:
-        """The terms of all codes that a dictionary has given out; another object once it gives them out anew.
+        """Return the terms of all codes of a dictionary; a new object once the dictionary has
+        reassigned its codes.
 
-        `whole`: its texts are filter values, terms as a whole only.
+        `whole`: the texts are filter values, which are terms only as a whole.
         """
         known = self._vocabularies.get(dictionary)
         if known is None or known.generation != dictionary.generation:
@@ -78,7 +80,7 @@ class Contents:
         return known
 
     def add_values(self, piece: Addressed, low: int, high: int, terms: TermSet) -> None:
-        """Put in the filter values that a template makes of records low:high, those that are in the stream."""
+        """Add the filter values that a template makes of records low:high in the stream."""
         if self._made is None:
             return
         rows = low + np.flatnonzero(piece.codes[low:high] >= 0)
@@ -89,5 +91,5 @@ class Contents:
 
 
 def _find_distinct(codes: Codes) -> Codes:
-    """The codes that occur, those of no value aside."""
+    """Return the distinct codes, without the negative ones."""
     return np.flatnonzero(np.bincount(codes[codes >= 0])).astype(np.int32) if codes.size else codes

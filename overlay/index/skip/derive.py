@@ -1,7 +1,9 @@
-"""From what a consumer asks for to what a chunk must have: one probe each for subjects, filter values, filter and window.
+"""From a consumer's conditions to probes of chunk headers: one each for subjects, filter values,
+filter and window.
 
-Rules for expressions are in expressions.py; what a probe promises is in probes.py. A probe is of the moment that it was derived
-for. Deriving again costs microseconds, and where UTC() is asked it refuses more as time passes.
+The rules for expressions are in expressions.py; what a probe guarantees is in probes.py. A probe
+holds from the time that it was derived for. Deriving it again costs microseconds; if UTC() is used,
+the new probe refuses more as time passes.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ def derive(
     start: int | None = None,
     stop: int | None = None,
 ) -> Conditions:
-    """What a chunk must have for a consumer or a reading, by part.
+    """Return what a chunk must have for a consumer or reader, by part.
 
-    `patterns`: its subject filters, any of which may match; none stands for all subjects. `values` and `filter`: its filter
-    values and its expression, made for `stream`. `now`: ms since 1970, no later than any `now` that records will be
-    tested with. since <= timestamp < until in ms, start <= offset < stop.
+    `patterns`: its subject filters, any of which may match; none means all subjects. `values` and
+    `filter`: its filter values and its expression, made for `stream`. `now`: ms since 1970, not
+    later than any `now` that records will be tested with. `since` and `until` are ms since 1970:
+    since <= timestamp < until, start <= offset < stop.
     """
     return Conditions(
         derive_subjects(stream, patterns),
@@ -49,9 +52,10 @@ def derive(
 
 
 def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
-    """The subject matches one of the patterns, or there are none."""
+    """Return the probe that the subject matches a pattern; Everything without patterns."""
     wanted = tuple(dict.fromkeys(patterns))
-    # what the stream takes in, or what its rule can build: one of them within the patterns is enough
+    # Compare with the subjects that the stream accepts, or those that its rule can build: the
+    # patterns need to cover only one of the two.
     for whole in (stream.patterns, stream.subject.rule.patterns()):
         if all(any(is_subset(each, pattern) for pattern in wanted) for each in whole):
             return Everything()
@@ -59,7 +63,9 @@ def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
 
 
 def derive_values(values: Values | None) -> Probe:
-    """The record's filter value is wanted, or it has none and that is wanted."""
+    """Return the probe that the record's filter value is wanted, or that it has none and that is
+    wanted.
+    """
     if values is None:
         return Everything()
     if values.are_subjects:
@@ -70,7 +76,7 @@ def derive_values(values: Values | None) -> Probe:
 
 
 def derive_filter(stream: StreamConfig, filter: Filter, now: int) -> Probe:
-    """The expression is true. A filter whose types are left to the data may be true of anything."""
+    """Return the probe that the expression is true; Unsure if its types depend on the data."""
     columns = [column for column in filter.columns if isinstance(column, Column)]
     if len(columns) < len(filter.columns):
         return Unsure()
@@ -78,7 +84,9 @@ def derive_filter(stream: StreamConfig, filter: Filter, now: int) -> Probe:
 
 
 def derive_window(since: int | None, until: int | None, start: int | None, stop: int | None) -> Probe:
-    """since <= timestamp < until in ms, start <= offset < stop; None is no bound."""
+    """Return the probe that since <= timestamp < until (ms since 1970) and start <= offset < stop.
+    None is no bound.
+    """
     probes: list[Probe] = []
     if start is not None or stop is not None:
         probes.append(Offsets(start, stop))

@@ -1,9 +1,9 @@
 """Index records: a chunk header as key and value of a Kafka record, and back.
 
-One header is one record. It could share a record with others, but at a kilobyte of Bloom filter there is nothing to save, and
-a record of its own can be replaced by its key when the chunk grows or merges.
+One header is one record. Sharing a record would save nothing beside a kilobyte of Bloom filter, and
+a record of its own can be replaced by key when the chunk grows or is merged.
 
-Key: text for people, `chunk TOPIC PARTITION FIRST_OFFSET`. Value, little-endian:
+The key is text for people, `chunk TOPIC PARTITION FIRST_OFFSET`. The value, little-endian:
 
     at  0  uint8   version = 1
     at  1  uint8   kind: 1 a chunk header; 2 runs of the ledger (index/ledger/entries.py)
@@ -26,19 +26,23 @@ Key: text for people, `chunk TOPIC PARTITION FIRST_OFFSET`. Value, little-endian
     at 82  uint16  properties with terms
     at 84  uint16  properties with zones
     at 86  uint16  subjects with counts
-    at 88          the topic's name; uint32 fingerprints of the properties with terms; zones; counts; the subjects' texts end
-                   to end; the Bloom filter
+    at 88          the topic's name; uint32 fingerprints of the properties with terms; zones; counts;
+                   the subjects' texts end to end; the Bloom filter
 
-    zone:   uint32 fingerprint, uint8 type (its place in zones.TYPES), uint8 flags: 1 has NULL, 2 has values;
-            then min and max in 16 bytes each: a number's 8 bytes and zeros, or a text's key, big-endian
+    zone:   uint32 fingerprint, uint8 type (its place in zones.TYPES),
+            uint8 flags: 1 has NULL, 2 has values;
+            then min and max in 16 bytes each: a number's 8 bytes and zeros, or a text's key,
+            big-endian
     count:  uint32 records, uint16 bytes of the subject
 
-Whatever is no such value comes back as `Foreign` with the reason: another kind or version, bytes whose CRC is wrong, sizes that
-do not add up, figures that contradict each other. Nothing raises, and nothing is read past the value's end.
+Any other value is returned as `Foreign` with the reason: another kind or version, a wrong CRC,
+sizes that do not add up, numbers that contradict each other. Nothing raises, and nothing is read
+past the value's end.
 
-Values are read many at a time by a kernel (`parse`): a million of them make an index.
+A kernel reads many values at a time (`parse`), since an index may have a million.
 
-Version, kind and CRC stand at the same place in records of all kinds. `wrap` writes them, `look` and `check` read them.
+Version, kind and CRC have the same place in records of all kinds. `wrap` writes them, `look` and
+`check` read them.
 """
 
 from __future__ import annotations
@@ -104,7 +108,7 @@ _KEY = re.compile(r"chunk (\S+) (\d{1,10}) (\d{1,19})", re.ASCII)
 
 
 class Flaw(enum.IntEnum):
-    """Why a value is no record of the kind that was asked for, or none that can be read. Kernels return the number."""
+    """Why a value is not a readable record of the requested kind. Kernels return the number."""
 
     NONE = 0
     EMPTY = 1
@@ -129,20 +133,23 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value that is no record of the kind that was asked for, or none that this version reads."""
+    """A value that is not a record of the requested kind, or that this version cannot read."""
 
     reason: str
 
     @classmethod
     def of(cls, flaw: int) -> Foreign:
+        """Return the Foreign with the reason of a Flaw."""
         return cls(_REASONS[Flaw(flaw)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Values that were read together, one row each. Of rows with a flaw nothing but the flaw means anything.
+    """Values that were read together, one row each. If a row has a flaw, only the flaw is
+    meaningful.
 
-    `at` says where in `buf` the parts of row i begin: at[i] its terms, zones, counts, subjects' texts and Bloom filter.
+    at[i] says where the parts of row i begin in `buf`: its terms, zones, counts, subjects' texts
+    and Bloom filter.
     """
 
     buf: Bytes
@@ -155,18 +162,20 @@ TERMS_AT, ZONES_AT, COUNTS_AT, TEXTS_AT, BLOOM_AT = range(5)
 
 
 def encode_key(topic: str, partition: int, first_offset: int) -> bytes:
-    """The key of a chunk's record."""
+    """Return the key of a chunk's record."""
     return f"chunk {topic} {partition} {first_offset}".encode()
 
 
 def decode_key(key: bytes) -> tuple[str, int, int] | None:
-    """Topic, partition and first offset of a chunk's record; None for any other key."""
+    """Return topic, partition and first offset of a chunk's key; None for any other key."""
     found = _KEY.fullmatch(key.decode(errors="replace"))
     return (found[1], int(found[2]), int(found[3])) if found else None
 
 
 def encode(header: Header) -> tuple[bytes, bytes]:
-    """Key and value of the record of a chunk. Raises ValueError for more subjects than a header may count."""
+    """Return key and value of a chunk's record. Raises ValueError if it counts more than
+    MAX_SUBJECTS subjects.
+    """
     topic = header.topic.encode()
     subjects = None if header.subjects is None else {text.encode(): n for text, n in header.subjects.items()}
     if len(subjects or ()) > MAX_SUBJECTS:
@@ -193,7 +202,7 @@ def encode(header: Header) -> tuple[bytes, bytes]:
 
 
 def wrap(kind: int, payload: bytes) -> bytes:
-    """The value of a record of this kind: what stands before the payload in all of them, and the payload."""
+    """Return the value of a record of this kind: version, kind and CRC, then the payload."""
     return bytes([VERSION, kind]) + crc32c(payload).to_bytes(4, "little") + payload
 
 
@@ -213,25 +222,27 @@ def _encode_bound(bound: int | float, type: str) -> np.void:
 
 
 def decode(value: bytes | None) -> Header | Foreign:
-    """The header that a value holds."""
+    """Return the header that a value holds, or Foreign with the reason if it holds none."""
     block = parse_values([value])
     return Foreign.of(block.flaws[0]) if block.flaws[0] else read_header(block, 0)
 
 
 def parse_values(values: Sequence[bytes | None]) -> Block:
-    """As `parse`, for values that are Python's."""
+    """Read values given as Python bytes, as `parse`."""
     return parse(*lay_out(values))
 
 
 def lay_out(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
-    """Values end to end: the bytes, where each begins, its size, -1 for none."""
+    """Return values end to end: the bytes, where each begins, and its size (-1 for None)."""
     size = np.array([-1 if value is None else len(value) for value in values], np.int64)
     at = np.cumsum(size.clip(0)) - size.clip(0)
     return np.frombuffer(b"".join(value or b"" for value in values), np.uint8), at, size
 
 
 def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
-    """Read the values buf[at[i] : at[i] + size[i]]; size -1 for none. The block uses `buf` on."""
+    """Read the values buf[at[i] : at[i] + size[i]]; a size of -1 means no value. The block keeps
+    using `buf`.
+    """
     heads = np.zeros(at.size, HEAD)
     parts = np.zeros((at.size, 5), np.int64)
     flaws = np.zeros(at.size, np.uint8)
@@ -242,7 +253,7 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
 
 
 def check(buf: Bytes, at: Ints, size: Ints, crcs: npt.NDArray[np.uint32], flaws: npt.NDArray[np.uint8]) -> None:
-    """Give values whose CRC is another one their flaw."""
+    """Set the flaw of values whose CRC does not match."""
     wanted, ends = crcs.tolist(), (at + size).tolist()
     for i, first in enumerate(at.tolist()):
         if not flaws[i] and crc32c(buf[first + _CRC_FROM : ends[i]]) != wanted[i]:
@@ -250,7 +261,7 @@ def check(buf: Bytes, at: Ints, size: Ints, crcs: npt.NDArray[np.uint32], flaws:
 
 
 def read_header(block: Block, row: int) -> Header:
-    """The header of a row without a flaw."""
+    """Return the header of a row without a flaw."""
     head = block.heads[row]
     topic_at = int(block.at[row, TERMS_AT]) - int(head["topic"])
     subjects = _read_subjects(block, row) if head["flags"] & _COUNTED else None
@@ -270,12 +281,12 @@ def read_header(block: Block, row: int) -> Header:
 
 
 def read_indexed(block: Block, row: int) -> tuple[int, ...]:
-    """Fingerprints of the properties whose terms the header has."""
+    """Return the fingerprints of the properties with terms in a row's Bloom filter."""
     return tuple(_cut(block, row, TERMS_AT, 4 * int(block.heads["indexed"][row])).view("<u4").tolist())
 
 
 def read_zones(block: Block, row: int) -> npt.NDArray[np.void]:
-    """The zones of a row, of dtype ZONE."""
+    """Return the zones of a row, of dtype ZONE."""
     return _cut(block, row, ZONES_AT, _ZONE * int(block.heads["zones"][row])).view(ZONE)
 
 
@@ -309,7 +320,9 @@ def _cut(block: Block, row: int, part: int, size: int) -> npt.NDArray[Any]:
 
 @kernel
 def look(buf, at, size, kind, heads, flaws):  # type: ignore[no-untyped-def]
-    """Copy out the fixed part, as long as rows of `heads` are, of each value that is long enough and of this kind."""
+    """Copy the fixed part of each value of this kind into its row of `heads`; set the flaw of all
+    others.
+    """
     for i in range(at.size):
         if size[i] <= 0:
             flaws[i] = 1
@@ -334,7 +347,7 @@ def _unsigned(buf, pos, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _agree(head):  # type: ignore[no-untyped-def]
-    """Whether the figures of a fixed part can be true together."""
+    """Return whether the numbers of a fixed part can be true together."""
     bloom = np.int64(head.bloom)
     sized = bloom == 0 or (MIN_BYTES <= bloom <= MAX_BYTES and bloom & (bloom - 1) == 0)
     hashed = (bloom == 0) == (head.hashes == 0) and head.hashes <= MAX_HASHES
@@ -357,7 +370,7 @@ def _agree(head):  # type: ignore[no-untyped-def]
 
 @kernel
 def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
-    """Find where the parts of each value begin, and check that they fill it."""
+    """Find where the parts of each value begin, and check that they fill it exactly."""
     for i in range(at.size):
         if flaws[i]:
             continue
@@ -365,6 +378,7 @@ def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
         if not _agree(head):
             flaws[i] = 7
             continue
+        # parts of fixed size come first
         end = at[i] + size[i]
         terms_at = at[i] + _HEAD + head.topic
         zones_at = terms_at + 4 * np.int64(head.indexed)
@@ -373,6 +387,7 @@ def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
         if texts_at + head.bloom > end:
             flaws[i] = 6
             continue
+        # the counts give the sizes of the subjects' texts; the filter must then end the value
         bloom_at = texts_at
         counted = np.int64(0)
         for j in range(head.subjects):
@@ -381,6 +396,7 @@ def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
         if bloom_at + head.bloom != end:
             flaws[i] = 6
             continue
+        # contents: zone types and flags must be known, counts must add up
         for j in range(head.zones):
             if buf[zones_at + _ZONE * j + 4] >= len(TYPES) or buf[zones_at + _ZONE * j + 5] > 3:
                 flaws[i] = 7

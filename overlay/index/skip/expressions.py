@@ -1,25 +1,26 @@
-"""From the tree of an SQL expression or a property filter to the probe of it.
+"""From the tree of an SQL expression or a property filter to its probe.
 
-A probe must be sound: NO only where no record of a chunk can pass, ALL only where every record does (probes.py). So
-each rule here is of a condition that is true *exactly when* the one in the tree is, or it is marked as `implied` or
-`implying`. What has no rule is Unsure, which costs a read and never an answer. The tree is the one that batches are
-evaluated by (overlay/filter: bound, rewritten, NOT pushed down to where it is exact). What the rules rest on (facts,
-section 6):
+A probe must be sound: NO only if no record of a chunk can pass, ALL only if every record does
+(probes.py). So each rule here derives a condition that is true *exactly when* the one in the tree
+is, or marks it as `implied` or `implying`. A node without a rule is Unsure: this costs a read but
+never a wrong answer. The tree is the one that batches are evaluated by (overlay/filter: bound,
+rewritten, NOT pushed down to where it is exact). The rules rest on these facts (docs/filters.md):
 
-- Values have their column's type, because columns.py reads them so; what does not spell its type is NULL. Hence
-  comparisons of unlike types are decided here: `=` and orders are true of no record, `<>` of each that is not NULL.
-- Comparison, IN, LIKE and their negations are never true of NULL. A condition without a better rule still refuses
-  chunks in which one of its columns is NULL throughout.
-- `x IN (a, b)` is `x = a OR x = b` when it comes to true. `x NOT IN (a, b)` is `x <> a AND x <> b` for constants only:
-  an item that is NULL would make `<>` unknown and leaves NOT IN as it is.
-- Whole numbers are added exactly, so `x + 5 > 7` is `x > 2` for columns of whole numbers. Doubles round, and are left
-  alone.
-- LIKE over `binary` is unknown where bytes are no UTF-8, so there it never says ALL.
-- `header.priority` reads as 4 where a record has none: there NULL counts as that value.
-- `UTC()` grows between now and the time when a record is tested. `x > UTC() - 60000` is then true of fewer values, so
-  what is refused now is refused for ever, but what passes now need not pass then; `x < UTC()` is the other way round.
-  So the bound of now serves NO in the one case and ALL in the other. A clock that is set back behind `now` is the
-  caller's to know.
+- Values have their column's type, since columns.py reads them so; a value that does not spell its
+  type is NULL. Hence comparisons of unlike types are decided here: `=` and orders are true of no
+  record, `<>` of each that is not NULL.
+- Comparison, IN, LIKE and their negations are never true of NULL. A condition without a better rule
+  still refuses chunks in which one of its columns is always NULL.
+- `x IN (a, b)` is true exactly when `x = a OR x = b` is. `x NOT IN (a, b)` is `x <> a AND x <> b`
+  for constants only: if an item is NULL, `<>` is unknown, and so is NOT IN.
+- Whole numbers are added exactly, so `x + 5 > 7` is `x > 2` for columns of whole numbers. Doubles
+  round, and get no rule.
+- LIKE over `binary` is unknown if the bytes are not UTF-8, so there it never says ALL.
+- `header.priority` reads as 4 if a record has none: there NULL counts as that value.
+- `UTC()` grows between now and the time when a record is tested. So fewer and fewer values satisfy
+  `x > UTC() - 60000`: what it refuses now it refuses for ever, but what it passes now may fail
+  later. `x < UTC()` is the opposite. So the current bound supports NO in the one case and ALL in
+  the other. The caller must know if the clock is set back behind `now`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ from .probes import (
 from .terms import null_term, property_term
 
 MOST_TERMS = 64
-"""Beyond so many alternatives Bloom filters are not asked: at 1 % each, half of all chunks would pass by chance."""
+"""Bloom filters are not asked about more alternatives: at 1 % each, half of all chunks would pass
+by chance.
+"""
 
 Constant = bool | int | float | bytes
 
@@ -89,21 +92,29 @@ _LESS = (Compare.LT, Compare.LE)
 
 
 def derive_expression(node: Node, catalog: Catalog, now: int) -> Probe:
-    """The probe of a bound expression: that it is true. `now`: UTC() in ms, no later than when records are tested."""
+    """Return the probe that a bound expression is true. `now`: UTC() in ms since 1970, not later
+    than when records are tested.
+    """
     return _Rules(catalog, now).derive(node)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
+    """The rules for one catalog and one time: a method per kind of condition, each returning its
+    probe.
+    """
+
     catalog: Catalog
     now: int
 
     def derive(self, node: Node) -> Probe:
+        """Return the probe that a node is true."""
         match node:
             case And(operands=operands):
                 return all_of(map(self.derive, operands))
             case Or(operands=operands):
                 return any_of(map(self.derive, operands))
+            # single values and NULL tests
             case Literal(value=True):
                 return Everything()
             case Column(type="boolean"):
@@ -112,17 +123,20 @@ class _Rules:
                 return self.have_term(column, False)
             case IsNull(operand=operand, negated=negated):
                 return self.is_null(operand, negated)
+            # predicates
             case Comparison() | In() | Like() | Affix() | Not(operand=Affix()):
                 return self.fill_default(node, self.derive_predicate(node))
+            # a NOT that was not pushed down: it is only known not to be true of NULL
             case Not(operand=operand) if find_family(operand) is Family.BOOLEAN:
                 return self.refuse_nulls(operand)
-            # present is also what cannot be read, of which headers know no more than that it is NULL
+            # A value that cannot be read is present too, and headers only know that it is NULL.
             case Name() | Present():
                 return Unsure()
-        # what is no condition is unknown
+        # A node that is not a condition evaluates to unknown, so no record passes.
         return Nothing()
 
     def derive_predicate(self, node: Node) -> Probe:
+        """Return the probe that a predicate is true, without the defaults of header fields."""
         match node:
             case Comparison(operator=operator, left=left, right=right):
                 found = self.derive_comparison(operator, left, right)
@@ -142,7 +156,9 @@ class _Rules:
         return alike((found, self.refuse_nulls(node, said)))
 
     def fill_default(self, node: Node, found: Probe) -> Probe:
-        """What holds of a field of the header, which has a value where a record says none."""
+        """Return the probe of a node with a field of the header section, which has a default if a
+        record has no value.
+        """
         columns = {each for each in walk(node) if isinstance(each, Column) and each.section is Section.HEADER}
         if not columns:
             return found
@@ -155,11 +171,14 @@ class _Rules:
         return any_of((found, is_missing if known.name else Unsure()))
 
     def refuse_nulls(self, node: Node, said: Container[str] = ()) -> Probe:
-        """The node is not true where one of its columns is NULL; `said`: zones that have refused this already."""
+        """Return the probe that no column of the node is always NULL. `said`: zones that have
+        checked this already.
+        """
         names = {column: self.catalog[column].name for column in _find_strict(node) if self.catalog[column].has_zone}
         return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
 
     def is_there(self, column: Column) -> Probe:
+        """Return the probe that the column is not NULL."""
         known = self.catalog[column]
         if known.is_subject:
             return Everything()
@@ -169,6 +188,7 @@ class _Rules:
         return alike(found)
 
     def is_null(self, operand: Node, negated: bool) -> Probe:
+        """Return the probe of IS NULL, or of IS NOT NULL if `negated`."""
         if not isinstance(operand, Column):
             return Unsure()
         known = self.catalog[operand]
@@ -179,6 +199,9 @@ class _Rules:
         return NullIn(known.name, null_term(known.name) if known.has_terms else None) if known.name else Unsure()
 
     def derive_comparison(self, operator: Compare, left: Node, right: Node) -> Probe:
+        """Return the probe of a comparison, if it can be rearranged to a column and a value; else
+        Unsure.
+        """
         if is_fixed(left):
             left, right, operator = right, left, MIRRORED[operator]
         if not is_fixed(right):
@@ -192,12 +215,14 @@ class _Rules:
             return Unsure()
         value = rows.evaluate(right, {}, self.now)
         if not any(isinstance(each, Now) for each in walk(right)):
-            # a constant that is unknown makes the comparison unknown
+            # If the constant is NULL, the comparison is unknown.
             return Nothing() if value is None else self.compare(left, operator, value)
         return self.compare_moving(left, operator, value, find_direction(right))
 
     def compare_moving(self, column: Column, operator: Compare, value: Value, direction: int | None) -> Probe:
-        """Beside a constant that reads the clock. `direction`: 1 grows with time, -1 falls, 0 stands still."""
+        """Return the probe of a comparison with a value that reads the clock. `direction`: 1 grows
+        with time, -1 falls, 0 is constant.
+        """
         if value is None or direction is None or isinstance(value, bool | bytes):
             return Unsure()
         if direction == 0:
@@ -214,6 +239,7 @@ class _Rules:
         return Unsure()
 
     def compare(self, column: Column, operator: Compare, value: Constant) -> Probe:
+        """Return the probe of `column operator value`, for a constant that is not NULL."""
         family = find_family(Literal(value))
         if family is not FAMILIES[column.type]:
             return self.is_there(column) if operator is Compare.NE else Nothing()
@@ -229,12 +255,12 @@ class _Rules:
         return alike((found, self.have_term(column, value), self.have_subject(column, (value,))))
 
     def have_term(self, column: Column, value: Constant) -> Probe:
-        """`column = value`, as far as Bloom filters say."""
+        """Return the probe of `column = value` by Bloom filters."""
         known = self.catalog[column]
         return Has(property_term(known.name, value)) if known.has_terms else Unsure()
 
     def have_subject(self, column: Column, values: Iterable[Constant]) -> Probe:
-        """The column equals one of the values, as far as subjects say."""
+        """Return the probe that the column equals one of the values, by subjects."""
         known = self.catalog[column]
         if not known.is_subject and known.cover is None:
             return Unsure()
@@ -245,7 +271,7 @@ class _Rules:
         return SubjectIs(found) if found else Nothing()
 
     def lie_within(self, column: Column, meant: Meant, negated: bool = False) -> Probe:
-        """What zones and times say."""
+        """Return the probe that the column's value is meant, by zones and times."""
         if meant.possible == EMPTY:
             return self.is_there(column) if negated else Nothing()
         if meant.sure.is_full:
@@ -259,9 +285,10 @@ class _Rules:
         return alike(found)
 
     def include(self, column: Column, items: tuple[Node, ...]) -> Probe:
+        """Return the probe of `column IN (items)`."""
         values = self.take_constants(column, items)
         others = [item for item in items if not isinstance(item, Literal)]
-        # all values at once: counting subjects for each would cost as often
+        # All values at once: counting subjects costs the same for one value as for all.
         found = [self.have_subject(column, values)] if not others else []
         if len(items) <= MOST_TERMS:
             each = [self.have_value(column, value) for value in values]
@@ -272,13 +299,14 @@ class _Rules:
         return alike(found)
 
     def have_value(self, column: Column, value: Constant) -> Probe:
-        """`column = value`, but for what subjects say."""
+        """Return the probe of `column = value` by everything except subjects."""
         if isinstance(value, bool):
             return self.have_term(column, value)
         found = self.lie_within(column, compare_with(Compare.EQ, value, column.type))
         return found if found == Nothing() else alike((found, self.have_term(column, value)))
 
     def exclude(self, column: Column, items: tuple[Node, ...]) -> Probe:
+        """Return the probe of `column NOT IN (items)`."""
         if len(items) > MOST_TERMS:
             return Unsure()
         values = self.take_constants(column, items)
@@ -286,12 +314,15 @@ class _Rules:
         return found if all(isinstance(item, Literal) for item in items) else implied(found)
 
     def take_constants(self, column: Column, items: tuple[Node, ...]) -> list[Constant]:
-        """The items that are constants and of the column's family; no others can be equal."""
+        """Return the values of the items that are constants of the column's family. No other
+        constant can be equal.
+        """
         return [
             item.value for item in items if isinstance(item, Literal) and find_family(item) is FAMILIES[column.type]
         ]
 
     def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
+        """Return the probe of `column LIKE pattern`, or of NOT LIKE if `negated`."""
         if FAMILIES[column.type] is not Family.TEXT:
             return Nothing()
         found = [self.lie_within(column, is_like(pattern), negated)]
@@ -302,6 +333,9 @@ class _Rules:
         return implied(alike(found)) if column.type == "binary" else alike(found)
 
     def begin(self, column: Column, affix: Affix, negated: bool) -> Probe:
+        """Return the probe that the column begins with a text, or does not if `negated`. Unsure for
+        the end of a text.
+        """
         if FAMILIES[column.type] is not Family.TEXT:
             return self.is_there(column) if negated else Nothing()
         if affix.is_suffix:
@@ -310,7 +344,9 @@ class _Rules:
         return found if negated else alike((found, self.begin_subject(column, affix.text, True)))
 
     def begin_subject(self, column: Column, head: bytes, is_whole: bool) -> Probe:
-        """Subjects that begin with `head`; `is_whole`: nothing else is asked of them."""
+        """Return the probe that the subject begins with `head`. `is_whole`: this is the whole
+        condition, not only implied by it.
+        """
         if not self.catalog[column].is_subject:
             return Unsure()
         *tokens, rest = head.decode("utf-8", "surrogateescape").split(".")
@@ -318,13 +354,13 @@ class _Rules:
             return Unsure()
         try:
             found = SubjectIs((Pattern(".".join((*tokens, ">"))),))
-        except SubjectError:  # a space, or no UTF-8: subjects have these escaped
+        except SubjectError:  # a space, or not UTF-8: subjects have these escaped
             return Unsure()
         return found if is_whole and not rest else implied(found)
 
 
 def _find_strict(node: Node) -> Iterator[Column]:
-    """Columns that make the node unknown where they are NULL."""
+    """Yield the columns that make the node unknown if they are NULL."""
     match node:
         case Column(section=section):
             if section is not Section.HEADER:
@@ -342,6 +378,6 @@ def _find_times(meant: Interval, negated: bool) -> Times:
 
 
 def _find_head(pattern: like.LikePattern) -> bytes:
-    """What a matching text begins with."""
+    """Return the bytes with which every matching text begins."""
     first = pattern.runs[0]
     return "".join(char or "" for char in (first[: first.index(None)] if None in first else first)).encode()

@@ -1,12 +1,13 @@
 """Conditions on a value as intervals of the values that its column can hold.
 
-A zone knows the least and the greatest value of a chunk in the column's own type, so the constant of a condition is
-brought into that type first, exactly: over whole numbers `x < 60.5` is `x <= 60`, over doubles `x > 2**53 + 1` begins
-at the next double. What is left is always a closed interval, and an interval is compared with a zone by four
-comparisons of machine numbers.
+A zone has the least and the greatest value of a chunk in the column's own type. So the constant of
+a condition is first converted to that type, exactly: for whole numbers `x < 60.5` is `x <= 60`, for
+doubles `x > 2**53 + 1` begins at the next double. The result is always a closed interval, and four
+comparisons of machine numbers compare it with a zone.
 
-Texts are compared by keys (zones.py), which keep the order of texts but tell long ones apart by their beginnings only. So
-a condition on texts has two intervals: keys of texts that may be meant, and keys of texts that are sure to be.
+Texts are compared by keys (zones.py), which keep the order of texts but tell long ones apart only
+by their beginnings. So a condition on texts has two intervals: keys of texts that may satisfy it,
+and keys of texts that certainly do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Bound = int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low <= value <= high; None is no bound. Bounds have the column's type; of texts they are keys."""
+    """low <= value <= high; None is no bound. Bounds have the column's type; for texts they are
+    keys.
+    """
 
     low: Bound
     high: Bound
@@ -47,14 +50,16 @@ EMPTY = Interval(1, 0)
 
 
 class Meant(NamedTuple):
-    """The values that a condition is true of. No value outside `possible` is meant, and every one within `sure` is."""
+    """The values that satisfy a condition: none outside `possible`, and all within `sure`."""
 
     possible: Interval
     sure: Interval
 
 
 def compare_with(operator: Compare, constant: int | float | bytes, type: str) -> Meant:
-    """`value operator constant` for the values of a column; `<>` is not one interval and is asked as a negated `=`."""
+    """Return the values of a column with `value operator constant`. Ask for `<>` as a negated `=`,
+    since it is not one interval.
+    """
     if FAMILIES[type] is Family.TEXT:
         assert isinstance(constant, bytes)
         return _compare_text(operator, constant)
@@ -83,7 +88,7 @@ def _compare_long(operator: Compare, constant: int | float) -> Interval:
 
 
 def _compare_double(operator: Compare, constant: int | float) -> Interval:
-    # the greatest double that is not above the constant, and the least that is not below
+    # `below` is the greatest double <= constant, `above` the least >= constant.
     below, above = _round_down(constant), _round_up(constant)
     low, high = -math.inf, math.inf
     match operator:
@@ -121,7 +126,8 @@ def _round(constant: int | float) -> float:
 
 def _compare_text(operator: Compare, constant: bytes) -> Meant:
     key = text_key(constant)
-    # texts with this key: the constant alone, or all that begin like it
+    # A short constant is the only text with its key; a long one shares it with all texts that begin
+    # alike.
     is_alone = len(constant) <= KEY_TEXT
     match operator:
         case Compare.EQ:
@@ -139,7 +145,7 @@ def _compare_text(operator: Compare, constant: bytes) -> Meant:
 
 
 def begin_with(head: bytes) -> Meant:
-    """The texts that begin with `head`."""
+    """Return the texts that begin with `head`."""
     if not head:
         return Meant(FULL, FULL)
     if len(head) > KEY_TEXT:
@@ -151,7 +157,9 @@ def begin_with(head: bytes) -> Meant:
 
 
 def is_like(pattern: LikePattern) -> Meant:
-    """The texts that a LIKE pattern matches, as far as their beginning says; exact for `abc` and `abc%`."""
+    """Return the texts that a LIKE pattern matches, as far as its beginning tells; exact for `abc`
+    and `abc%`.
+    """
     if pattern.shape is Shape.EXACT:
         return _compare_text(Compare.EQ, pattern.head)
     if pattern.shape is Shape.PREFIX:
@@ -162,5 +170,5 @@ def is_like(pattern: LikePattern) -> Meant:
 
 
 def show_key(key: int) -> str:
-    """The beginning of the texts of a key, for people."""
+    """Return the beginning of the texts with a key, for people."""
     return key.to_bytes(KEY_TEXT + 1, "big")[:KEY_TEXT].rstrip(b"\0\xff").decode(errors="backslashreplace")

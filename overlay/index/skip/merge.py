@@ -1,15 +1,16 @@
-"""Merging: small neighbours become one header.
+"""Merging of small neighbouring chunks into one header.
 
-A sealer's chunks grow until they are full (seal.py), so small ones are left only where it could not go on: at a restart, at a
-batch that cannot be read, after the chunk sizes of the stream were raised. Their records are not read again; what the headers
-say is put together. Offsets, counts, times, bytes and zones come out as if the chunk had been sealed as one. Its Bloom filter
-does not, because the terms behind it are forgotten: filters are joined (bloom.py) at the size of the largest. Two
-filters that share few terms make a fuller one that lets more through, and merging them would cost every later reader; so
-neighbours merge only if the joined filter stays under LIMIT, or lets no more through than each of them does.
+A sealer's chunks grow until they are full (seal.py). So small ones remain only where it could not
+continue: at a restart, at a batch that cannot be read, after the stream's chunk sizes were raised.
+Merging does not read their records again; it combines their headers. Offsets, counts, times, bytes
+and zones become those of a chunk sealed as one. The Bloom filter does not, because its terms are
+forgotten: filters are joined (bloom.py) at the size of the largest. Two filters that share few
+terms give a fuller one that rules out less, and every later reader would pay for it. So neighbours
+merge only if the joined filter stays under LIMIT, or rules out no less than each of them.
 
-The merged header has the first one's offset and thereby its key. In the index topic it takes that record's place, and the
-others, which it overlaps, are void for every reader that has seen it (chunks.py): one record, so merging is atomic. The
-others' keys may be deleted at any time later.
+The merged header has the first chunk's offset and thereby its key. In the index topic it replaces
+that record. The other chunks, which it overlaps, are void for every reader that has seen it
+(chunks.py). So merging is one record, and atomic. The other keys may be deleted at any later time.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ LIMIT = 2 * bloom.TARGET
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A header and those that it replaces: the first under the same key, the others to be deleted."""
+    """A merged header and those that it replaces: the first has the same key, the others are to be
+    deleted.
+    """
 
     header: Header
     replaced: tuple[Header, ...]
 
 
 def merge(headers: Sequence[Header], index: IndexConfig) -> Iterator[Merged]:
-    """What small neighbours can be merged to. `headers`: of one partition, in offset order, without overlap."""
+    """Yield the merged headers of small neighbours. `headers`: of one partition, in offset order,
+    without overlap.
+    """
     group: list[Header] = []
     whole: Header | None = None
     for header in headers:
@@ -53,7 +58,11 @@ def merge(headers: Sequence[Header], index: IndexConfig) -> Iterator[Merged]:
 
 
 def join(a: Header, b: Header, index: IndexConfig) -> Header | None:
-    """Two chunks as one; None where they are no neighbours, not about the same, too large, or better apart."""
+    """Return two chunks as one header; None if they may not or should not be merged.
+
+    That is if they are not neighbours, are not about the same properties, are too large together,
+    or if the joined filter is too full.
+    """
     if a.next_offset != b.first_offset or _describe(a) != _describe(b):
         return None
     if a.records + b.records > index.chunk_records or a.bytes + b.bytes > index.chunk_bytes:
@@ -84,7 +93,9 @@ def _describe(header: Header) -> tuple[object, ...]:
 
 
 def _find_times(a: Header, b: Header) -> list[tuple[int, int]]:
-    """The bounds of time of those that have records to know the times of; NO_TIME as soon as one does not know."""
+    """Return the time bounds of the headers that have records; NO_TIME if one of them does not know
+    its times.
+    """
     times = [(header.min_time, header.max_time) for header in (a, b) if header.records]
     return times if times and min(times)[0] != NO_TIME else [(NO_TIME, NO_TIME)]
 

@@ -1,7 +1,9 @@
-"""MurmurHash3 x64_128 as a kernel: what the package mmh3 computes, for very many short texts at once.
+"""MurmurHash3 x64_128 as a kernel: the same hash as the package mmh3, for very many short texts at
+once.
 
-A call into mmh3 takes some 200 ns, which is nothing for a filter's few terms and too much for a column of distinct values.
-Both are in use, so both must agree; a test holds them to it. Source: Austin Appleby's MurmurHash3.cpp (public domain).
+A call of mmh3 takes some 200 ns. That is nothing for a filter's few terms, and too much for a
+column of distinct values. Both are used, so both must agree; a test compares them. Source: Austin
+Appleby's MurmurHash3.cpp (public domain).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def _finish(x):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _word(buf, pos, size):  # type: ignore[no-untyped-def]
-    """`size` bytes from `pos`, at most 8, as a little-endian number."""
+    """Return `size` bytes from `pos`, at most 8, as a little-endian number."""
     word = np.uint64(0)
     for i in range(size):
         word |= np.uint64(buf[np.uintp(pos + i)]) << np.uint64(8 * i)
@@ -41,7 +43,9 @@ def _word(buf, pos, size):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _end(h1, h2, first, second, left, size):  # type: ignore[no-untyped-def]
-    """Mix in what is left over of `size` bytes, at most 15 in two words, zeros behind them."""
+    """Mix in the remaining bytes, at most 15 in two words padded with zeros, of `size` bytes in
+    total. Return the hash.
+    """
     if left > 8:
         h2 ^= _rotate(second * _C2, 33) * _C1
     if left > 0:
@@ -57,7 +61,7 @@ def _end(h1, h2, first, second, left, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
-    """The two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
+    """Return the two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
     h1, h2 = seed, seed
     left = size
     while left >= 16:
@@ -73,5 +77,5 @@ def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
 
 @kernel
 def hash_short(first, second, size, seed):  # type: ignore[no-untyped-def]
-    """As hash128, of at most 15 bytes that are given as two little-endian words with zeros behind them."""
+    """Return hash128 of at most 15 bytes, given as two little-endian words padded with zeros."""
     return _end(seed, seed, first, second, size, size)

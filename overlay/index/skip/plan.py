@@ -1,20 +1,23 @@
-"""What to read of a partition, and in which order: spans of offsets from the answers about its chunks.
+"""What to read of a partition, and in which order: ranges of offsets, from the answers about its
+chunks.
 
-A chunk that is NO is not read, unless reading it is cheaper than leaving it out. Leaving out means another fetch
-request, which costs about FETCH_S whatever it brings; in that time a reader that goes on takes in BRIDGE bytes. So gaps
-up to BRIDGE are read over, and whatever stands between two small gaps becomes one fetch. What a bridge brings is tested
-like everything else: its residual holds the part that refused it.
+A chunk that is NO is not read, unless reading it is cheaper than skipping it. Skipping means
+another fetch request, which costs about FETCH_S whatever it brings. In that time a reader that
+reads on takes in BRIDGE bytes. So gaps up to BRIDGE are read, and chunks with only small gaps
+between them become one fetch. The records of such a gap are tested like all others: its residual
+has the part that refused it.
 
-Where skipping saves little, it gets out of the way. The saving of a plan is the time to read what it leaves out, less
-the requests that its gaps cost. Below WORTH of the time to read everything, all of it is read in a row, as if there
-were no index. Small gaps that add up to nothing cost that much at most: then the fetches ahead are never broken off for
-them.
+If skipping saves little, everything is read. The saving of a plan is the time to read what it
+leaves out, minus the requests that its gaps cost. Below WORTH of the time to read everything, all
+of it is read in a row, as if there were no index. So small gaps that add up to nothing cost at most
+that much, and do not interrupt the fetches ahead.
 
-What has no header is read and tested in full: offsets before the first chunk, holes where a header could not be read,
-and all that lies behind the last one.
+Offsets without a header are read and tested in full: before the first chunk, in holes where a
+header could not be read, and after the last chunk.
 
-Neighbouring spans whose residual differs may touch. They cost no request: the reader goes on and tests something else.
-A run that is smaller than BRIDGE is not worth that either, and joins its neighbour with the residual of both.
+Neighbouring spans with different residuals may touch. They cost no request: the reader reads on and
+tests other parts. A run smaller than BRIDGE is not worth that, and joins its neighbour with the
+residuals of both.
 """
 
 from __future__ import annotations
@@ -32,22 +35,28 @@ from .probes import Part
 from .prune import NO, Answers, Chunks, Ints
 
 FETCH_S = 1e-3
-"""A fetch request on its own: measured at 1 to 1.5 ms between neighbours, and more where the network is longer."""
+"""Seconds for a single fetch request: measured at 1 to 1.5 ms in the same network, and more over
+longer distances.
+"""
 READ_BYTES_S = 150e6
-"""Compressed bytes of log a second that one reader fetches, decodes and tests."""
+"""Compressed bytes of log per second that one reader fetches, decodes and tests."""
 BRIDGE = int(FETCH_S * READ_BYTES_S)
 """Bytes that are read in the time of a request."""
 WORTH = 0.05
-"""The least part of the whole time that skipping has to save."""
+"""The least share of the whole time that skipping has to save."""
 SPAN_BYTES = 64 << 20
-"""Where chunks are skipped, spans end here at the latest, so that several can be under way and progress can be seen."""
+"""Largest span if chunks are skipped, so that several fetches can be in flight and progress is
+visible.
+"""
 OPEN_END = (1 << 63) - 1
 """next_offset of a span that ends with the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """first_offset <= offset < next_offset, and the parts of the conditions that its records have to be tested for."""
+    """A range to read, first_offset <= offset < next_offset, with the parts of the conditions to
+    test its records for.
+    """
 
     first_offset: int
     next_offset: int
@@ -55,7 +64,9 @@ class Span:
 
 
 class Saving(NamedTuple):
-    """What a route reads of the chunks within its bounds, and what it leaves out; chunks without a header have no bytes."""
+    """What a route reads of the chunks within its bounds, and what it skips. Ranges without a
+    header count no bytes.
+    """
 
     read_chunks: int
     read_bytes: int
@@ -66,17 +77,21 @@ class Saving(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """The spans of a partition that have to be read, in order and without overlap. Make it anew when chunks were added."""
+    """The spans of a partition to read, in order and without overlap. Make a new one when chunks
+    were added.
+    """
 
     first_offset: Ints
     next_offset: Ints
     residual: npt.NDArray[np.uint8]
     saving: Saving
     skips: bool
-    """False where everything is read, because leaving out saves nothing or too little."""
+    """False if everything is read, because skipping saves nothing or too little."""
 
     def next(self, position: int) -> Span | None:
-        """What to read next from `position` on: the rest of the span that holds it, else the next span; None at the end."""
+        """Return what to read next from `position` on: the rest of the span that holds it, else the
+        next span; None at the end.
+        """
         at = int(np.searchsorted(self.next_offset, position, side="right"))
         if at == self.next_offset.size:
             return None
@@ -88,15 +103,16 @@ class Route:
             yield Span(int(first), int(after), Part(int(residual)))
 
     def next_needed(self, offset: int) -> int:
-        """The first offset from `offset` on that has to be read; OPEN_END when there is none."""
+        """Return the first offset from `offset` on to be read; OPEN_END if there is none."""
         span = self.next(offset)
         return OPEN_END if span is None else span.first_offset
 
 
 def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END, *, exactly: bool = False) -> Route:
-    """The route from `start` to `stop` (exclusive) through a partition. `answers` are those about `chunks`, all of them.
+    """Return the route from `start` to `stop` (exclusive) through a partition. `answers` must be
+    those about all of `chunks`.
 
-    `exactly`: no chunk that is NO is read, whatever that costs.
+    `exactly`: read no chunk that is NO, whatever that costs.
     """
     low = int(np.searchsorted(chunks.next_offset, start, side="right"))
     high = max(int(np.searchsorted(chunks.first_offset, stop, side="left")), low)
@@ -118,14 +134,15 @@ def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END,
     if not skips:
         count, spans, figures = _join(runs, residual, OPEN_END, BRIDGE, OPEN_END)
         saving = Saving(*figures.tolist())
-    # copies: the rest of the room that spans could have needed goes
+    # copies, so that the memory for the unused spans is freed
     return Route(spans[0, :count].copy(), spans[1, :count].copy(), spans[2, :count].astype(np.uint8), saving, skips)
 
 
 def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
-    """Bytes of the chunks that hold some offsets, first[i] <= offset < after[i]; -1 where some of these have no header.
+    """Return the bytes of the chunks that hold first[i] <= offset < after[i]; -1 if some of these
+    offsets have no header.
 
-    Neither falls from one i to the next.
+    `first` and `after` must not fall from one i to the next.
     """
     low = np.searchsorted(chunks.next_offset, first, side="right")
     high = np.searchsorted(chunks.first_offset, after, side="left")
@@ -140,9 +157,10 @@ def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
 
 @kernel
 def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # type: ignore[no-untyped-def]
-    """Cut start..stop into runs of chunks that are alike, and of offsets that have no chunk.
+    """Cut start..stop into runs of like chunks, and of offsets without a chunk.
 
-    Rows of first offset, next offset, bytes, whether it is to be read, and chunks; and the residuals.
+    Returns rows of first offset, next offset, bytes, whether it is to be read, number of chunks;
+    and the residuals.
     """
     room = 2 * first.size + 2
     runs = np.empty((5, room), np.int64)
@@ -181,13 +199,15 @@ def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # ty
 
 @kernel
 def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
-    """Runs to spans: (how many, rows of first offset, next offset and residual, the figures of Saving)."""
+    """Join runs to spans. Return (how many, rows of first offset, next offset and residual, the
+    numbers of Saving).
+    """
     size = residual.size
     spans = np.empty((3, size), np.int64)
     weights = np.zeros(size, np.int64)
     figures = np.zeros(5, np.int64)
     count = 0
-    gap = 0  # runs right before this one that are not to be read
+    gap = 0  # skipped runs right before this one
     gap_bytes = 0
     for i in range(size):
         if not runs[3, i]:
@@ -216,7 +236,9 @@ def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
 
 @kernel
 def _append(spans, weights, count, first, after, bytes, residual, small, most):  # type: ignore[no-untyped-def]
-    """Another run that is read: a part of the last span if it touches that and neither is tested for much more."""
+    """Append a run to read: to the last span if they touch and neither is then tested for much
+    more, else as a new span.
+    """
     if count and spans[1, count - 1] == first and weights[count - 1] + bytes <= most:
         last = spans[2, count - 1]
         both = last | residual

@@ -1,22 +1,25 @@
-"""What a chunk must have for a record of it to pass: the questions that chunk headers can answer, as a tree.
+"""Probes: conditions that a chunk must meet for one of its records to pass, as a tree that chunk
+headers can answer.
 
-Every node stands for a condition on a record and is asked of a whole chunk. The answer is one of three:
+Every node stands for a condition on a record and is asked of a whole chunk. The answer is one of
+three:
 
-    NO     of no addressed record of the chunk is the condition true: the chunk need not be read
-    ALL    of each of them it is true: the condition need not be tested
+    NO     the condition is true of no addressed record of the chunk: the chunk need not be read
+    ALL    it is true of each of them: the condition need not be tested
     MAYBE  anything else, and whatever the header does not say
 
-Unknown, SQL's third value, is no fourth answer here. Only true delivers a record, so false and unknown are both "not
-true": a NULL is a reason against ALL and never one against NO. This is why there is no node for NOT: from "no record is
-true" nothing follows for its opposite, since the records may be unknown. Conditions that can be turned around carry a
-flag.
+Unknown, SQL's third value, is not a fourth answer. Only true delivers a record, so false and
+unknown are both "not true": a NULL speaks against ALL and never against NO. This is why there is no
+node for NOT: if no record satisfies a condition, that says nothing about its opposite, since the
+records may be unknown. Conditions that can be negated carry a flag.
 
-Answers combine by Kleene's tables with NO < MAYBE < ALL: AND is the least of them (`All`), OR the greatest (`Any`).
-Both keep the promise above, whatever the records are. `Alike` is for one condition that several parts of a header know
-something about: a property that has terms and a zone. There NO and ALL are both final, and MAYBE says nothing. Adding
-`Unsure` to one of the first two makes a condition that is only implied, or only implies, from one that is the same.
+Answers combine by Kleene's tables with NO < MAYBE < ALL: AND is the least (`All`), OR the greatest
+(`Any`). Both keep the guarantee above, whatever the records are. `Alike` is for one condition that
+several parts of a header know something about, such as a property with terms and a zone. There NO
+and ALL are both final, and MAYBE says nothing. Adding `Unsure` to `All` or `Any` makes a condition
+that is only implied, or only implies.
 
-A probe is a value: derive.py makes them, prune.py asks them of chunks, and `str` of one is for people.
+A probe is a value: derive.py makes them, prune.py asks them of chunks, and its `str` is for people.
 """
 
 from __future__ import annotations
@@ -32,13 +35,15 @@ from .terms import Term
 
 
 class Answer(enum.IntEnum):
+    """The answer of a chunk header to a probe."""
+
     NO = 0
     MAYBE = 1
     ALL = 2
 
 
 class Part(enum.IntFlag):
-    """The parts of what a record has to pass, which are tested one by one when it is read."""
+    """The parts of a consumer's conditions, which are tested one by one when a record is read."""
 
     SUBJECT = 1
     VALUES = 2
@@ -51,12 +56,12 @@ NO_PART = Part(0)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Base of all nodes."""
+    """Base class of all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Everything(Probe):
-    """True of every record."""
+    """A condition that is true of every record."""
 
     def __str__(self) -> str:
         return "everything"
@@ -64,7 +69,7 @@ class Everything(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Nothing(Probe):
-    """True of none."""
+    """A condition that is true of no record."""
 
     def __str__(self) -> str:
         return "nothing"
@@ -72,7 +77,7 @@ class Nothing(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Unsure(Probe):
-    """Something that no header knows of: always MAYBE."""
+    """A condition that no header knows anything about: always MAYBE."""
 
     def __str__(self) -> str:
         return "not indexed"
@@ -80,7 +85,7 @@ class Unsure(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Has(Probe):
-    """A record put this term into the Bloom filter. Never ALL."""
+    """The condition that a record has put this term into the Bloom filter. Never ALL."""
 
     term: Term
 
@@ -90,11 +95,11 @@ class Has(Probe):
 
 @dataclass(frozen=True, slots=True)
 class NullIn(Probe):
-    """The property is NULL: missing, or what cannot be read."""
+    """The condition that the property is NULL: missing or unreadable."""
 
     name: str
     null: Term | None = None
-    """The term that stands for NULL, where the property has terms."""
+    """The term that stands for NULL, if the property has terms."""
 
     def __str__(self) -> str:
         return f"{self.name} IS NULL"
@@ -102,7 +107,7 @@ class NullIn(Probe):
 
 @dataclass(frozen=True, slots=True)
 class ValueIn(Probe):
-    """The property is not NULL."""
+    """The condition that the property is not NULL."""
 
     name: str
     null: Term | None = None
@@ -113,14 +118,16 @@ class ValueIn(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Within(Probe):
-    """The property has a value in an interval; negated: one outside of it. NULL is neither."""
+    """The condition that the property has a value in an interval; negated: outside it. NULL
+    satisfies neither.
+    """
 
     name: str
     type: str
     possible: Interval
-    """Whose value is here may be meant: wider than what is meant where texts are cut off."""
+    """Only values in this interval may satisfy it. It is wider if texts are cut off."""
     sure: Interval
-    """Whose value is here is meant."""
+    """All values in this interval satisfy it."""
     negated: bool = False
 
     def __str__(self) -> str:
@@ -130,7 +137,9 @@ class Within(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Times(Probe):
-    """since <= the record's timestamp < until, ms since 1970; negated: it has a timestamp that is not. None is no bound."""
+    """The condition since <= timestamp < until, in ms since 1970; negated: the record has another
+    timestamp. None is no bound.
+    """
 
     since: int | None
     until: int | None
@@ -142,7 +151,7 @@ class Times(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Offsets(Probe):
-    """start <= offset < stop; None is no bound."""
+    """The condition start <= offset < stop; None is no bound."""
 
     start: int | None
     stop: int | None
@@ -153,7 +162,9 @@ class Offsets(Probe):
 
 @dataclass(frozen=True, slots=True)
 class SubjectIs(Probe):
-    """The subject matches one of the patterns. Exact where a header counts subjects, by terms where it does not."""
+    """The condition that the subject matches one of the patterns. Exact if a header counts
+    subjects, by terms otherwise.
+    """
 
     patterns: tuple[Pattern, ...]
 
@@ -164,7 +175,7 @@ class SubjectIs(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Any(Probe):
-    """One of the conditions, or more."""
+    """The OR of conditions."""
 
     probes: tuple[Probe, ...]
 
@@ -174,7 +185,7 @@ class Any(Probe):
 
 @dataclass(frozen=True, slots=True)
 class All(Probe):
-    """Each of the conditions."""
+    """The AND of conditions."""
 
     probes: tuple[Probe, ...]
 
@@ -194,7 +205,7 @@ class Alike(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Everything that a record has to pass, by part; a record passes when it passes each."""
+    """All conditions that a record has to pass, by part."""
 
     subject: Probe = Everything()
     values: Probe = Everything()
@@ -202,7 +213,7 @@ class Conditions:
     window: Probe = Everything()
 
     def parts(self) -> Iterator[tuple[Part, Probe]]:
-        """Each part, those first whose answers cost least."""
+        """Yield each part with its probe, cheapest answers first."""
         yield Part.WINDOW, self.window
         yield Part.SUBJECT, self.subject
         yield Part.FILTER, self.filter
@@ -210,7 +221,7 @@ class Conditions:
 
 
 def all_of(probes: Iterable[Probe]) -> Probe:
-    """The AND of conditions, in its simplest words."""
+    """Return the AND of conditions, simplified."""
     flat = _flatten(All, probes)
     if Nothing() in flat:
         return Nothing()
@@ -219,7 +230,7 @@ def all_of(probes: Iterable[Probe]) -> Probe:
 
 
 def any_of(probes: Iterable[Probe]) -> Probe:
-    """The OR of conditions, in its simplest words."""
+    """Return the OR of conditions, simplified."""
     flat = _flatten(Any, probes)
     if Everything() in flat:
         return Everything()
@@ -228,7 +239,7 @@ def any_of(probes: Iterable[Probe]) -> Probe:
 
 
 def alike(probes: Iterable[Probe]) -> Probe:
-    """One condition asked in several ways, in its simplest words; Unsure when there is none."""
+    """Return one condition asked in several ways, simplified; Unsure if `probes` is empty."""
     flat = _flatten(Alike, probes)
     for final in (Nothing(), Everything()):
         if final in flat:
@@ -238,17 +249,21 @@ def alike(probes: Iterable[Probe]) -> Probe:
 
 
 def implied(probe: Probe) -> Probe:
-    """A condition that follows from the one that is meant: it can refuse, and never says ALL."""
+    """Return a probe of a condition that follows from the actual one: it can refuse, but never says
+    ALL.
+    """
     return all_of((probe, Unsure()))
 
 
 def implying(probe: Probe) -> Probe:
-    """A condition that the one that is meant follows from: it can say ALL, and never refuses."""
+    """Return a probe of a condition from which the actual one follows: it can say ALL, but never
+    refuses.
+    """
     return any_of((probe, Unsure()))
 
 
 def leaves(probe: Probe) -> Iterator[Probe]:
-    """The questions of a tree, from left to right."""
+    """Yield the leaves of a tree, from left to right."""
     if isinstance(probe, All | Any | Alike):
         for each in probe.probes:
             yield from leaves(each)

@@ -1,13 +1,14 @@
-"""Indexed properties: what the values of a chunk's records come to, as terms of its Bloom filter and as a zone.
+"""Indexed properties: the values of a chunk's records as terms of its Bloom filter and as a zone.
 
-What is read from one field of the records is read where it lies (value_cache.py). The rest goes by columns, as
-filters read them (match/reading.py): properties that are read from several places or from no field at all, and the
-records of a slice among which there is a value that is left to Python. Both ways agree; their twin is
-tests/oracle/chunks.py.
+A property that is read from one field of the record is read in place (value_cache.py). The others
+are read as columns, as filters read them (match/reading.py): properties with several sources or
+without a field, and all records of a slice in which a value is left to Python. Both ways give the
+same result; tests/oracle/chunks.py is an independent implementation.
 
-A filter value that stands in a header is such a value as well: terms of its bytes, and one of its own for records without.
+A filter value that is in a header is treated as such a property: its terms are its bytes, and
+records without it add a term of their own.
 
-NULL is what filters take for it: missing, or nothing that the type could be read from.
+NULL means the same as in filters: missing, or not readable as the type.
 """
 
 from __future__ import annotations
@@ -39,49 +40,53 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """A value of records that headers say something of."""
+    """A value of records that headers have terms or a zone of."""
 
     name: str
     source: Source
     null: Term
-    """The term of a record without it."""
+    """The term that a record without it adds."""
     wanted: Wanted
 
     @property
     def field(self) -> Field | None:
-        """The field that it is read from, where that is all."""
+        """Return the field that it is read from; None if it has several sources, or none in the
+        record's bytes.
+        """
         fields = self.source.fields
         return fields[0] if len(fields) == 1 and self.source.given is None else None
 
 
 class Extents:
-    """What the records of one chunk have come to in the properties of a stream."""
+    """The values of one chunk's records so far, for each property of a stream."""
 
     def __init__(self, properties: Properties) -> None:
         self.words = properties.value_cache.begin()
         self.told = [False] * len(properties.all)
-        """Whether there is a term for NULL."""
+        """Whether the term for NULL was added, by property."""
         self.others: list[Bounds | None] = [None] * len(properties.all)
-        """The bounds of what went by columns."""
+        """The bounds of values that were read as columns, by property."""
 
 
 class Properties:
-    """Reads the properties of a stream for its chunks. Not for two threads at once."""
+    """A reader of a stream's properties for its chunks. Not for two threads at once."""
 
     def __init__(self, stream: StreamConfig) -> None:
         self.all = tuple(_list_indexed(stream))
         self.fields = frozenset(field for each in self.all for field in each.source.fields)
-        """What slices must be decoded with."""
+        """The fields that slices must be decoded with."""
         self.value_cache = ValueCache([each.wanted for each in self.all])
         self._plan: Plan | None = None
         self._slots: Ints = np.empty(0, np.int64)
 
     def begin(self) -> Extents:
-        """For a new chunk."""
+        """Return empty extents, for a new chunk."""
         return Extents(self)
 
     def add(self, piece: Addressed, low: int, high: int, extents: Extents, terms: TermSet) -> None:
-        """Take in records low:high of a slice, those that are in the stream. Terms go into `terms`."""
+        """Take in those of records low:high of a slice that are in the stream. Their terms are
+        added to `terms`.
+        """
         if not self.all:
             return
         records = piece.records
@@ -119,7 +124,7 @@ class Properties:
             extents.others[i] = found if known is None else unite(known, found)
 
     def find_zones(self, extents: Extents) -> dict[str, Bounds]:
-        """The zones of a chunk by the names of the properties."""
+        """Return the zones of a chunk, by property name."""
         zones = {}
         for i, each in enumerate(self.all):
             if each.wanted.has_zone:
@@ -143,7 +148,7 @@ def _list_indexed(stream: StreamConfig) -> Iterator[Indexed]:
 
 
 def _add_terms(column: pa.Array, seed: int, terms: TermSet) -> None:
-    """Put in the values of a column without NULLs and no dictionary."""
+    """Add the values of a column without NULLs, which is not a dictionary."""
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)

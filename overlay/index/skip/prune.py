@@ -1,20 +1,22 @@
 """Which chunks of a partition need to be read: probes asked of all chunk headers at once.
 
-Chunk headers are columns (chunks.py), so a question is asked of a million chunks by a few passes over arrays. What
-costs is Bloom filters, which lie all over the memory. So questions are asked in the order of their price (offsets and
-times, zones, counted subjects, terms), and each one only of the chunks that it can still change: of AND those that are
-not refused yet, of OR those that are not let through yet. A question that is not asked counts as MAYBE.
+Chunk headers are columns (chunks.py), so a few passes over arrays ask a question of a million
+chunks. The expensive part is Bloom filters, which are scattered over memory. So questions are asked
+in the order of their price (offsets and times, zones, counted subjects, terms), and each one only
+of the chunks whose answer it can still change: for AND those that are not refused yet, for OR those
+that are not accepted yet. A question that is not asked counts as MAYBE.
 
-The rules of the three answers are Kleene's (probes.py): AND is `minimum`, OR is `maximum`. A header that does not know
-(its chunk was sealed before the property was declared, or keeps nothing) answers MAYBE, and so does everything that has
-no header.
+The rules of the three answers are Kleene's (probes.py): AND is `minimum`, OR is `maximum`. A header
+that does not know (its chunk was sealed before the property was declared, or keeps nothing of it)
+answers MAYBE, and so do offsets without a header.
 
-Each chunk also has its residual: the parts of the conditions that records of it still have to be tested for. A part
-that all records pass is dropped; one that none passes stays, so that a chunk that is read nevertheless loses nothing of
-its refusal.
+Each chunk also gets a residual: the parts of the conditions that its records still have to be
+tested for. A part that all records pass is dropped. A part that no record passes is kept, so that a
+refused chunk is tested correctly if it is read nevertheless.
 
-For people every leaf keeps its tally: of how many chunks it was asked, and how many it refused or let through. As a
-chunk that is refused by one is not asked of the next, the refusals of an AND add up to what it refuses.
+For people, every leaf has a tally: of how many chunks it was asked, and how many it refused or
+accepted. A chunk that one leaf refuses is not asked the next one, so the refusals of an AND add up
+to its own.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ Levels = npt.NDArray[np.int8]
 
 
 class Zone(Protocol):
-    """A property's bounds, one entry a chunk. Where `known` is False the rest means nothing, without values min and max do."""
+    """The bounds of a property, one item per chunk. They are meaningful only if `known`; min and
+    max only if `has_value`.
+    """
 
     @property
     def min(self) -> npt.NDArray[Anything]:
@@ -81,7 +85,9 @@ class Zone(Protocol):
 
 
 class Chunks(Protocol):
-    """What the planner reads of a partition's chunks: arrays of one entry each, in the order of offsets."""
+    """The arrays that the planner reads of a partition's chunks: one item per chunk, in offset
+    order.
+    """
 
     def __len__(self) -> int: ...
 
@@ -99,34 +105,40 @@ class Chunks(Protocol):
 
     @property
     def current(self) -> Flags:
-        """The chunk was sealed with the subjects that the stream has today. Else other records belonged to the stream, and
-        what was found out about them says nothing; offsets and times are those of all records."""
+        """Whether the chunk was sealed with the current subjects of the stream.
+
+        If not, other records belonged to the stream, and only offsets and times hold, since they
+        are of all records.
+        """
 
     @property
     def exact(self) -> Flags: ...
 
     @property
     def min_time(self) -> Ints:
-        """Below 0 where the times of a chunk are not known."""
+        """Ms since 1970; below 0 if the times of a chunk are unknown."""
 
     @property
     def max_time(self) -> Ints: ...
 
     def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
-        """False where one of the terms is certainly not in the chunk; that needs a filter which takes in such terms today.
+        """Return False for chunks that certainly lack one of the terms; this needs a filter with
+        such terms by the current config.
 
-        What stands outside `among` has no meaning.
+        Results outside `among` are meaningless.
         """
 
     def zone(self, name: str) -> Zone | None: ...
 
     def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
-        """How many records have a subject that matches, and where that is known."""
+        """Return how many records have a subject that matches, and whether that is known."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Of how many chunks a question was asked, and the final answers."""
+    """Of how many chunks a question was asked, and how many answered NO (`refused`) or ALL
+    (`passed`).
+    """
 
     asked: int = 0
     refused: int = 0
@@ -135,15 +147,18 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """`levels`: an Answer for each chunk. `residual`: the parts to test, as bits of Part. `tallies`: by leaf."""
+    """`levels`: an Answer per chunk. `residual`: the parts to test, as bits of Part. `tallies`: by
+    leaf.
+    """
 
     levels: Levels
     residual: npt.NDArray[np.uint8]
     asked: Part
-    """The parts that say anything: what a record without a chunk has to be tested for."""
+    """The parts with a condition: what records outside all chunks have to be tested for."""
     tallies: Mapping[Probe, Tally] = field(default_factory=dict)
 
     def count(self, answer: Answer) -> int:
+        """Return how many chunks have this answer."""
         return int(np.count_nonzero(self.levels == answer))
 
 
@@ -170,11 +185,13 @@ def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
 
 @dataclass(slots=True)
 class _Asking:
+    """The evaluation of probes for one partition's chunks, with a tally per leaf."""
+
     chunks: Chunks
     tallies: dict[Probe, Tally] = field(default_factory=dict)
 
     def ask(self, probe: Probe, among: Flags) -> Levels:
-        """An answer for each chunk; where one is not `among` those asked it means nothing."""
+        """Return an answer per chunk; meaningless outside `among`."""
         match probe:
             case All(probes=probes):
                 return self.ask_all(probes, among)
@@ -192,6 +209,7 @@ class _Asking:
         return found
 
     def ask_all(self, probes: Sequence[Probe], among: Flags) -> Levels:
+        """Return the answers to an AND. Chunks that one probe refuses are not asked the next."""
         levels = np.full(among.size, ALL)
         for probe in sorted(probes, key=_price):
             left = among & (levels != NO)
@@ -201,6 +219,9 @@ class _Asking:
         return levels
 
     def ask_any(self, probes: Sequence[Probe], among: Flags) -> Levels:
+        """Return the answers to an OR. Chunks that one probe accepts are not asked the next; MAYBE
+        is asked on only if ALL is possible.
+        """
         levels = np.full(among.size, NO)
         for probe in sorted(probes, key=_price):
             left = among & (levels != ALL if _can_pass(probe) else levels == NO)
@@ -209,6 +230,9 @@ class _Asking:
         return levels
 
     def ask_alike(self, probes: Sequence[Probe], among: Flags) -> Levels:
+        """Return the answers to one condition asked in several ways. Only chunks that answer MAYBE
+        are asked the next way.
+        """
         levels = np.full(among.size, MAYBE)
         for probe in sorted(probes, key=_price):
             left = among & (levels == MAYBE)
@@ -218,23 +242,27 @@ class _Asking:
         return levels
 
     def ask_leaf(self, probe: Probe, among: Flags) -> Levels:
+        """Return the answers to a single question."""
         chunks = self.chunks
         match probe:
             case Nothing():
                 return np.full(among.size, NO)
             case Everything():
                 return np.full(among.size, ALL)
+            # offsets and times are of all records, so every header has them
             case Offsets(start=start, stop=stop):
                 return _compare_spans(chunks.first_offset, chunks.next_offset - 1, _half_open(start, stop))
             case Times(since=since, until=until, negated=negated):
                 levels = _compare_spans(chunks.min_time, chunks.max_time, _half_open(since, until), negated)
                 levels[chunks.min_time < 0] = MAYBE
                 return levels
+            # zones, and terms for NULL
             case Within(name=name):
                 zone = chunks.zone(name)
                 return np.full(among.size, MAYBE) if zone is None else _compare_zone(zone, probe)
             case ValueIn(name=name, null=null) | NullIn(name=name, null=null):
                 return self.look_for_nulls(name, null, among, isinstance(probe, NullIn))
+            # Bloom filters and counts by subject
             case Has(term=term):
                 return chunks.might_contain((term,), among).view(np.int8)
             case SubjectIs(patterns=patterns):
@@ -242,12 +270,15 @@ class _Asking:
         return np.full(among.size, MAYBE)
 
     def look_for_nulls(self, name: str, null: Term | None, among: Flags, wanted: bool) -> Levels:
+        """Return the answers to "the property is NULL" (`wanted`) or "is not NULL", by zone and by
+        the term for NULL.
+        """
         without_null = without_value = np.zeros(among.size, np.bool_)
         zone = self.chunks.zone(name)
         if zone is not None:
             without_null, without_value = zone.known & ~zone.has_null, zone.known & ~zone.has_value
         if null is not None:
-            # what a zone has said of NULL is final
+            # a zone's answer about NULL is final
             left = among if zone is None else among & ~zone.known
             if left.any():
                 without_null = without_null | (left & ~self.chunks.might_contain((null,), left))
@@ -255,6 +286,9 @@ class _Asking:
         return _settle(none, every)
 
     def count_subjects(self, patterns: tuple[Pattern, ...], among: Flags) -> Levels:
+        """Return the answers to "the subject matches one of the patterns", by counts, or by Bloom
+        filters where there are none.
+        """
         chunks = self.chunks
         counts, known = chunks.subject_counts(patterns)
         levels = _settle(known & (counts == 0), known & (counts == chunks.addressed))
@@ -265,7 +299,9 @@ class _Asking:
 
 
 def might_match(chunks: Chunks, patterns: Sequence[Pattern], among: Flags) -> Flags:
-    """Of the chunks `among`, those whose Bloom filter does not refuse every subject of some patterns."""
+    """Return those of the chunks `among` whose Bloom filter does not rule out every subject of the
+    patterns.
+    """
     asked = [pattern_terms(pattern) for pattern in patterns]
     if len(asked) > MOST_TERMS or not all(asked):
         return among
@@ -292,7 +328,7 @@ _PRICES: dict[type[Probe], int] = {
 
 
 def _can_pass(probe: Probe) -> bool:
-    """Whether the answer can be ALL."""
+    """Return whether the answer can be ALL."""
     match probe:
         case All(probes=probes):
             return all(map(_can_pass, probes))
@@ -302,7 +338,9 @@ def _can_pass(probe: Probe) -> bool:
 
 
 def _settle(none: Flags, every: Flags) -> Levels:
-    """NO where `none`, ALL where `every`; a chunk without a record is both, and need not be read."""
+    """Return NO where `none`, ALL where `every`, else MAYBE. A chunk without records is both, and
+    gets NO.
+    """
     levels = MAYBE + every.view(np.int8)
     levels[none] = NO
     return levels
@@ -313,7 +351,7 @@ def _half_open(low: int | None, high: int | None) -> Interval:
 
 
 def _compare_spans(low: Ints, high: Ints, wanted: Interval, negated: bool = False) -> Levels:
-    """Chunks whose values lie somewhere between `low` and `high`."""
+    """Return the answers for chunks whose values are between `low` and `high`."""
     outside, inside = _lie_outside(low, high, wanted), _lie_inside(low, high, wanted)
     return _settle(inside, outside) if negated else _settle(outside, inside)
 
@@ -347,7 +385,7 @@ _HALF = (1 << 64) - 1
 
 
 def _is_below(values: npt.NDArray[Anything], bound: int | float) -> Flags:
-    """values < bound. Whole numbers of any size compare exactly; text keys come in halves."""
+    """Return values < bound. Whole numbers of any size compare exactly; text keys are two words."""
     if values.ndim == 1:
         return np.asarray(values < bound)
     assert isinstance(bound, int)

@@ -1,18 +1,20 @@
-"""Sealing: the slices that a partition's scan yields become chunk headers.
+"""Sealing: the slices that the scan of a partition yields become chunk headers.
 
-Where a chunk ends. After the first record batch with which it holds `chunk_records` committed records or `chunk_bytes` bytes
-of the log. Chunks never split a batch, for a batch is the least that can be fetched, and they cover whatever lies between
-records: control batches, aborted records, gaps. Only what cannot be read is left out, so that whoever reads that part of
-the log meets it whatever he is looking for. Nothing at or past the last stable offset is sealed: the fetcher hands out nothing
-of it.
+Where a chunk ends. After the first record batch with which it has `chunk_records` committed records
+or `chunk_bytes` bytes of the log. Chunks never split a batch, since a batch is the least that can
+be fetched, and they cover everything between records: control batches, aborted records, gaps. Only
+a batch that cannot be read is left out, so that every reader of that part of the log meets it,
+whatever the reader searches for. Nothing at or past the last stable offset is sealed, because the
+fetcher does not deliver it.
 
-Age. When a chunk has held records for `chunk_age`, its header is handed out as it is, and the chunk goes on growing: the next
-header begins at the same offset, has the same key in the index topic and takes the first one's place. So a quiet topic is
-indexed within seconds and still ends with full chunks, whose filters were made for exactly the terms they hold.
-Joining filters later (merge.py) would let more through.
+Age. When a chunk has held records for `chunk_age`, its header is written as it is, and the chunk
+keeps growing. The next header begins at the same offset, has the same key in the index topic and
+replaces the first one. So a quiet topic is indexed within seconds and still ends with full chunks,
+whose filters were made for exactly their terms. Joining filters later (merge.py) would rule out
+less.
 
-What it costs. A pass over the codes and timestamps of a slice, some nanoseconds a record; what is done for each subject is
-done once a chunk for those that occur. What is done for properties is in value_cache.py.
+Cost. A pass over the codes and timestamps of a slice, some nanoseconds a record. The work per
+subject is done once per chunk, for subjects that occur. For properties see value_cache.py.
 """
 
 from __future__ import annotations
@@ -37,25 +39,28 @@ _NS_PER_MS = 1_000_000
 
 
 class Sealer:
-    """Seals one partition from `position` on. Not for two threads at once."""
+    """The maker of chunk headers for one partition from `position` on. Not for two threads at once."""
 
     def __init__(self, contents: Contents, topic: str, partition: int, position: int) -> None:
         self.position = position
-        """Where the next slice begins."""
+        """Offset at which the next slice begins."""
         self._contents, self._topic, self._partition = contents, topic, partition
         self._draft = _Draft(contents, position, SubjectCounts(), TermSet(contents.limit))
 
     def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
-        """Take in the next slice; the headers of the chunks that are full with it. `now`: ms, for `age`.
+        """Take in the next slice and return the headers of the chunks that it fills. `now`: ms
+        since 1970, for `age`.
 
-        `batches`: those of the fetch that the slice is from, as scan.header.split finds them. Slices are given in the
-        order and at the time in which they come, one directly behind the other; they must hold contents.fields.
+        `batches`: those of the fetch that the slice is from, as scan.header.split finds them.
+        Slices must be passed in order, without gaps, as soon as they arrive, and must have been
+        decoded with contents.fields.
         """
         if isinstance(piece, Malformed):
             return self._pass_over(piece)
         offsets, after = piece.records.offset, piece.records.next_offset
         ends, sizes = (np.empty(batches.size, np.int64) for _ in range(2))
-        # columns by themselves: numba takes far longer to recognise an array of records than this kernel does to run
+        # separate columns: numba takes far longer to recognise an array of records than this kernel
+        # runs
         spans = batches["base_offset"], batches["last_offset"], batches["at"], batches["end"]
         low, high, is_whole = _measure(*spans, self.position, after, offsets, ends, sizes)
         batches, ends, sizes = batches[low:high], ends[low:high], sizes[low:high]
@@ -73,7 +78,7 @@ class Sealer:
         return full
 
     def _find_end(self, ends: Ints, sizes: Ints, row: int, first: int) -> int:
-        """The batch with which the draft is full; how many there are when it is not."""
+        """Return the number of the batch that fills the draft; the batch count if none does."""
         index, draft = self._contents.index, self._draft
         before = int(sizes[first - 1]) if first else 0
         by_records = int(ends.searchsorted(row + index.chunk_records - draft.records))
@@ -81,21 +86,26 @@ class Sealer:
         return max(min(by_records, by_bytes), first)
 
     def age(self, now: int) -> list[Header]:
-        """The header of the chunk that has held records for chunk_age since one was last handed out, if there is one."""
+        """Return the header of the growing chunk if it has held unwritten records for chunk_age,
+        else nothing. `now`: ms since 1970.
+        """
         since = self._draft.since
         if since is None or now - since < self._contents.index.chunk_age // _NS_PER_MS:
             return []
         return self.flush()
 
     def flush(self) -> list[Header]:
-        """The header of what has come since the last one, however little; none while a batch is taken in only in part."""
+        """Return the header of the growing chunk if it has unwritten records, else nothing.
+
+        Returns nothing while a batch is partly consumed.
+        """
         if not self._draft.records or not self._draft.is_whole or self._draft.since is None:
             return []
         self._draft.since = None
         return [self._draft.seal(self._topic, self._partition)]
 
     def _pass_over(self, piece: Malformed) -> list[Header]:
-        """Seal what lies before a batch that cannot be read, and begin anew behind it."""
+        """Seal the records before a batch that cannot be read, and begin a new chunk after it."""
         sealed = self.flush()
         self.position = max(piece.next_offset, self.position)
         self._draft = self._draft.begin(self.position)
@@ -103,15 +113,19 @@ class Sealer:
 
 
 class _Draft:
-    """The chunk that is growing. Chunk after chunk takes over `subject_counts` and `terms`, for their memory."""
+    """The growing chunk. `subject_counts` and `terms` are passed on from chunk to chunk, to reuse
+    their memory.
+    """
 
     def __init__(self, contents: Contents, first_offset: int, subject_counts: SubjectCounts, terms: TermSet) -> None:
         self.records = self.bytes = 0
         self.next_offset = first_offset
         self.is_whole = True
-        """Whether it ends where a batch ends."""
+        """Whether it ends at the end of a batch."""
         self.since: int | None = None
-        """When the first record came that no header has been handed out for, ms."""
+        """Arrival of the first record that no returned header covers, in ms since 1970; None if
+        there is none.
+        """
         self._contents, self._first_offset = contents, first_offset
         self._subject_counts, self._terms = subject_counts, terms
         self._exact = True
@@ -119,7 +133,7 @@ class _Draft:
         self._extents = contents.properties.begin()
 
     def begin(self, first_offset: int) -> _Draft:
-        """The chunk after this one."""
+        """Return the draft of the next chunk."""
         self._subject_counts.clear()
         self._terms.clear()
         return _Draft(self._contents, first_offset, self._subject_counts, self._terms)
@@ -146,7 +160,7 @@ class _Draft:
         self._epoch, self._crc = int(last["leader_epoch"]), int(last["crc"])
 
     def seal(self, topic: str, partition: int) -> Header:
-        """The header of everything taken in so far."""
+        """Return the header of everything taken in so far."""
         contents = self._contents
         self._subject_counts.put(self._terms)
         return Header(
@@ -161,9 +175,11 @@ class _Draft:
 
 @kernel
 def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # type: ignore[no-untyped-def]
-    """Which batches end within position .. after - 1: (first, last + 1, whether none is cut at `after`).
+    """Find the batches that end within position .. after - 1: (first, last + 1, whether none is cut
+    at `after`).
 
-    Of these, the records up to the end of each, and the bytes of the log up to it.
+    For these, write the number of records up to the end of each to `ends`, and the bytes of the log
+    to `sizes`.
     """
     low = 0
     while low < last.size and last[low] < position:
@@ -180,7 +196,9 @@ def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # typ
 
 @kernel
 def _sum(base, last, at, end, count, position):  # type: ignore[no-untyped-def]
-    """The bytes of some batches, and whether they hold a record for each offset from `position` on."""
+    """Return the bytes of some batches, and whether they have a record for each offset from
+    `position` on.
+    """
     size, has_all = 0, True
     for i in range(base.size):
         size += end[i] - at[i]

@@ -1,4 +1,4 @@
-"""The subjects of a chunk while it grows: how many records have each, and from when to when these are."""
+"""The subjects of a growing chunk: records per subject, and the bounds of their timestamps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from .contents import Ints, Vocabulary
 from .term_set import TermSet
 
 MAX_SUBJECT_CHARS = 16_384
-"""Of all subjects of a chunk together, counted with their records: a header stays small beside its chunk."""
+"""Most characters of a chunk's subjects that are written with their counts, so that a header stays
+small beside its chunk.
+"""
 _NO_MIN = 1 << 62
 
 
 class SubjectCounts:
-    """Counts codes of one vocabulary after the other. Not for two threads at once."""
+    """A counter of records by subject, for codes of one vocabulary after the other.
+
+    Not for two threads at once.
+    """
 
     def __init__(self) -> None:
         self.addressed = 0
@@ -30,7 +35,7 @@ class SubjectCounts:
         self._earlier: dict[str, int] | None = {}
 
     def clear(self) -> None:
-        """Begin anew, in the same memory."""
+        """Begin a new chunk, reusing the memory."""
         self._forget_codes()
         self.addressed = 0
         self._times[:] = _NO_MIN, -1
@@ -41,7 +46,9 @@ class SubjectCounts:
         self._distinct = 0
 
     def add(self, codes: Codes, times: Ints, vocabulary: Vocabulary, terms: TermSet) -> None:
-        """Count records by their codes. When the codes are of a new vocabulary, the terms of those before go to `terms`."""
+        """Count records by their codes. If the vocabulary is a new one, first add the terms of the
+        earlier codes to `terms`.
+        """
         if vocabulary is not self._vocabulary:
             self.put(terms)
             self._earlier = self.count()
@@ -56,12 +63,14 @@ class SubjectCounts:
         self.addressed += added
 
     def put(self, terms: TermSet) -> None:
-        """Put the terms of the subjects that were counted into a set."""
+        """Add the terms of the counted subjects to a set."""
         if self._vocabulary is not None:
             self._vocabulary.put(self._seen[: self._distinct], terms)
 
     def count(self) -> dict[str, int] | None:
-        """Records by subject; None for more than MAX_SUBJECTS, or MAX_SUBJECT_CHARS."""
+        """Return the records by subject; None for more than MAX_SUBJECTS subjects or
+        MAX_SUBJECT_CHARS characters.
+        """
         if self._earlier is None or self._distinct > MAX_SUBJECTS:
             return None
         counts = dict(self._earlier)
@@ -74,14 +83,18 @@ class SubjectCounts:
 
     @property
     def times(self) -> tuple[int, int]:
-        """The smallest and the largest timestamp, ms; NO_TIME where a record has none, or there is no record."""
+        """Return the smallest and the largest timestamp in ms since 1970; NO_TIME if a record has
+        none, or if there is no record.
+        """
         low, high = self._times.tolist()
         return (low, high) if 0 <= low < _NO_MIN else (NO_TIME, NO_TIME)
 
 
 @kernel
 def _tally(codes, times, counts, seen, distinct, bounds):  # type: ignore[no-untyped-def]
-    """Count the records of each code, list codes when they are met first, widen the bounds of time: (codes, records)."""
+    """Count the records of each code, list codes that are new, widen the time bounds. Return
+    (codes, records with a subject).
+    """
     addressed = 0
     low, high = bounds[0], bounds[1]
     for row in range(codes.size):

@@ -1,10 +1,12 @@
-"""The distinct terms of a chunk while it grows: hashes in a list, and a table that finds them there, filled by kernels.
+"""The distinct terms of a growing chunk: hashes in a list, and a hash table that finds them there,
+filled by kernels.
 
-A Bloom filter must be sized for the terms it holds, and how many are distinct is known only at the end. Past `limit` a
-filter would say nothing, and no more are taken.
+A Bloom filter must be sized for its terms, and how many are distinct is known only at the end.
+Beyond `limit` terms a filter would say nothing, so no more are added.
 
-The table holds numbers and not the hashes, four bytes a slot: between two chunks the records of a slice go through the
-cache, so what is touched of it comes from afar every time.
+The table holds numbers instead of hashes, four bytes a slot. Between two chunks the records of a
+slice pass through the CPU cache, so every access to the table comes from memory, and a small table
+needs fewer.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _KEPT = 1 << 14  # a larger table is not cleared but replaced by a small one
 
 
 class TermSet:
-    """Distinct terms, `limit` of them at most. Not for two threads at once."""
+    """A set of distinct terms, at most `limit`. Not for two threads at once."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,20 +38,22 @@ class TermSet:
 
     def _begin(self) -> None:
         self.count = 0
-        # slots say 1 + the number of a term, 0 for none; terms fill half of them at most
+        # a slot has 1 + the number of a term, 0 if free; at most half of the slots are used
         self._table = np.zeros(_START, np.int32)
         self._hashes = np.empty((_START // 2, 2), np.uint64)
 
     @property
     def is_full(self) -> bool:
+        """Whether no more terms are added."""
         return self.count >= self._limit
 
     @property
     def hashes(self) -> Hashes:
-        """All of them, in the order in which they came. Valid until the set is cleared."""
+        """Return all hashes in the order of arrival. Valid until the set is cleared."""
         return self._hashes[: self.count]
 
     def clear(self) -> None:
+        """Remove all terms. A table that has grown large is replaced by a small one."""
         if self._table.size > _KEPT:
             self._begin()
         else:
@@ -57,20 +61,24 @@ class TermSet:
             self.count = 0
 
     def add(self, *terms: Term) -> None:
+        """Add terms."""
         self.add_hashes(as_hashes(*terms))
 
     def add_hashes(self, hashes: Hashes) -> None:
+        """Add terms given by their hashes."""
         self.fill(_add_hashes, len(hashes), hashes)
 
     def add_slices(self, buf: Bytes, at: Ints, size: Ints, seed: int) -> None:
-        """Hash and add the bytes buf[at[i] : at[i] + size[i]]; those of a size below 0 are no values."""
+        """Hash and add the bytes buf[at[i] : at[i] + size[i]]; skip those with a size below 0."""
         self.fill(_add_slices, at.size, buf, at, size, np.uint64(seed))
 
     def fill(self, kernel: Any, rows: int, *arrays: Any) -> int:
-        """Have a kernel put in the terms of so many rows; how many it has done, fewer only where the set is full.
+        """Let a kernel add the terms of `rows` rows. Return how many rows it has done: fewer only
+        if the set is full.
 
-        It is called with the arrays, the row to go on at, the table, the hashes, and the number of terms. It goes on until
-        find_room says that there is none, and returns the rows done and the number of terms.
+        The kernel gets the arrays, the row to continue at, the table, the hashes, and the number of
+        terms. It continues until find_room returns 0, and returns the rows done and the number of
+        terms. It is called again after the table has grown.
         """
         done = 0
         while done < rows and not self.is_full:
@@ -87,7 +95,9 @@ class TermSet:
 
 
 class TermNumbers:
-    """Numbers for terms, dense from 0: subjects share most of theirs, and a number is told from another at once."""
+    """Numbers for terms, dense from 0. Subjects share most of their terms, and numbers are compared
+    faster than hashes.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +106,7 @@ class TermNumbers:
         self._marks = np.zeros(_START // 2, np.bool_)
 
     def number(self, hashes: Hashes) -> Numbers:
-        """The number of each term; new ones are given to terms that come for the first time."""
+        """Return the number of each term. A new term gets the next number."""
         needed = self.count + len(hashes)
         if 2 * needed > self._table.size:
             size = 1 << (2 * needed).bit_length()
@@ -117,13 +127,15 @@ class TermNumbers:
 
 @kernel(inline="always")
 def find_room(table, count):  # type: ignore[no-untyped-def]
-    """How many terms a table takes before it must grow."""
+    """Return how many terms a table takes before it must grow."""
     return table.size // 2 - count
 
 
 @kernel(inline="always")
 def insert(table, hashes, count, h1, h2):  # type: ignore[no-untyped-def]
-    """(1 + the number of a term, terms there are now). The caller has made sure that there is room."""
+    """Find or insert a term. Return (1 + its number, how many terms there are). The caller has made
+    sure of room.
+    """
     mask = np.uintp(table.size - 1)
     slot = np.uintp(h1) & mask
     number = table[slot]
@@ -139,7 +151,7 @@ def insert(table, hashes, count, h1, h2):  # type: ignore[no-untyped-def]
 
 @kernel
 def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
-    """Number terms by a table that has room for them; returns how many terms there are now."""
+    """Number terms with a table that has room for them. Return how many terms there are."""
     for row in range(hashes.shape[0]):
         number, count = insert(table, known, count, hashes[row, 0], hashes[row, 1])
         out[row] = number - 1

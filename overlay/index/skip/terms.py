@@ -1,22 +1,26 @@
-"""Terms: what a chunk's Bloom filter can be asked for.
+"""Terms: the statements that a chunk's Bloom filter can be asked about.
 
-What. A term is a short statement about some record of a chunk: its subject is `orders.eu.c7`, its subject's third token
-is `c7`, its `carrier` equals `AA`, its `tail` is NULL. A chunk without a term has no such record, so a condition that
-implies the term cannot be true of any of its records.
+What. A term is a short statement about some record of a chunk: its subject is `orders.eu.c7`, its
+subject's third token is `c7`, its `carrier` equals `AA`, its `tail` is NULL. A chunk without a term
+has no such record, so a condition that implies the term is true of none of its records.
 
-Which. A record with a subject of n tokens puts in the whole subject, its number of tokens, each token with its position, and
-each proper prefix. A pattern asks for what all of its subjects have: `orders.*.c7` for the number 3, the prefix `orders`
-and the third token `c7`; `orders.eu.>` for the prefix `orders.eu`, which only longer subjects put in. Tokens and prefixes
-are taken to DEPTH, so that a subject of a thousand tokens is no burden.
+Which. A record with a subject of n tokens adds the whole subject, its number of tokens, each token
+with its position, and each proper prefix. A pattern asks for what all of its subjects have:
+`orders.*.c7` for the number 3, the prefix `orders` and the third token `c7`; `orders.eu.>` for the
+prefix `orders.eu`, which only longer subjects add. Tokens and prefixes are taken up to DEPTH, so
+that a subject of a thousand tokens stays cheap.
 
-Filter values are RabbitMQ's: one text a record, compared as a whole. By default it is the subject, so the whole subject and
-the filter value are the same term and stand in a filter once. A record without a value puts in UNFILTERED.
+Filter values are RabbitMQ's: one text a record, compared as a whole. By default it is the subject,
+so the whole subject and the filter value are the same term and are in a filter once. A record
+without a value adds UNFILTERED.
 
-Properties are canonical over what SQL calls equal: 1 and 1.0 are one term, and a string and a binary of the same bytes. So a
-whole number is hashed as eight bytes of int64, any other as those of its double, a text by its bytes.
+Properties are canonical with respect to SQL's equality: 1 and 1.0 are one term, and so are a string
+and a binary of the same bytes. So a whole number is hashed as eight bytes of int64, any other
+number as its double, a text by its bytes.
 
-How. MurmurHash3 x64_128. Its seed keeps the kinds apart, and the positions, and for properties their names. Two kinds whose
-seeds should ever be equal share terms, which costs a false positive and never an answer.
+How. MurmurHash3 x64_128. The seed separates the kinds, the positions, and the names of properties.
+If two kinds ever had the same seed, they would share terms, which costs a false positive but never
+a wrong answer.
 """
 
 from __future__ import annotations
@@ -34,14 +38,14 @@ from overlay.subject.pattern import ONE, REST, Pattern
 from .murmur import hash128
 
 Hashes = npt.NDArray[np.uint64]
-"""[terms, 2]: the two words of each hash."""
+"""[terms, 2]: the two uint64 words of each hash."""
 
 DEPTH = 16
-"""Tokens and prefixes of a subject that are terms; further ones are left out."""
+"""Most tokens and prefixes of a subject that become terms; further ones are left out."""
 
 WHOLE, _COUNT, _PREFIX, _UNFILTERED, _NAMED = range(1, 6)
-"""The seed of whole subjects and filter values, and those of the other kinds."""
-_TOKEN = 0x100  # and the position
+"""The seeds of the kinds of terms. WHOLE is for whole subjects and filter values."""
+_TOKEN = 0x100  # plus the position
 
 _DOT = ord(".")
 _TWO_63 = 2.0**63
@@ -50,7 +54,9 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term by its hash. `text` is for people, `property` the name under `index.terms`, empty for subjects and values."""
+    """A term by its hash. `text` is for people. `property` is the name under `index.terms`, empty
+    for subjects and filter values.
+    """
 
     h1: int
     h2: int
@@ -64,12 +70,12 @@ def _make(data: bytes, seed: int, text: str, property: str = "") -> Term:
 
 
 def value_term(value: bytes) -> Term:
-    """The filter value of a record, or its whole subject."""
+    """Return the term of a record's filter value, or of its whole subject."""
     return _make(value, WHOLE, value.decode(errors="backslashreplace"))
 
 
 UNFILTERED = _make(b"", _UNFILTERED, "no filter value")
-"""A record without a filter value is there."""
+"""The term of a record without a filter value."""
 
 
 def _count_term(tokens: int) -> Term:
@@ -86,7 +92,7 @@ def _prefix_term(tokens: tuple[str, ...]) -> Term:
 
 
 def subject_terms(subject: str) -> list[Term]:
-    """What a record with this subject puts in."""
+    """Return the terms that a record with this subject adds."""
     tokens = tuple(subject.split("."))
     return [
         value_term(subject.encode()),
@@ -97,7 +103,7 @@ def subject_terms(subject: str) -> list[Term]:
 
 
 def pattern_terms(pattern: Pattern) -> list[Term]:
-    """What every subject of the pattern puts in, all of it; nothing for `>`."""
+    """Return the terms that every subject of the pattern adds; none for `>`."""
     tokens = pattern.tokens
     if pattern.is_literal:
         return [value_term(pattern.text.encode())]
@@ -112,18 +118,20 @@ def pattern_terms(pattern: Pattern) -> list[Term]:
 
 
 def seed_of(family: str, name: str) -> int:
-    """The seed of a property's terms: `family` is value, or null for the term of NULL."""
+    """Return the seed of a property's terms. `family`: "value", or "null" for the term of NULL."""
     return mmh3.hash(f"{family}:{name}".encode(), _NAMED, signed=False)
 
 
 def property_term(name: str, value: bool | int | float | str | bytes) -> Term:
-    """Some record's property equals `value`. `name` as it stands under `index.terms`; numbers are finite."""
+    """Return the term "the property equals `value`". `name`: as under `index.terms`. Numbers must
+    be finite.
+    """
     shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
     return _make(_canonical(value), seed_of("value", name), f"{name} = {shown}", name)
 
 
 def null_term(name: str) -> Term:
-    """Some record's property is NULL: it is missing, or cannot be read as its type."""
+    """Return the term "the property is NULL": missing, or not readable as its type."""
     return _make(b"", seed_of("null", name), f"{name} IS NULL", name)
 
 
@@ -147,24 +155,27 @@ def _canonical(value: bool | int | float | str | bytes) -> bytes:
         case _ if int(value) in _INT64:
             return int(value).to_bytes(8, "little", signed=True)
         case _:
-            # beyond int64 there are only doubles; a number that none of them is equals nothing
+            # outside int64 columns hold only doubles; a number that is no double equals none of
+            # them
             return np.float64(value).tobytes() if _is_double(value) else b"%d" % value
 
 
 def canonical_doubles(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    """What the terms of finite doubles are hashed from, eight bytes each."""
+    """Return the words that the terms of finite doubles are hashed from, eight bytes each."""
     words = np.empty(values.size, np.uint64)
     _make_canonical(values, words)
     return words
 
 
 def as_hashes(*terms: Term) -> Hashes:
-    """Terms as kernels take them."""
+    """Return terms as an array for kernels."""
     return np.array([(term.h1, term.h2) for term in terms], np.uint64).reshape(-1, 2)
 
 
 def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
-    """The terms of the subjects from number `first` on, one subject's behind the other's, and how many each has."""
+    """Return the terms of the subjects from number `first` on, subject by subject, and how many
+    each subject has.
+    """
     counts = np.empty(texts.bounds.size - 1 - first, np.int64)
     _count_terms(texts.text, texts.bounds, first, counts)
     hashes = np.empty((int(counts.sum()), 2), np.uint64)
@@ -173,7 +184,7 @@ def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int6
 
 
 def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
-    """As `hash_subjects`, for texts that are terms as a whole only: filter values."""
+    """Return terms as `hash_subjects`, for texts that are terms only as a whole: filter values."""
     counts = np.ones(texts.bounds.size - 1 - first, np.int64)
     hashes = np.empty((counts.size, 2), np.uint64)
     _hash_wholes(texts.text, texts.bounds, first, hashes)
@@ -182,7 +193,7 @@ def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]
 
 @kernel(inline="always")
 def canonical_double(value):  # type: ignore[no-untyped-def]
-    """What the term of a finite double is hashed from, as a word."""
+    """Return the word that the term of a finite double is hashed from."""
     if np.floor(value) == value and -_TWO_63 <= value < _TWO_63:
         return np.uint64(np.int64(value))
     return np.float64(value).view(np.uint64)
@@ -212,7 +223,9 @@ def _hash_wholes(text, bounds, first, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def _hash_subjects(text, bounds, first, out):  # type: ignore[no-untyped-def]
-    """The terms in the order: whole, then per token the token and the prefix that ends with it, then the count."""
+    """Hash the terms in this order: whole, then per token the token and the prefix that ends with
+    it, then the count.
+    """
     digits = np.empty(20, np.uint8)
     put = 0
     for subject in range(first, bounds.size - 1):

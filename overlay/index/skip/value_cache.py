@@ -1,25 +1,26 @@
-"""The value cache: properties read where the scan found them, and what is known of the values that were met before.
+"""The value cache: reads properties in place, and remembers what was computed for recent values.
 
-What. A kernel goes over the bytes of values and makes no column of them. It puts their terms into a chunk's set and widens
-the chunk's bounds (zones.py). Values repeat, within a chunk and from one chunk to the next, so of each of the last few
-thousand it keeps what it has worked out, in a line of 64 bytes:
+What. A kernel goes over the bytes of values without making a column of them. It adds their terms to
+a chunk's set and widens the chunk's bounds (zones.py). Values repeat, within a chunk and between
+chunks. So for each of the last few thousand values it keeps the results, in a line of 64 bytes:
 
     words 0-3  the value, zeros behind it; the last byte is its size
     words 4-5  the hash of its term
     word 6     the number that it spells, as 64 bits
-    word 7     the number of the chunk that had it last, times 4, and what the value is (UNREAD to LEFT)
+    word 7     the number of the chunk that had it last, times 4, plus what the value is (UNREAD to
+               LEFT)
 
-A value that its chunk has already is passed over after one look; one that only earlier chunks had is put in without being
-read again. Values of more than SHORT bytes are read each time: what is as long seldom repeats. When the lines are used
-up all of them are forgotten.
+A value that its chunk has already is skipped after one look. A value of an earlier chunk is added
+without being read again. Values of more than SHORT bytes are read each time, since long values
+seldom repeat. When the lines are used up, all of them are cleared.
 
-Where time goes. While a slice is decoded some megabytes go through the cache, and what the value cache touches is no
-longer in it. A loop that branches on what it has loaded waits for each of these loads; so values are worked through
-in blocks, by short loops, of which one does nothing but touch: the processor then has many loads under way at once.
-That halves the time.
+Memory access. While a slice is decoded, some megabytes pass through the CPU cache and displace the
+value cache. A loop that branches on each loaded line waits for each of these loads. So values are
+processed in blocks, by short loops, one of which only touches the lines: the processor then has
+many loads in flight at once. That halves the time.
 
-LEFT are values that are not read here: doubles of so many digits that Python has to read them, and JSON strings with
-escapes, which need memory. properties.py reads them as columns.
+LEFT are values that are not read here: doubles with so many digits that Python has to read them,
+and JSON strings with escapes, which need memory. properties.py reads them as columns.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ _ORDERS = np.array([KEYS, KEYS, INTEGERS, DOUBLES, INTEGERS, INTEGERS])
 _ORDERS.setflags(write=False)
 
 SHORT = 31
-"""Bytes of the longest value that has a line: a timestamp of RFC 3339 is shorter."""
+"""Bytes of the longest value that has a line; enough for any timestamp of RFC 3339."""
 _UNREAD, _NULL, _READ, _LEFT = range(4)
 
-_BITS = 13  # half of the places are ever in use, so that the next free one is near
+_BITS = 13  # at most half of the places are used, so that a free one is near
 _LINE = np.uintp(8)
 _HASH, _NUMBER, _STATE = np.uintp(4), np.uintp(6), np.uintp(7)
 _ONE, _TWO, _THREE = np.uintp(1), np.uintp(2), np.uintp(3)
@@ -67,7 +68,7 @@ _ODD, _OTHER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _MASKS.setflags(write=False)
 
-# of a property, and of the words of a chunk, behind its bounds
+# Columns of a property's settings, and of a chunk's words after the bounds.
 _SLOT, _TYPE, _IS_JSON, _LEAST, _HAS_TERMS, _HAS_ZONE = range(6)
 _CHUNK, HAS_NULL, HAS_LEFT = 5, 6, 7
 
@@ -75,20 +76,22 @@ _NO_TABLE, _NO_HASHES = np.empty(0, np.int32), np.empty((0, 2), np.uint64)
 
 
 class Wanted(NamedTuple):
-    """What is read of the records: a field, and what for."""
+    """A property to read: its type and format, and what its values are used for."""
 
     type: str
     is_json: bool
     least: int
-    """Bytes without which a value counts as NULL."""
+    """Bytes that a value needs; a shorter one counts as NULL."""
     seed: int
-    """Of its terms."""
+    """Seed of its terms."""
     has_terms: bool
     has_zone: bool
 
 
 class ValueCache:
-    """The value cache of some properties, shared by the chunks of a stream. Not for two threads at once."""
+    """The value cache of some properties, shared by the chunks of a stream. Not for two threads at
+    once.
+    """
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._about = np.array(
@@ -101,16 +104,22 @@ class ValueCache:
         self._chunks = 0
 
     def begin(self) -> Words:
-        """A new chunk: [properties, 8], the bounds of each, as zones.widen has them, and at HAS_NULL and HAS_LEFT whether
-        there was NULL, and a value that is LEFT."""
+        """Begin a chunk. Return its words, [properties, 8]: the bounds as zones.widen has them, and
+        flags.
+
+        The flags at HAS_NULL and HAS_LEFT say whether there was a NULL, and a value that is LEFT.
+        """
         self._chunks += 1
         words = np.zeros((len(self._about), 8), np.uint64)
         words[:, _CHUNK] = self._chunks
         return words
 
     def take(self, records: Records, rows: slice, codes: Codes, slots: Ints, words: Words, terms: TermSet) -> None:
-        """Take in the values of some records, those with a code from 0 on. `slots`: where each property is among the
-        fields of the records, -1 for one that is left as a whole; `codes`: of these records."""
+        """Take in the values of the records that have a code >= 0. `codes`: of these records.
+
+        `slots`: the row of each property among the fields of the records, -1 for one that is always
+        LEFT.
+        """
         self._about[:, _SLOT] = slots
         arrays = (
             records.buf, records.at[:, rows], records.size[:, rows], codes,
@@ -124,7 +133,9 @@ class ValueCache:
 
 @kernel
 def _take(buf, at, size, codes, about, seeds, places, lines, words, row, table, hashes, count):  # type: ignore[no-untyped-def]
-    """Take in values, property by property, as termset.fill has it; without a table terms are left out."""
+    """Take in values, property by property, as a kernel of TermSet.fill. Without a table no terms
+    are added.
+    """
     keys, rows = np.empty((_BLOCK, 5), np.uint64), np.empty(_BLOCK, np.int64)
     records = codes.size
     while row < about.shape[0] * records and (table.size == 0 or find_room(table, count) > 0):
@@ -145,9 +156,12 @@ def _take(buf, at, size, codes, about, seeds, places, lines, words, row, table, 
 
 @kernel
 def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, last, keys, rows, table, hashes, count):  # type: ignore[no-untyped-def]
-    """Take in one property of records first:last, no more than there is room for. Returns the number of terms."""
+    """Take in one property of records first:last; there must be room for their terms. Return the
+    number of terms.
+    """
     if lines[0] + np.uint64(_BLOCK) >= np.uint64(lines.size) // _LINE:
         _forget(places, lines)
+    # keep only the values that are new to the chunk, then touch what the loop below will load
     values = _list_values(buf, at, size, codes, this[_LEAST], first, last, words, keys, rows)
     fresh = _sift(values, places, lines, words, keys, rows)
     _touch_terms(fresh, keys, lines, table)
@@ -155,6 +169,7 @@ def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, l
     for i in range(fresh):
         pos, length, line = at[rows[i]], size[rows[i]], np.uintp(keys[i, 0])
         kind = lines[line + _STATE] & _KIND
+        # a long value has no line: line 0 is scratch, so it is read each time
         if kind == _UNREAD or line == 0:
             kind = np.uint64(_read(buf, pos, length, type, is_json, has_terms, seed, lines, line))
             lines[line + _STATE] |= kind
@@ -182,7 +197,9 @@ def _forget(places, lines):  # type: ignore[no-untyped-def]
 
 @kernel
 def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  # type: ignore[no-untyped-def]
-    """List the records that have a value, and what finds its line: the value and its place. Returns how many."""
+    """List the records that have a value, with the value's words and its place in the hash table.
+    Return how many.
+    """
     count = 0
     for i in range(first, last):
         if codes[i] < 0:
@@ -191,7 +208,9 @@ def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  
             words[HAS_NULL] = 1
             continue
         a = b = c = d = np.uint64(0)
-        if size[i] <= 16:  # all words in each branch: with one load before both, all of them were always made
+        # each branch loads all its words: with a common load before both, all of them were always
+        # loaded
+        if size[i] <= 16:
             a, b = _load(buf, at[i], size[i])
             d = np.uint64(size[i] + 1) << np.uint64(56)
         elif size[i] <= SHORT:
@@ -208,11 +227,13 @@ def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  
 
 @kernel
 def _sift(values, places, lines, words, keys, rows):  # type: ignore[no-untyped-def]
-    """Keep the records whose value the chunk does not have yet, and list its line, 0 for a long one: how many."""
+    """Keep the records whose value is new to the chunk, and list the value's line, 0 for a long
+    value. Return how many.
+    """
     touched = np.uint64(0)
     for i in range(values):
         touched ^= lines[np.uintp(places[np.uintp(keys[i, 4])]) * _LINE + _STATE]
-    lines[1] = touched  # or it would not be read at all
+    lines[1] = touched  # stored, or the compiler would drop the loads
     chunk = words[_CHUNK] << np.uint64(2)
     fresh = 0
     for i in range(values):
@@ -230,10 +251,10 @@ def _sift(values, places, lines, words, keys, rows):  # type: ignore[no-untyped-
 
 @kernel(forceinline=True)
 def _find(a, b, c, d, place, places, lines):  # type: ignore[no-untyped-def]
-    """The line of a value, which is given one if it has none."""
+    """Return the line of a value. A value without one gets a new line."""
     while places[place]:
         line = np.uintp(places[place]) * _LINE
-        # one branch and not four: it goes the same way nearly always
+        # one branch instead of four, since it nearly always goes the same way
         if ((lines[line] ^ a) | (lines[line + _ONE] ^ b) | (lines[line + _TWO] ^ c) | (lines[line + _THREE] ^ d)) == 0:
             return line
         place = (place + _ONE) & np.uintp((1 << _BITS) - 1)
@@ -256,7 +277,7 @@ def _touch_terms(fresh, keys, lines, table):  # type: ignore[no-untyped-def]
 
 @kernel(forceinline=True)
 def _load(buf, pos, size):  # type: ignore[no-untyped-def]
-    """Up to 16 bytes as two little-endian words, zeros behind them."""
+    """Return up to 16 bytes as two little-endian words, padded with zeros."""
     if pos + 16 <= buf.size:
         first, second = load(buf, pos), load(buf, pos + 8)
         return first & _MASKS[min(size, 8)], second & _MASKS[max(size - 8, 0)]
@@ -278,7 +299,7 @@ def _make_key(buf, pos, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type: ignore[no-untyped-def]
-    """Fill in the line of a value what it says: what it is."""
+    """Read a value and fill in its line. Return what it is: _NULL, _READ or _LEFT."""
     if type <= _BINARY:  # texts
         if is_json:
             if size < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(pos + size - 1)] != 0x22:
@@ -291,6 +312,7 @@ def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type:
         if has_terms:
             lines[line + _HASH], lines[line + _HASH + _ONE] = hash128(buf, pos, size, seed)
         return _READ
+    # numbers: the term is hashed from eight bytes, of a boolean from one
     state, number = _read_number(buf, pos, pos + size, type, is_json)
     if state != GOOD:
         return _LEFT if state == HARD else _NULL
@@ -304,7 +326,7 @@ def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type:
 
 @kernel
 def _read_number(buf, pos, end, type, is_json):  # type: ignore[no-untyped-def]
-    """(state, what pos:end spells as 64 bits)."""
+    """Return (state, the 64 bits of the number that pos:end spells)."""
     if type == _LONG:
         number, state = read_long(buf, pos, end, is_json)
         return state, np.uint64(number)

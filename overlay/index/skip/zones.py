@@ -1,14 +1,16 @@
-"""Zone maps: the smallest and largest value of a property in a chunk, and whether it is NULL somewhere.
+"""Zone maps: the smallest and largest value of a property in a chunk, and whether it is NULL in
+some record.
 
-Numbers are kept as they are: a long or timestamp (ms) as int64, a double as float64. Neither NaN nor infinity occurs, for
-columns hold finite numbers only (scan/columns.py).
+Numbers are kept as they are: a long or timestamp (ms since 1970) as int64, a double as float64.
+Neither NaN nor infinity occurs, since columns hold finite numbers only (scan/columns.py).
 
-A text of any length is kept as a key of 16 bytes that has the order of the texts: its first 15 bytes, filled up with
-zeros, and then its length or 16 where it is longer. Texts up to 15 bytes have a key of their own, so for them bounds are
-exact; longer ones that begin alike share one, and equal keys decide nothing about them. A key is a number of 128 bits,
-in arrays two uint64, the high one first.
+A text of any length is kept as a key of 16 bytes that has the order of the texts: its first 15
+bytes, padded with zeros, then its length, or 16 if it is longer. Texts up to 15 bytes have a key of
+their own, so their bounds are exact. Longer ones that begin alike share a key, and equal keys
+decide nothing about them. A key is a number of 128 bits, in arrays two uint64, the high one first.
 
-NULL is everything that makes SQL unknown: a missing field, one that cannot be read as its type.
+NULL is everything that SQL treats as unknown: a missing field, or one that cannot be read as its
+type.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ import pyarrow.compute as pc
 from overlay.kernels import kernel
 
 KEY_TEXT = 15
-"""Bytes of a text that its key holds."""
+"""Bytes of a text that are in its key."""
 
 TYPES = ("long", "double", "timestamp", "string")
-"""The types that have zones; their places are what headers are written with."""
+"""The types that have zones. Headers store a type as its index here."""
 
 INTEGERS, DOUBLES, KEYS = range(3)
-"""What the words of bounds are, and so how they compare."""
+"""What the words of bounds are, which decides how they compare."""
 _MIN, _MAX, _HAS_VALUE = 0, 2, 4
 
 Flags = npt.NDArray[np.bool_]
@@ -38,7 +40,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A property's zone in one chunk. `min` and `max` are None where no record has a value; texts are keys."""
+    """A property's zone in one chunk. `min` and `max` are None if no record has a value; for texts
+    they are keys.
+    """
 
     type: str
     min: int | float | None
@@ -48,9 +52,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Zone:
-    """A property's zones in n chunks: min and max [n] int64 or float64, [n, 2] uint64 for texts.
+    """A property's zones in n chunks: min and max are [n] int64 or float64, for texts [n, 2]
+    uint64.
 
-    Where `known` is False the rest means nothing, and where `has_value` is False min and max do.
+    Items are meaningful only where `known`; min and max only where `has_value`.
     """
 
     type: str
@@ -62,12 +67,16 @@ class Zone:
 
 
 def text_key(text: bytes) -> int:
-    """The key of a text: keys of a <= b are <= each other, and of texts up to KEY_TEXT bytes the same only if they are."""
+    """Return the key of a text. If a <= b, so are their keys; texts up to KEY_TEXT bytes have the
+    same key only if they are equal.
+    """
     return int.from_bytes(text[:KEY_TEXT].ljust(KEY_TEXT, b"\0") + bytes([min(len(text), KEY_TEXT + 1)]), "big")
 
 
 def find_bounds(column: pa.Array, type: str) -> Bounds:
-    """The zone of some values of a property. `column`: as read by match/reading.py, not a dictionary."""
+    """Return the zone of some values of a property. `column`: as match/reading.py reads it, not a
+    dictionary.
+    """
     found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
     low, high = found["min"].as_py(), found["max"].as_py()
     if type == "string" and low is not None:
@@ -76,7 +85,7 @@ def find_bounds(column: pa.Array, type: str) -> Bounds:
 
 
 def unite(a: Bounds, b: Bounds) -> Bounds:
-    """The zone of the values of both."""
+    """Return the zone of the values of both."""
     if a.min is None or a.max is None:
         return Bounds(b.type, b.min, b.max, a.has_null or b.has_null)
     if b.min is None or b.max is None:
@@ -85,7 +94,9 @@ def unite(a: Bounds, b: Bounds) -> Bounds:
 
 
 def read_bounds(words: npt.NDArray[np.uint64], type: str, has_null: bool) -> Bounds:
-    """What `widen` has made of bounds: [5], the smallest and the largest value, two words each, and whether there is one."""
+    """Return bounds from words that `widen` has filled, [5]: smallest and largest value, two words
+    each, and whether there is one.
+    """
     if not words[_HAS_VALUE]:
         return Bounds(type, None, None, has_null)
     if type == "string":
@@ -97,7 +108,9 @@ def read_bounds(words: npt.NDArray[np.uint64], type: str, has_null: bool) -> Bou
 
 @kernel
 def widen(words, high, low, order):  # type: ignore[no-untyped-def]
-    """Widen bounds by a value: a number in `high`, or a key. Of equal doubles, 0 and -0, the first one stays."""
+    """Widen bounds by a value: a number in `high`, or a key. Of equal doubles (0 and -0) the first
+    one stays.
+    """
     if not words[_HAS_VALUE]:
         words[_HAS_VALUE] = 1
         words[_MIN], words[_MIN + 1], words[_MAX], words[_MAX + 1] = high, low, high, low
@@ -118,13 +131,15 @@ def _is_less(a, a_low, b, b_low, order):  # type: ignore[no-untyped-def]
 
 @kernel
 def make_key(first, second, size):  # type: ignore[no-untyped-def]
-    """The key of a text of `size` bytes, of which the first KEY_TEXT are given as little-endian words: (high, low)."""
+    """Return the key of a text of `size` bytes as (high, low). Its first KEY_TEXT bytes are given
+    as little-endian words.
+    """
     return _turn(first), _turn(second) | np.uint64(min(size, KEY_TEXT + 1))
 
 
 @kernel
 def _turn(word):  # type: ignore[no-untyped-def]
-    """The bytes of a word the other way round."""
+    """Return the bytes of a word in reverse order."""
     turned = np.uint64(0)
     for i in range(8):
         turned |= ((word >> np.uint64(8 * i)) & np.uint64(0xFF)) << np.uint64(56 - 8 * i)

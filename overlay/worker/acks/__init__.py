@@ -1,1 +1,2 @@
-"""Acks and redelivery in a session: the dispatch loop keeps the dispatcher at work; see dispatch_loop.py."""
+"""Acks and redelivery of a session: the dispatch loop does the IO of the dispatcher; see
+dispatch_loop.py."""

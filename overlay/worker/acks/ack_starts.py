@@ -1,11 +1,13 @@
-"""Where a session begins to read ack topics, for whom, and what the state remembers of that. No IO.
+"""Start offsets in ack topics: where a session begins to read, for which consumers, and what the
+state records of it. No IO.
 
-The consumers of a stream share a position in each partition of its ack topic, as they share a cursor in its log. One that is
-not served now (stalled, or its file removed) is given positions of its own before the shared ones move on without it. What is
-said of its deliveries meanwhile counts when it is served again.
+The consumers of a stream share a position in each partition of its ack topic, as they share the
+stream's position in its log. A consumer that is not served now (stalled, or its file removed) gets
+positions of its own before the shared ones move on without it. Acks for its deliveries that arrive
+meanwhile count when it is served again.
 
-Which offsets were read says nothing about a partition that was added, or about a topic that was created again. Whatever is in
-there was written after its creation, and is read from the start.
+Known offsets say nothing about a partition that was added, or about a topic that was created again.
+All of their records were written after that, so they are read from the start.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardSta
 
 
 def is_another(state: ShardState, stream: str, topic: str, identity: str) -> bool:
-    """Return whether an ack topic is not the one that the state knows. `identity`: Kafka's id of it."""
+    """Return whether an ack topic is another one than the state knows. `identity`: Kafka's id of
+    it."""
     return state.topics.get((stream, topic), identity) != identity
 
 
@@ -39,8 +42,9 @@ def find_shared(
 ) -> dict[TopicPartition, LogPosition]:
     """Return where to go on in each partition of a stream's ack topic, for the consumers that share a position.
 
-    `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: where to begin in a topic that is new to the
-    shard. Nothing in there was said of a delivery of its consumers.
+    `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: the ends of a topic
+    that is new to the shard. Reading begins there, since older acks cannot concern deliveries of
+    its consumers.
     """
     topic = next(iter(sources))[0]
     if is_another(state, stream, topic, identity):
@@ -57,9 +61,10 @@ def settle(
     identity: str,
     served: Collection[ConsumerId],
 ) -> tuple[dict[TopicPartition, AckOffsets], Delta]:
-    """Return where to read from in each partition, and what the state has to remember of it.
+    """Return where to read from in each partition, and what the state has to record of it.
 
-    `served`: the consumers of the stream whose machines run in this session.
+    `shared`: as `find_shared` returned it; `served`: the consumers of the stream whose machines run
+    in this session.
     """
     topic = next(iter(shared))[0]
     log_positions = {(stream, source): log_position for source, log_position in shared.items()}

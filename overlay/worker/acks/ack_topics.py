@@ -30,14 +30,16 @@ from overlay.metrics import Metrics
 log = get_logger(__name__)
 
 STALL_S = 5.0
-"""Deadlines that wait for longer are reported."""
+"""Deadlines that wait for longer than this are reported in the metrics."""
 
 Place = tuple[str, TopicPartition]
+"""Stream, and partition of its ack topic."""
 
 
 @dataclass(slots=True)
 class _Probe:
-    """The ends that have to be passed for all acks before `at` to be read, ns; `since`: monotonic seconds."""
+    """The ends that reading has to pass so that all acks sent before `at`, ns since 1970, are read.
+    `since`: monotonic seconds."""
 
     at: int
     ends: Mapping[TopicPartition, int]
@@ -77,7 +79,8 @@ class AckTopics:
         }
 
     def find_behind(self) -> dict[tuple[str, str], dict[TopicPartition, int]]:
-        """Return the positions of the consumers, by stream and name, that have heard less than the others."""
+        """Return the positions of consumers that are behind the shared ones, by stream and consumer
+        name."""
         behind: dict[tuple[str, str], dict[TopicPartition, int]] = {}
         for place, since in self.since.items():
             if since.own and (at := self.positions[place].position) < since.shared:
@@ -95,9 +98,10 @@ class AckTopics:
             self.up_to[place[0]] = 0
 
     async def take(self) -> list[tuple[Place, Fetched]]:
-        """Return what has come since this was last asked, with its positions taken up.
+        """Return what was fetched since the last call, and move the positions past it.
 
-        Raises SourceUnavailable if a topic was created again: the next session reads it from its start.
+        Raises SourceUnavailable if a topic was created again: the next session reads it from its
+        start. Raises SourceChanged if Kafka denies access.
         """
         taken: list[tuple[Place, Fetched]] = []
         for place, partition_fetch in self._partition_fetches.items():
@@ -115,7 +119,12 @@ class AckTopics:
         return taken
 
     async def _go_on(self, place: Place, partition_fetch: PartitionFetch, position: int) -> None:
-        """Acks have gone unread: the topic's retention is shorter than we were away, or the log has lost its end."""
+        """Go on at the log's start or end if it does not have the position, and count the acks that
+        were lost.
+
+        The topic's retention may be shorter than the time that no session ran, or the log may have
+        lost its end. Raises SourceUnavailable if the topic was deleted or created again.
+        """
         stream, source = place
         facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
         if facts is None or facts.identity != self.topics[source[0]]:
@@ -144,7 +153,8 @@ class AckTopics:
         partition_fetch.seek(cut)
 
     async def probe(self, streams: Iterable[str]) -> None:
-        """Find out what has to be read for all acks up to now, for streams that do not wait for that already."""
+        """Request the ends of the ack topics, for streams without a probe under way. Once reading
+        has passed them, `up_to` rises to now."""
         wanted = [stream for stream in streams if stream not in self._probes and stream in self.up_to]
         if not wanted:
             return
@@ -156,7 +166,8 @@ class AckTopics:
         self._settle()
 
     def _settle(self) -> None:
-        """Take note of what has been passed."""
+        """Finish the probes whose ends have been passed, and report streams whose probes take
+        long."""
         for stream, probe in list(self._probes.items()):
             if all(self.positions[stream, source].position >= end for source, end in probe.ends.items()):
                 self.up_to[stream] = probe.at

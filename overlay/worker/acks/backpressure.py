@@ -1,9 +1,10 @@
-"""Consumers that cannot keep up with their cursors: they leave them, and come back when they have delivered what they were
-offered.
+"""Backpressure: consumers that cannot keep up with their cursors leave them, and return once most
+of what they were offered is delivered.
 
-A consumer with a machine may be slower than the reading: its acks are missing, it is paused, or paced. What it was offered
-would pile up, or hold up its neighbours. So it leaves its cursors where they stand, has those places as positions of its own
-meanwhile, and goes on from there later, on cursors of its own until it has caught up with the others.
+A consumer with a machine may be slower than the reading: its acks are missing, or it is paused or
+rate-limited. What it was offered would pile up, or hold up the other consumers of the cursor. So it
+is parked: it leaves its cursors and keeps their positions as its own. Later it reads on from there,
+on cursors of its own until it has caught up with the others.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from overlay.worker.round.pipeline import Reader
 from .dispatch_loop import DispatchLoop
 
 FULL = 32_768
-"""Messages offered and not delivered with which a consumer leaves its cursors; it comes back with a quarter of that."""
+"""Undelivered messages with which a consumer is parked. It returns when fewer than a quarter of
+that are left."""
 
 
 @dataclass(slots=True)
 class Backpressure:
+    """Parks and unparks the consumers of a session."""
+
     positions: Positions
     dispatch_loop: DispatchLoop
     readers: Mapping[ConsumerId, Reader]
     returned: set[ConsumerId] = field(default_factory=set)
-    """Who has come back since this was last emptied: their position is written differently."""
+    """Consumers that have returned since the caller last emptied this; the state must record their
+    positions differently."""
 
     def leave(self) -> tuple[set[ConsumerId], list[tuple[Place, Cursor]]]:
-        """Those who leave their cursors now, and the cursors that nobody is on any more."""
+        """Park the consumers that are full. Return them, and the cursors that were removed since no
+        consumer is left on them."""
         full = {consumer for consumer in self.dispatch_loop.find_held(FULL) if not self.positions.is_alone(consumer)}
         full -= self.positions.parked.keys()
         for consumer in full:
@@ -39,7 +45,8 @@ class Backpressure:
         return full, self.positions.drop_empty() if full else []
 
     def come_back(self) -> list[tuple[Place, Cursor]]:
-        """Have those go on who have room again; the cursors they are on, new ones and others."""
+        """Unpark the consumers that have room again. Return all cursors they are on, new or
+        existing."""
         waiting = self.positions.parked.keys() - self.dispatch_loop.find_held(FULL // 4)
         if not waiting:
             return []

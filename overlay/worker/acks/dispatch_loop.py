@@ -1,15 +1,17 @@
-"""The dispatch loop of a session: keeps its dispatcher at work. Hands in what comes, reads again what is needed, and
-has rounds committed.
+"""The dispatch loop of a session: does the IO of its dispatcher. It passes in what arrives, reads
+records again that are needed, and has the results committed.
 
-The reading loop (session.py) goes on at its own pace; what it finds for consumers that have a machine comes here as
-offers. Here they meet the acks, the time, and what operators and readers do. A step of the dispatcher is made of what
-has come since the last one; its two pure parts run in a thread of their own. What others ask of machines is answered
-from what these were after the last step (machine_facts.py). A step's batches and the machines' state go into one
-round, and rounds are committed in the order in which they were put (worker/commit/commits.py), whoever put them.
+The reading loop (session.py) runs at its own pace; what it finds for consumers that have a machine
+arrives here as offers. Here the offers meet acks, time, and the actions of operators and readers. A
+step of the dispatcher takes all that has arrived since the last one. The parts of a step that need
+no IO run in a thread of their own. Questions about machines are answered from their state after the
+last step (machine_facts.py). A step's batches and the machines' state go into one commit unit.
+Units are committed in the order in which they were put (worker/commit/commits.py), whether the
+reading loop or the dispatch loop put them.
 
-What was offered and is not delivered is noted here for each consumer, by partition: its holds. The round of the reading loop
-that moves a cursor says where those stand who are behind it, and the round of the delivery says that they are not behind it
-any more.
+For each consumer, the messages that were offered and are not delivered are recorded here by
+partition: its holds. The unit of the reading loop that moves a cursor also records the holds of
+consumers that are behind the new position. The unit of the delivery removes them again.
 """
 
 from __future__ import annotations
@@ -50,16 +52,18 @@ from .refetch import Refetch
 
 SendPlain = Callable[[list[OutputBatch]], Coroutine[Any, Any, list[int]]]
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
-"""Whose a batch is, its partition, its records and their first and last consumer sequence; (0, -1) for no deliveries."""
+"""Of a batch: its consumer, its partition, the number of its records, and their first and last
+consumer sequence; (0, -1) if it holds no deliveries."""
 
 LONGEST_WAIT_S = 1.0
+"""Longest pause between two looks for work, in seconds."""
 PROBE_S = 0.1
-"""How often it is looked whether acks that a deadline waits for have come, and whether a full reply topic has room."""
+"""The same while deadlines wait for acks to be read, or while a reply topic is full."""
 
 
 @dataclass(slots=True)
 class DispatchLoop:
-    """Good for one session. `ack_decoders`: by stream."""
+    """The loop around the dispatcher of one session. `ack_decoders`: by stream."""
 
     dispatcher: Dispatcher
     client: AIOKafkaClient
@@ -70,22 +74,26 @@ class DispatchLoop:
     commits: Commits
     metrics: Metrics
     reply_sender: ReplySender
-    """Of the shard, beyond the session: a topic that has refused ended the one before."""
+    """Belongs to the shard and outlives the session: it remembers topics that have refused records,
+    maybe in an earlier session."""
     on_progress: Callable[[], None] = lambda: None
-    """Called when there may be room for more offers."""
+    """Called when consumers may have room for more offers."""
     machine_facts: MachineFacts = field(init=False)
     readers: Readers = field(init=False)
     _offers: list[Offer] = field(default_factory=list)
+    """Offers for the next step."""
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
-    """How much lies ahead of consumers behind their offers, where that has changed."""
+    """By consumer, how much lies ahead of it behind its offers, if that has changed."""
     _orders: list[tuple[ConsumerId, Event]] = field(default_factory=list)
+    """Events for machines in the next step."""
     _lows: dict[str, int] = field(default_factory=dict)
-    """By stream, the lowest stream sequence that is left, where that was looked at since the last step."""
+    """By stream, the lowest stream sequence that its log still has, if that was checked since the
+    last step."""
     _held: dict[ConsumerId, Undelivered] = field(default_factory=dict)
     _heard_to: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     """Shared positions in ack topics as they were last put into a round."""
     _behind: set[ConsumerId] = field(default_factory=set)
-    """Consumers that have heard less of an ack topic than the others of their stream."""
+    """Consumers that have read less of an ack topic than the others of their stream."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
 
@@ -98,7 +106,7 @@ class DispatchLoop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether an order may come too late for the last step."""
+        """Whether an order may be too late for the last step."""
         return self._ended
 
     # what others do
@@ -106,7 +114,8 @@ class DispatchLoop:
     def offer(
         self, offers: Iterable[tuple[TopicPartition, Offer]], beyond: Mapping[ConsumerId, int]
     ) -> set[ConsumerId]:
-        """Take in what the reading has found, and what it has not come to; the consumers that are held from now on."""
+        """Queue offers of the reading loop, and how much lies ahead behind them (`beyond`). Return
+        the consumers that had no undelivered messages before."""
         fresh: set[ConsumerId] = set()
         for source, offer in offers:
             held = self._held.setdefault(offer.consumer, Undelivered())
@@ -123,29 +132,34 @@ class DispatchLoop:
         return fresh
 
     def order(self, consumer: ConsumerId, event: Event) -> None:
-        """Have one more event handed to a consumer's machine in the next step."""
+        """Queue an event for a consumer's machine; the next step handles it."""
         self._orders.append((consumer, event))
         self._wake.set()
 
     def expire(self, lows: Mapping[str, int]) -> None:
-        """Have machines forget what their logs have lost. `lows`: by stream, the lowest stream sequence that is left."""
+        """Have machines give up messages that are gone from their logs. `lows`: by stream, the
+        lowest stream sequence that is left."""
         self._lows |= lows
         self._wake.set()
 
     def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
-        """Drop the pull requests with these reply addresses, or whose address begins with one of `heads`: what they are given
-        is refused. Only consumers with requests are told, since each that is told writes its state."""
+        """Drop the pull requests with these reply addresses, or with an address that begins with
+        one of `heads`, since records sent there are refused.
+
+        Only consumers with open requests are told, since each one that is told writes its state.
+        """
         for consumer, facts in self.machine_facts.facts.items():
             if facts.num_waiting:
                 self.order(consumer, Unreachable(heads, addresses))
 
     def end(self) -> None:
-        """Nothing is offered any more: `run` returns after a last step."""
+        """Have `run` return after a last step. No offers may follow."""
         self._ended = True
         self._wake.set()
 
     def find_held(self, most: int) -> set[ConsumerId]:
-        """Consumers with this many messages, or more, that were offered and are not delivered."""
+        """Return the consumers with at least `most` messages that were offered and are not
+        delivered."""
         return {consumer for consumer, held in self._held.items() if held.count >= most}
 
     # the work
@@ -173,11 +187,12 @@ class DispatchLoop:
             await fetcher.close()
 
     async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
-        """One step of the dispatcher, if there is anything to do; whether there was."""
+        """Run one step of the dispatcher if there is anything to do. Return whether there was."""
         await self.reply_sender.make_room()
         self.dispatcher.hold_back(self.reply_sender.full)
         fetches = await self.listening.take()
         await self.listening.probe(self.dispatcher.waiting_for_acks)
+        # everything that arrived since the last step; what arrives from here on waits for the next
         offers, self._offers = self._offers, []
         orders, self._orders = self._orders, []
         beyond, self._beyond = self._beyond, {}
@@ -185,6 +200,7 @@ class DispatchLoop:
         tells_all = self.commits.wants_all
         if not (is_last or fetches or offers or beyond or orders or lows or tells_all or self._is_due()):
             return False
+        # the dispatcher's parts run in the thread, in this order; records are read again in between
         self.machine_facts.begin_step()
         heard = await jobs.run(self._hear, fetches) if fetches else []
         said = await self._reach(self._sort(heard, orders))
@@ -196,6 +212,7 @@ class DispatchLoop:
         self.machine_facts.end_step(work.facts)
         refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, OutputBatch))])
         self._count(heard, work)
+        # one commit unit for all: output, machine states, and how far acks have been read
         acks = {place: at for place, at in self.listening.shared.items() if self._heard_to.get(place) != at}
         self._heard_to |= acks
         caught_up = self._note_heard()
@@ -207,7 +224,8 @@ class DispatchLoop:
         return True
 
     def _note_heard(self) -> set[ConsumerId]:
-        """Take down how far consumers have heard that stand behind the others; return those that have moved."""
+        """Record how far the consumers have read that are behind in an ack topic. Return those that
+        have moved."""
         if not self._behind:
             return set()
         behind = self.listening.find_behind()
@@ -217,16 +235,20 @@ class DispatchLoop:
         return moved
 
     async def _send_plain(self, batches: list[tuple[ConsumerId, OutputBatch]], send: SendPlain) -> None:
+        """Send batches outside of transactions, and record where they went."""
         offsets = await send([outgoing for _, outgoing in batches])
         self._note_places(_describe(batches), offsets)
 
     def _note_places(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
-        """Deliveries have been written: readers pass them there."""
+        """Record at which offsets of the output the deliveries are, to recognize later how far
+        readers are."""
         for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
             if seqs[0] > 0:
                 self.readers.note(consumer, partition, base, count, *seqs)
 
     def _is_due(self) -> bool:
+        """Return whether a timer of a machine has fired, or acks that a deadline waited for have
+        been read."""
         return self.dispatcher.next_at <= now_ns() or any(
             slot.blocked_at <= self.listening.up_to.get(consumer[0], 0)
             for consumer, slot in self.dispatcher.slots.items()
@@ -241,6 +263,7 @@ class DispatchLoop:
         await is_set_within(self._wake, patience)
 
     def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, DecodedAcks]]:
+        """Decode what was fetched from ack topics. Return it by stream."""
         since = self.listening.since
         return [
             (place[0], self.ack_decoders[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
@@ -270,6 +293,7 @@ class DispatchLoop:
     def _sort(
         heard: Iterable[tuple[str, DecodedAcks]], orders: Iterable[tuple[ConsumerId, Event]]
     ) -> dict[ConsumerId, list[AckBatch | Event]]:
+        """Return acks and orders by consumer, acks first."""
         said: dict[ConsumerId, list[AckBatch | Event]] = {}
         for stream, each in heard:
             for name, words in each.said.items():
@@ -279,8 +303,11 @@ class DispatchLoop:
         return said
 
     async def _reach(self, said: dict[ConsumerId, list[AckBatch | Event]]) -> dict[ConsumerId, list[AckBatch | Event]]:
-        """Return the same without the pull requests whose messages would go nowhere: others can have these messages. Where
-        answers go is looked up when they are sent."""
+        """Return the events without the pull requests whose reply topics do not exist: other
+        requests can have these messages.
+
+        For replies to acks, the topics are looked up when the replies are sent.
+        """
         pulls = [event for events in said.values() for event in events if isinstance(event, Pulled)]
         wanted = dict.fromkeys(event.reply for event in pulls if event.reply)
         if not wanted:
@@ -300,7 +327,10 @@ class DispatchLoop:
         }
 
     def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> CommitUnit:
-        """The step as a round, with where its consumers stand now, and those that have `moved` in the ack topic."""
+        """Return a step's results as a commit unit, with the new positions of its consumers.
+
+        `moved`: consumers whose position in an ack topic has changed.
+        """
         outcome = RoundResult(
             batches=work.batches,
             delivered=work.delivered,
@@ -319,7 +349,7 @@ class DispatchLoop:
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
         delta = self.positions.delta((), changed | set(moved)).merge(delta)
         done = CommitUnit(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
-        written = _describe(done.owned)  # the batches are let go of before the commit
+        written = _describe(done.owned)  # `done` frees its batches before the commit
 
         def finish(done: CommitUnit) -> None:
             self._note_places(written, done.offsets)
@@ -330,6 +360,7 @@ class DispatchLoop:
         return done
 
     def _count(self, heard: Iterable[tuple[str, DecodedAcks]], work: Work) -> None:
+        """Count acks, refusals and redeliveries in the metrics."""
         for stream, each in heard:
             if each.unanswered:
                 self.metrics.replies_refused.labels("name").inc(each.unanswered)
@@ -348,4 +379,5 @@ class DispatchLoop:
 
 
 def _describe(batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
+    """Return what `_note_places` needs of each batch."""
     return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

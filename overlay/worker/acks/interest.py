@@ -1,12 +1,13 @@
-"""Interest: how far the readers of output topics are, and whether there are any (interfaces, Interest).
+"""Interest: how far the readers of output topics are, and whether there are any
+(docs/consumers.md).
 
-The reader group of a push consumer with `interest: group` is its deliver_group, or a group of its own name. Its committed
-offsets are asked for while a delivery's ack_wait has not begun, and told to the machine as the consumer sequence up to which
-all has been read.
+The reader group of a push consumer with `interest: group` is its deliver_group, or a group with the
+consumer's name. Its committed offsets are requested while the ack_wait of a delivery has not begun.
+The machine is told the consumer sequence up to which the group has read everything.
 
-A topic keeps its records whether or not anybody reads just now, so a consumer delivers without readers as well, as far as
-max_ack_pending lets it. Only one that is to go when nobody uses it (inactive_threshold) follows the group's members: it sleeps
-while there are none.
+A topic keeps its records whether or not a reader is connected. So a consumer delivers without
+readers as well, as far as max_ack_pending allows. Only a consumer with inactive_threshold follows
+the group's members, since it is to end when it is unused: it sleeps while the group has none.
 """
 
 from __future__ import annotations
@@ -34,28 +35,33 @@ from overlay.state.shard_state import ConsumerId
 log = get_logger(__name__)
 
 EVERY_S = 0.5
+"""Seconds between two turns."""
 ALL_EVERY = 4
-"""In every which of these turns all groups are asked for their members."""
+"""Every so many turns, all groups are asked for their members."""
 AT_ONCE = 1_000
-"""Groups that are asked about at once."""
+"""Groups in one request."""
 
 Order = Callable[[ConsumerId, Event], None]
+"""Queues an event for a consumer's machine."""
 
 
 def reader_group(config: ConsumerConfig) -> str:
-    """The group whose committed offsets count."""
+    """Return the consumer group whose committed offsets count for a push consumer."""
     return config.deliver_group or config.id[1]
 
 
 def follows_readers(config: ConsumerConfig) -> bool:
-    """Whether it counts how far the readers of a consumer's output are."""
+    """Return whether the positions of its readers matter to a consumer."""
     return needs_machine(config) and config.is_push and config.interest is Interest.GROUP
 
 
 @dataclass(slots=True)
 class Readers:
-    """The reader groups of a session's consumers that have a machine. `output_topics`: None for a consumer that
-    pulls. `facts`: what each machine was after the last step of the dispatcher."""
+    """Follows the reader groups of a session's consumers that have a machine.
+
+    `output_topics`: None for a pull consumer. `facts`: each machine's state after the last step of
+    the dispatcher.
+    """
 
     client: AIOKafkaClient
     admin: Admin
@@ -63,14 +69,17 @@ class Readers:
     facts: Mapping[ConsumerId, Facts]
     order: Order
     _output_offsets: dict[ConsumerId, OutputOffsets] = field(default_factory=dict)
+    """Where the deliveries of each consumer are in its output."""
     _bound: dict[ConsumerId, bool] = field(default_factory=dict)
+    """By consumer, whether its group had members at the last look."""
     _denied: dict[str, str] = field(default_factory=dict)
-    """Groups that we may not look at, and why, as it was told last."""
+    """Groups whose offsets we may not read, with the reason that was logged last."""
     _unseen: set[str] = field(default_factory=set)
-    """Groups whose members we may not look at: they count as in use, since what has no readers may be removed."""
+    """Groups whose members we may not see. They count as in use, since a consumer without readers
+    may be removed."""
 
     async def open(self) -> None:
-        """Wake those who need no reader, and find out where the outputs end."""
+        """Find the ends of the outputs, and wake the consumers that need no reader."""
         for consumer, facts, output_topic in self._list_followed():
             read, given = facts.read_up_to, facts.delivered.consumer
             ends = await self._find_ends(output_topic) if given > read else {}
@@ -79,8 +88,11 @@ class Readers:
                 self.order(consumer, Bound())
 
     async def _find_ends(self, output_topic: OutputTopic) -> dict[int, int]:
-        """Where the last record of each partition ends that has any. Behind it are markers of transactions, which a reader's
-        offset need never pass."""
+        """Return the offset behind the last record of each partition that has any.
+
+        Behind it there may be transaction markers, which a reader's committed offset need never
+        pass.
+        """
         bounds = await self.admin.find_bounds(
             [(output_topic.topic, partition) for partition in range(output_topic.partitions)]
         )
@@ -88,16 +100,18 @@ class Readers:
         return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
 
     def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """Deliveries are with Kafka; see Output offsets."""
+        """Record deliveries that are with Kafka: `count` records from the offset `base` on, with
+        the consumer sequences `first` to `last`."""
         if output_offsets := self._output_offsets.get(consumer):
             output_offsets.note(partition, base, count, first, last)
 
     def is_bound(self, consumer: ConsumerId) -> bool:
-        """Whether its group had members when this was last looked at, at most some seconds ago."""
+        """Return whether the consumer's group had members at the last look, at most a few seconds
+        ago."""
         return self._bound.get(consumer, False)
 
     async def run(self) -> None:
-        """Ask now and then, for ever."""
+        """Ask Kafka about the groups every EVERY_S, until cancelled."""
         for turn in itertools.count():
             await asyncio.sleep(EVERY_S)
             try:
@@ -107,6 +121,8 @@ class Readers:
                 log.warning("reader groups cannot be looked at", reason=str(error))
 
     def _list_followed(self) -> list[tuple[ConsumerId, Facts, OutputTopic]]:
+        """Return the push consumers whose readers' positions matter, with their machine's state and
+        output."""
         return [
             (consumer, facts, output_topic)
             for consumer, facts in self.facts.items()
@@ -114,12 +130,13 @@ class Readers:
         ]
 
     async def _look(self) -> None:
-        """Tell those whose deliveries wait for their readers how far these are."""
+        """Tell the machines whose deliveries wait for readers how far these have read."""
         waiting: dict[str, list[tuple[ConsumerId, OutputTopic]]] = {}
         for consumer, facts, output_topic in self._list_followed():
             if facts.awaits_reader:
                 waiting.setdefault(reader_group(facts.config), []).append((consumer, output_topic))
         denied: dict[str, str] = {}
+        # tell a machine only if its readers have passed more deliveries than it knows
         for groups in _cut(list(waiting)):
             committed = await self.admin.find_committed(groups, denied=denied)
             for group, offsets in committed.items():
@@ -132,11 +149,14 @@ class Readers:
         self._denied = denied
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
-        """Whose group is asked for its members: those who are to go when there are none, or all who have one."""
+        """Return the consumers whose groups are asked for members: those with inactive_threshold,
+        or with `everyone` all that push."""
         pushing = {c: facts.config for c, facts in self.facts.items() if self.output_topics[c] is not None}
         return {c: config for c, config in pushing.items() if everyone or config.inactive_threshold}
 
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
+        """Ask whether these consumers' groups have members, and wake or send to sleep the machines
+        that follow that."""
         groups = {consumer: reader_group(config) for consumer, config in watched.items()}
         denied: dict[str, str] = {}
         members = await self.admin.count_members_of(set(groups.values()), denied=denied)
@@ -149,7 +169,7 @@ class Readers:
             is_bound = groups[consumer] in denied or members[groups[consumer]] > 0
             self._bound[consumer] = is_bound
             is_asleep = self.facts[consumer].state in ASLEEP
-            # a machine that runs may be given another inactive_threshold, or lose it
+            # inactive_threshold may change, or be removed, while the machine runs
             is_to_sleep = not is_bound and bool(config.inactive_threshold)
             if config.interest is Interest.GROUP and is_to_sleep != is_asleep:
                 self.order(consumer, Unbound() if is_to_sleep else Bound())

@@ -1,10 +1,11 @@
-"""What the event loop may ask of machines while a step of the dispatcher moves them in its thread.
+"""Machine facts: what the event loop may ask about machines while a dispatcher step changes them in
+its thread.
 
-A machine in the midst of a step tells nonsense: messages that it has taken out of its offers and not given out yet
-are neither pending nor delivered. So nothing outside the dispatcher reads a machine. Here is what each machine was
-after the last step, replaced as a whole when a step has ended, and what has been put down for the steps to come. An
-answer is made of both. So a message that was read from the log is counted from then on, and an ack is seen before its
-round is committed.
+A machine in the middle of a step is inconsistent. Messages that it has taken out of its offers and
+not delivered yet are neither pending nor delivered. So nothing outside the dispatcher reads a
+machine. This module keeps each machine's state after the last step, replaced as a whole when a step
+ends, and what is queued for the steps to come. An answer combines both. So a message counts as soon
+as it was read from the log, and an ack is visible before its unit is committed.
 """
 
 from __future__ import annotations
@@ -22,52 +23,55 @@ class _News:
     """What the machines have not been told yet, by consumer."""
 
     offered: Counter[ConsumerId] = field(default_factory=Counter)
-    """Messages that are to be offered."""
+    """Number of messages that are queued as offers."""
     beyond: dict[ConsumerId, int] = field(default_factory=dict)
-    """How many messages lie behind those that are offered, where that has changed."""
+    """How many messages lie behind the offers, if that has changed."""
 
 
 @dataclass(slots=True)
 class MachineFacts:
-    """Belongs to the event loop. `facts`: what each machine was after the last step."""
+    """The facts of a session's machines. Belongs to the event loop. `facts`: each machine's state
+    after the last step."""
 
     facts: dict[ConsumerId, Facts]
     _taken: _News = field(default_factory=_News)
-    """Handed to the step that is under way."""
+    """What the current step handles."""
     _waiting: _News = field(default_factory=_News)
-    """For the step after it."""
+    """What the step after it will handle."""
 
     def offer(self, consumer: ConsumerId, messages: int) -> None:
         """Note messages that the next step offers to a consumer."""
         self._waiting.offered[consumer] += messages
 
     def tell(self, beyond: Mapping[ConsumerId, int]) -> None:
-        """Note what the next step tells of messages behind the offers."""
+        """Note how many messages lie behind the offers, for the next step."""
         self._waiting.beyond |= beyond
 
     def begin_step(self) -> None:
-        """A step takes all that waits."""
+        """Note that a step takes everything that is queued."""
         self._taken, self._waiting = self._waiting, _News()
 
     def end_step(self, facts: Mapping[ConsumerId, Facts]) -> None:
-        """A step has ended. `facts`: of the machines that it has moved."""
+        """Note that a step has ended. `facts`: of the machines that it has changed."""
         self.facts.update(facts)
         self._taken = _News()
 
     def count_offered(self, consumer: ConsumerId) -> int:
-        """Messages that were read for a consumer and are not delivered to it."""
+        """Return how many messages were read for a consumer and are not delivered."""
         queued = self._taken.offered[consumer] + self._waiting.offered[consumer]
         return self.facts[consumer].offered + queued
 
     def count_pending(self, consumer: ConsumerId) -> int:
-        """The same, with the messages behind them as far as they are known."""
+        """Return the same number, plus the messages behind the offers as far as they are known."""
         beyond = self.facts[consumer].beyond
         for news in (self._taken, self._waiting):
-            # as a machine does: what is offered lay beyond before, unless something else is said
+            # as a machine counts: an offered message was counted in `beyond` before, unless a new
+            # count was told
             beyond = news.beyond.get(consumer, max(beyond - news.offered[consumer], 0))
         return self.count_offered(consumer) + beyond
 
     def find_info(self, consumer: ConsumerId, now: int) -> ConsumerInfo | None:
-        """What a consumer tells of itself at `now`, ns; None for one that has no machine here."""
+        """Return the ConsumerInfo of a consumer at `now`, ns since 1970; None if it has no machine
+        here."""
         facts = self.facts.get(consumer)
         return None if facts is None else replace(describe(facts, now), num_pending=self.count_pending(consumer))

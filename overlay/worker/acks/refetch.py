@@ -1,11 +1,12 @@
-"""Reading records again that are to be delivered once more and are not at hand.
+"""Refetch: reads records again for redelivery if the record cache does not have them.
 
-The wanted offsets are read in stretches, several under way at once; neighbours with a small gap between them are one stretch,
-since a gap that is read costs less than another fetch. One fetcher reads all of them, on connections of its own: behind a fetch
-that waits for new records each would take half a second. What the log does not hold any more is told apart from what it holds.
+The wanted offsets are read in ranges, several at once. Offsets with a small gap between them are
+one range, since reading the gap costs less than another fetch. One fetcher reads all ranges, on
+connections of its own: behind a fetch that waits for new records, each would take half a second.
+Records that the log does not have any more are reported as gone.
 
-Records are decoded in the thread of the dispatcher, which has nothing to do meanwhile. The event loop's default
-threads are shared with whatever else the process waits for, and may all be busy for seconds.
+Records are decoded in the dispatcher's thread, which is idle meanwhile. The event loop's default
+threads are shared with everything else that the process waits for, and may all be busy for seconds.
 """
 
 from __future__ import annotations
@@ -30,25 +31,28 @@ from overlay.match import Addressed, Addressing
 from overlay.waits import run_all
 
 NEAR = 500
-"""Offsets between two wanted ones that are rather read than left out."""
+"""Up to so many unwanted offsets between two wanted ones are read with them."""
 AT_ONCE = 8
-"""Stretches that are read side by side."""
+"""Ranges that are read at the same time."""
 LEAST_BYTES, GUESS_BYTES = 16 << 10, 1 << 10
-"""What is asked for: this for each offset of a stretch, and at least that. Where records are larger it is asked again."""
+"""Bytes to request: GUESS_BYTES for each offset of a range, and at least LEAST_BYTES. If records
+are larger, another fetch follows."""
 _NONE: Ints = np.empty(0, np.int64)
 
 Locate = Callable[[Ints], list[tuple[TopicPartition, Ints, Ints]]]
-"""Of stream sequences, rising, the partitions that they are in, the sequences and the offsets there, rising."""
+"""Returns for stream sequences, ascending, the partitions that they are in; with each, its
+sequences and their offsets, ascending."""
 
 
 def locate_in(source: TopicPartition) -> Locate:
-    """For a stream of one partition."""
+    """Return the lookup for a stream of one partition."""
     return lambda sequences: [(source, sequences, sequences - 1)]
 
 
 @dataclass(slots=True)
 class Recalled:
-    """`pieces` by stream, and by stream the wanted sequences that are gone."""
+    """Records that were read again. `pieces`: with their streams; `gone`: by stream, the wanted
+    sequences that the log does not have."""
 
     pieces: list[tuple[str, RecordSlice]] = field(default_factory=list)
     gone: dict[str, Ints] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class Recalled:
 
 @dataclass(slots=True)
 class Refetch:
-    """`streams` and `locates` by name."""
+    """Reads records again by stream sequence. `streams` and `locates`: by stream name."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -64,7 +68,8 @@ class Refetch:
     locates: Mapping[str, Locate]
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
-        """Find these stream sequences; `jobs` decodes. Raises SourceChanged, SourceUnavailable."""
+        """Return the records with these stream sequences; `jobs` runs the decoding. Raises
+        SourceChanged, SourceUnavailable."""
         recalled = Recalled()
         if not wanted:
             return recalled
@@ -87,6 +92,7 @@ class Refetch:
     async def _read(
         self, fetcher: Fetcher, jobs: Jobs, stream: str, source: TopicPartition, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
+        """Return the records of one partition at these offsets, as far as its log has them."""
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
         sequences, offsets = sequences[there], offsets[there]
@@ -104,6 +110,7 @@ class Refetch:
     async def _read_stretch(
         self, fetcher: Fetcher, decoding: _Decoding, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
+        """Return the wanted records of one range of offsets."""
         pieces: list[RecordSlice] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
@@ -114,14 +121,15 @@ class Refetch:
 
 @dataclass(slots=True)
 class _Decoding:
-    """Of one partition. `jobs` runs one job at a time, so the stretches share the buffers of `addressing`."""
+    """The decoding of one partition. `jobs` runs one job at a time, so the ranges can share the
+    buffers of `addressing`."""
 
     addressing: Addressing
     source: TopicPartition
     jobs: Jobs
 
     def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[RecordSlice]:
-        """The wanted records of a fetch."""
+        """Return the wanted records of a fetch."""
         pieces = []
         start, stop = max(fetched.position, int(offsets[0])), int(offsets[-1]) + 1
         for piece in self.addressing.read(*self.source, fetched.data, start, stop=stop, aborted=fetched.aborted):
@@ -135,9 +143,11 @@ class _Decoding:
 
 
 def locate_by(ledger: Ledger) -> Locate:
-    """For a stream whose sequences a ledger gives out."""
+    """Return the lookup for a stream with a ledger. Sequences above the ledger's last run are left
+    out."""
 
     def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
+        """Return the partitions, sequences and offsets of stream sequences, run by run."""
         found: dict[TopicPartition, tuple[list[Ints], list[Ints]]] = {}
         at = 0
         while at < sequences.size:

@@ -1,4 +1,4 @@
-"""A session's dispatcher as its state remembers it, and the dispatch loop who works at it."""
+"""Setup of a session's dispatcher from the shard's state, and of the dispatch loop around it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ async def open_dispatch_loop(
     commits: Commits,
     reply_sender: ReplySender,
 ) -> DispatchLoop | None:
-    """The dispatch loop for the assignment's consumers that have a machine; None without any."""
+    """Return the dispatch loop for the assignment's consumers with machines, None if there are
+    none.
+
+    Takes the machines' records out of the state, and records there where acks are read from.
+    """
     machines = assignment.machines
     if not machines:
         return None
@@ -86,6 +90,8 @@ async def open_dispatch_loop(
 def _fill_slots(
     assignment: Assignment, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
 ) -> dict[ConsumerId, ConsumerSlot]:
+    """Return the dispatcher's slot of each consumer with a machine: its config, its saved state and
+    where it begins."""
     slots: dict[ConsumerId, ConsumerSlot] = {}
     for consumer, config in machines.items():
         known = state.consumers[consumer]

@@ -1,13 +1,17 @@
 """The commit loop of a session: finished rounds become transactions.
 
-A transaction ends when it is time: at once when there is nothing more to read, since somebody waits for the records; after
-a quarter of a second when there is a backlog, since each commit has its price. After a commit at the tail the loop waits 5
-ms: a transaction opened at once would run into the broker still ending the last one (design 11.8). A session with more
-output partitions than one transaction bears commits each round in parts (transaction_parts.py).
+When a transaction ends depends on what is left to read. If there is nothing more to read, it ends
+at once, since readers wait for the records. If there is a backlog, it ends after a quarter of a
+second, since each commit has a fixed cost. After a commit at the tail the loop waits 5 ms: a
+transaction begun at once would have to wait for the broker, which is still completing the last one
+(docs/exactly-once.md#transactions). A session with more output partitions than one transaction
+bears commits each round in parts (transaction_parts.py).
 
-Rounds that have nothing for a transaction but positions are written once a second: nobody was given anything in them, or only
-at-least-once consumers, whose records are there as soon as they are sent. At the tail there are hundreds a second. Each is
-counted when it comes and made one with those before it, or the second would end with tens of milliseconds of work at once.
+Rounds that bring nothing but positions for a transaction are written once a second. In these rounds
+no consumer was given anything, or only at-least-once consumers, whose records are readable as soon
+as they are sent. At the tail there are hundreds of such rounds a second. Each is counted when it
+arrives and merged with those before it. Otherwise the second would end with tens of milliseconds of
+work at once.
 """
 
 from __future__ import annotations
@@ -36,42 +40,49 @@ from .transaction_parts import PARTITIONS, split
 log = get_logger(__name__)
 
 BULK_S = 0.25
-"""How long a transaction collects while there is a backlog."""
+"""Seconds for which a transaction collects rounds while there is a backlog."""
 PAUSE_S = 0.005
-"""Wait after a commit at the tail."""
+"""Seconds to wait after a commit at the tail."""
 LAZY_S = 1.0
-"""How often progress without deliveries is written."""
+"""Seconds between two writes of progress without deliveries."""
 PROOF_S = 5.0
-"""How often an idle owner writes an empty record: only by writing does it notice that its shard was taken over."""
+"""Seconds between two empty records of an idle owner. Only by writing does it notice that its shard
+was taken over."""
 QUEUE_BYTES = 16 << 20
-"""While so many bytes of finished batches wait to be sent, no further round is taken in."""
+"""`put` waits while more bytes than this wait to be sent."""
 QUEUE_ROUNDS = 2
-"""Nor while so many wait: what comes meanwhile makes one large batch instead of many small ones with a request each."""
+"""`put` waits while more rounds than this wait. What is fetched meanwhile makes one large batch,
+instead of many small ones with a request each."""
 CHECKPOINT_EVERY = 1_000
+"""State records between two checkpoints."""
 TELL_ALL_EVERY = 10_000
-"""Records of the state after which machines that have nothing new to say have to say everything."""
+"""State records after which every machine has to write its whole state, even one without changes,
+so that older records can be deleted."""
 
 
 @dataclass(slots=True)
 class CommitUnit:
-    """A round's outcome and what the state has to remember of it."""
+    """Output batches, state delta and callbacks that are committed together: a round of the
+    pipeline or a step of the dispatcher."""
 
     outcome: RoundResult
     delta: Delta
     machines: dict[ConsumerId, list[Record]] = field(default_factory=dict)
-    """State records of consumers' machines."""
+    """State records of the consumers' machines."""
     is_checkpoint: bool = False
-    """Whether `machines` holds all that there is to know of every machine."""
+    """Whether `machines` holds the whole state of every machine."""
     size: int = field(init=False)
-    """Bytes of its batches and answers, until the batches are with Kafka and the answers are handed on."""
+    """Bytes of its batches and answers; 0 once the batches are with Kafka and the answers are
+    passed on."""
     offsets: list[int] = field(default_factory=list)
-    """Where `owned` went, once it is with Kafka."""
+    """The offsets of the batches in `owned`, once they are with Kafka."""
     answers: Sequence[Entry | OutputBatch] = ()
-    """Sent by `on_commit`: clients wait for them."""
+    """Replies to clients that wait for them; `on_commit` sends them."""
     on_commit: Callable[[CommitUnit], None] | None = None
-    """Told of the commit."""
+    """Called with this unit after its commit."""
     plain: asyncio.Task[Any] | None = None
-    """The sends of at-least-once consumers, which must be through before the positions are written."""
+    """The task that sends the batches of at-least-once consumers. It must end before the positions
+    are written."""
     sent: bool = False
     """Whether its transactional batches are in the open transaction."""
 
@@ -80,80 +91,89 @@ class CommitUnit:
 
     @property
     def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
-        """Its transactional batches and whose they are."""
+        """Its transactional output batches, each with its consumer."""
         return [(consumer, outgoing) for consumer, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
 
     @property
     def transactional(self) -> list[OutputBatch]:
-        """These batches and those of the ledgers and the chunk indexes."""
+        """These batches, and those of the ledgers and the chunk indexes."""
         return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]
 
     @property
     def is_light(self) -> bool:
-        """Whether there is nothing for the transaction in it but positions."""
+        """Whether it has nothing for the transaction but positions."""
         return not (self.transactional or self.machines or self.is_checkpoint or self.on_commit)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for what it brings; positions alone can wait."""
+        """Whether readers or clients wait for its commit; positions alone can wait."""
         return bool(self.owned or self.outcome.ledger or self.answers)
 
 
 @dataclass(slots=True)
 class Commits:
-    """Takes rounds in and commits them in order. Good for one session: after an error nothing here is of use."""
+    """Commits units in the order in which they were put. Good for one session; unusable after an
+    error."""
 
     transactions: Transactions
     state: ShardState
     place: tuple[str, int]
-    """Topic and partition of the state."""
+    """Topic and partition of the shard's state."""
     admin: Admin
     metrics: Metrics
     on_outcome: Callable[[RoundResult], None]
-    """Told of what a round has brought once it is there for readers."""
+    """Called with the result of a round once readers can see it."""
     on_commit: Callable[[], None]
-    """Told of each transaction with rounds that has ended well."""
+    """Called after each successful transaction that contained rounds."""
     partitions: int = 0
     """How many output partitions the session writes to."""
     has_machines: bool = False
-    """Whether consumers have machines, of which only a round that says so tells everything."""
+    """Whether consumers have machines. Then the shard's state is complete only in a unit with
+    `is_checkpoint`."""
     _queue: asyncio.Queue[CommitUnit | None] = field(default_factory=asyncio.Queue)
     _queued: int = 0
+    """Bytes that wait to be sent."""
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
     _written: int = 0
+    """State records that this session has written."""
     since_all: int = 0
-    """Records of the state since the last one below which all was let go of."""
+    """State records since older ones were last deleted."""
 
     @property
     def wants_all(self) -> bool:
-        """Whether it is time for a round that tells everything of all machines: without it the state's log only grows."""
+        """Whether the next unit should contain the whole state of all machines. Without it the
+        state's log only grows."""
         return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
     async def open(self, everything: Delta, opening: Sequence[OutputBatch] = ()) -> None:
-        """Write where everyone stands, and what ledgers begin with, before anything is delivered."""
+        """Write the initial positions, and the first entries of ledgers, before anything is
+        delivered."""
         await self.transactions.begin()
         await self._record(everything, opening)
 
     async def put(self, done: CommitUnit) -> None:
-        """Take a round in, and wait while too much is waiting to be sent."""
+        """Queue a unit, and wait while too much is waiting to be sent."""
         if done.is_checkpoint:
             self.since_all = 0
         self._queued += done.size
         self._queue.put_nowait(done)
         if done.plain is not None and not done.transactional:
             done.plain.add_done_callback(lambda _: self._release(done))
-            return  # it is on its way: a transaction that is just ending need not hold up the next one
+            # its records are being sent already, so the reading loop need not wait for a
+            # transaction to end
+            return
         while self._queued > QUEUE_BYTES or self._queue.qsize() > QUEUE_ROUNDS:
             self._drained.clear()
             await self._drained.wait()
 
     def end(self) -> None:
-        """There are no more rounds; `run` returns when those it has are committed."""
+        """Have `run` return once all queued units are committed."""
         self._queue.put_nowait(None)
 
     async def run(self) -> None:
-        """Commit what `put` brings, until `end`."""
+        """Commit what is put, until `end`. Write an empty record every PROOF_S if there is nothing
+        to commit."""
         pending: list[CommitUnit] = []
         written = monotonic()
         while not self._ended or pending:
@@ -171,7 +191,11 @@ class Commits:
                 written = monotonic()
 
     async def _gather(self, pending: list[CommitUnit], fresh: Iterable[CommitUnit]) -> None:
-        """Add rounds to those that are to be committed; of light ones only the positions are still to be."""
+        """Add fresh units to those that are to be committed.
+
+        A light unit is finished here; only its positions remain to be written, and are merged with
+        those of the unit before it if that is light as well.
+        """
         for done in fresh:
             if done.is_light:
                 await self._settle_plain(done)
@@ -182,7 +206,8 @@ class Commits:
             pending.append(done)
 
     async def _take_rounds(self) -> list[CommitUnit]:
-        """Every round that is ready, or the next one; none when none comes for a while."""
+        """Return all queued units, or wait for one. Return nothing if none arrives within
+        LAZY_S."""
         first = await self._next(LAZY_S)
         rounds = [first] if first else []
         while not self._queue.empty() and not self._ended:
@@ -193,7 +218,8 @@ class Commits:
         return rounds
 
     async def _next(self, patience: float) -> CommitUnit | None:
-        """The next round; None when none comes in time or there will be no more."""
+        """Return the next unit, None if none arrives within `patience` seconds or none will arrive
+        any more."""
         if self._ended:
             return None
         with contextlib.suppress(TimeoutError):
@@ -205,7 +231,8 @@ class Commits:
         return None
 
     async def _commit(self, rounds: list[CommitUnit]) -> bool:
-        """One transaction with these rounds, and with those that come while there is a backlog; whether there still is."""
+        """Commit these units in one transaction, with those that arrive during a backlog. Return
+        whether there still is a backlog."""
         if self.partitions > PARTITIONS:
             return await self._commit_in_parts(rounds)
         began = monotonic()
@@ -231,11 +258,12 @@ class Commits:
         return last.outcome.backlog
 
     async def _commit_in_parts(self, rounds: Sequence[CommitUnit]) -> bool:
-        """Round by round, each in as many transactions as its partitions need; whether there is a backlog."""
+        """Commit units one after the other, each in as many transactions as its partitions need.
+        Return whether there is a backlog."""
         for done in rounds:
             await self._settle_plain(done)
             parts = list(split(done.owned, done.delta, self.state.cursors, PARTITIONS))
-            # nobody may be told of a sequence before its round is committed
+            # no consumer may be told of a sequence before its ledger entry is committed
             parts[0][0].extend(done.outcome.ledger)
             # the index goes with the cursors, since it has no position of its own
             parts[-1][0].extend(done.outcome.index)
@@ -254,20 +282,21 @@ class Commits:
         return rounds[-1].outcome.backlog
 
     async def _send(self, done: CommitUnit) -> None:
+        """Send a unit's batches in the open transaction."""
         await self._settle_plain(done)
         done.offsets = await self.transactions.send(done.transactional)
         done.sent = True
         self._release(done)
 
     def _finish(self, done: CommitUnit) -> None:
-        """What it brings is there for readers: tell those who count on it."""
+        """Announce that a unit's records are readable: run its callback and count its round."""
         if done.on_commit is not None:
             done.on_commit(done)
         self._release(done)
         self.on_outcome(done.outcome)
 
     def _release(self, done: CommitUnit) -> None:
-        """Its batches are with Kafka: let go of their memory."""
+        """Free the batches of a unit, which Kafka has now."""
         done.outcome.batches.clear()
         done.outcome.ledger.clear()
         done.outcome.index.clear()
@@ -276,6 +305,7 @@ class Commits:
         self._drained.set()
 
     async def _settle_plain(self, done: CommitUnit) -> None:
+        """Wait until a unit's plain sends have ended. Raises their error."""
         if done.plain is not None:
             await done.plain
 
@@ -286,10 +316,12 @@ class Commits:
         machines: Sequence[Record] = (),
         is_checkpoint: bool = False,
     ) -> list[int]:
-        """Write a delta and commit; now and then a checkpoint instead. Returns where the batches went.
+        """Write a delta or, every CHECKPOINT_EVERY records, a checkpoint, and commit. Return the
+        offsets of `batches`.
 
-        What lies below a checkpoint is let go of, where it says all of the machines as well or none runs. Those of consumers
-        that are not served now are said again then: their messages without an ack wait for them.
+        Records below a checkpoint are deleted if the same transaction holds the state of all
+        machines, or if none runs. The records of machines that are not served now are then written
+        again, since they contain unacked messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
@@ -305,7 +337,8 @@ class Commits:
         return offsets
 
     async def _forget_below(self, offset: int) -> None:
-        """Delete the state records that a checkpoint makes superfluous; where that cannot be done the log only grows."""
+        """Delete the state records that a checkpoint replaces. If Kafka refuses, the log only
+        grows."""
         topic, shard = self.place
         try:
             await self.admin.delete_records(topic, shard, offset)
@@ -314,7 +347,8 @@ class Commits:
 
 
 def _join_machines(rounds: Sequence[CommitUnit]) -> tuple[list[Record], bool]:
-    """The machines' records of some rounds that are committed together, and whether they tell everything of all."""
+    """Return the machine records of units that are committed together, and whether they hold the
+    state of all machines."""
     machines: dict[ConsumerId, list[Record]] = {}
     is_checkpoint = False
     for done in rounds:

@@ -1,4 +1,4 @@
-"""What rounds come to, in the metrics and in the log."""
+"""Metrics and log lines about the results of rounds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Counting:
-    """`reaches`: how far the indexes reach that are kept here."""
+    """Counts round results. `reaches`: how far the indexes kept here reach; updated as chunks are
+    sealed."""
 
     metrics: Metrics
     reaches: Mapping[Place, Reach]
     _corrupt: set[tuple[Place, int]] = field(default_factory=set)
-    """Batches that could not be read, by offset: several cursors may come past one."""
+    """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
+    one."""
 
     def take(self, outcome: RoundResult) -> None:
-        """Count a round."""
+        """Count the result of a round."""
         for stream, records in outcome.decoded.items():
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in outcome.unaddressed.items():
@@ -45,6 +47,7 @@ class Counting:
             self._note(corruption)
 
     def _note(self, corruption: Corruption) -> None:
+        """Count and log a corrupt batch, once."""
         (topic, partition), bad = corruption.source, corruption.malformed
         batch = (corruption.stream, corruption.source), bad.base_offset
         if batch in self._corrupt:

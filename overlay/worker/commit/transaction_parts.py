@@ -1,12 +1,15 @@
-"""One round's output as several transactions, where it goes to more partitions than one transaction bears.
+"""One round's output as several transactions, for rounds with more output partitions than one
+transaction bears.
 
-Each partition of a transaction costs the broker a marker, and the first time much more: a first transaction over 1,000
-outputs takes longer than any deadline of ours (design 11.9). So the consumers of a round are dealt out to transactions of at
-most PARTITIONS partitions each.
+Each partition of a transaction costs the broker a marker, and much more the first time. A first
+transaction over 1,000 outputs takes longer than any of our deadlines
+(docs/exactly-once.md#transactions). So the consumers of a round are divided among transactions of
+at most PARTITIONS partitions each.
 
-Between two of them some consumers are ahead of others. Each part but the last therefore gives its consumers positions of
-their own, as consumers have who stand elsewhere than the stream's cursor; the last part moves the cursor and brings everybody
-back to it. Whoever takes over in between finds every consumer either before all of its records or behind them.
+Between two of these transactions some consumers are ahead of others. Each part but the last
+therefore records positions of their own for its consumers, as for consumers that are not at the
+tail. The last part moves the stream's position and brings all consumers back to it. A worker that
+takes the shard over in between finds each consumer either before all of its records or behind them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from overlay.output.batch_builder import OutputBatch
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
 
 PARTITIONS = 100
-"""Output partitions of one transaction. A consumer with more of them than this is not divided."""
+"""Most output partitions of one transaction. A single consumer with more partitions than this is
+not divided."""
 
 
 def split(
@@ -28,7 +32,11 @@ def split(
     cursors: Mapping[tuple[str, TopicPartition], LogPosition],
     limit: int,
 ) -> Iterator[tuple[list[OutputBatch], Delta]]:
-    """The transactions that together write `batches` and `delta`, in order. `cursors`: as they were before."""
+    """Yield the transactions that together write `batches` and `delta`, in order, as batches and
+    delta.
+
+    `cursors`: the positions that the state has before them.
+    """
     by_consumer: dict[ConsumerId, list[OutputBatch]] = {}
     for consumer, outgoing in batches:
         by_consumer.setdefault(consumer, []).append(outgoing)
@@ -41,7 +49,8 @@ def split(
 
 
 def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) -> list[list[ConsumerId]]:
-    """Neighbours together while their partitions stay within the limit; one empty group for nobody."""
+    """Return consecutive consumers in groups that stay within the limit of partitions. Return one
+    empty group if there are no consumers."""
     groups: list[list[ConsumerId]] = [[]]
     partitions: set[tuple[str, int]] = set()
     for consumer, batches in by_consumer.items():
@@ -57,6 +66,7 @@ def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) 
 def _detach(
     consumer: ConsumerId, state: ConsumerState, cursors: Mapping[tuple[str, TopicPartition], LogPosition]
 ) -> ConsumerState:
-    """The consumer where it will stand, without leaning on a cursor that has not moved yet."""
+    """Return the consumer's new state with every position its own, so that it does not depend on a
+    stream position that has not moved yet."""
     leaning = {source: log_position for (stream, source), log_position in cursors.items() if stream == consumer[0]}
     return replace(state, own={**leaning, **state.own})

@@ -1,2 +1,2 @@
-"""Reading positions: which consumers read a partition together, where they are, and in which order partitions are
-read. Pure."""
+"""Reading positions: which consumers read a partition together, where they are, and in which order
+partitions are read. Pure."""

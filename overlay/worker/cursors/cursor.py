@@ -1,11 +1,12 @@
-"""Which consumers read a partition together.
+"""Cursors: reading positions in a partition, each shared by the consumers at that position.
 
-A cursor is one reading position of a partition and the consumers that stand there. The foremost cursor is the tail: its
-position is the stream's cursor. The others are catching up. A cursor reads up to where the next one stands and then joins
-it, so that every batch is fetched and decoded once for all consumers at the same place.
+The foremost cursor of a partition is the tail; its position is the stream's position in the state.
+The other cursors are catching up. A cursor reads up to the position of the next one and then joins
+it. So every batch is fetched and decoded once for all consumers at the same position.
 
-A round handles what has been fetched for some cursors. When a cursor is going to reach the next one in this round, that one
-sits the round out; otherwise it would always be a step ahead and the two would never meet.
+A round processes what has been fetched for some cursors. If a cursor is going to reach the next one
+in this round, that one sits the round out. Otherwise the next one would always be a step ahead, and
+the two would never meet.
 """
 
 from __future__ import annotations
@@ -23,23 +24,31 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """`log_position`: what its consumers have been given lies before it."""
+    """One reading position in one partition, and the consumers that share it.
+
+    Everything before `log_position` has been given to the members; `members`: these consumers.
+    """
 
     log_position: LogPosition
     members: set[ConsumerId] = field(default_factory=set)
     only: npt.NDArray[np.int64] | None = None
-    """Offsets to deliver and no others, up to `snapshot_end`; such a cursor is by itself (last_per_subject)."""
+    """Offsets to deliver and no others, below `snapshot_end`; None to deliver all. A cursor with
+    such offsets is never joined (last_per_subject)."""
     snapshot_end: int = NO_STOP
+    """The offset from which on the cursor reads like any other."""
     undecided: bool = False
-    """Which offsets `only` has is not known yet: the cursor stays where it is (worker/last_messages.py)."""
+    """Whether the offsets of `only` are still being searched. Until then the cursor stays where it
+    is (worker/last_messages.py)."""
     indexed: bool = False
-    """Whether the stream's chunk index is made of what this cursor reads, beside what its members want."""
+    """Whether the stream's chunk index is made from what this cursor reads, besides serving its
+    members."""
     sequenced: bool = False
-    """Whether what this cursor reads gets its sequences then; it is the foremost (worker/round/sequencing.py)."""
+    """Whether records get their stream sequences when this cursor reads them. Such a cursor is the
+    foremost of its partition (worker/round/sequencing.py)."""
     cursor_group: int = 0
     """Cursors of several partitions with the same number go together (order.py); 0 for one that is by itself."""
     careful: bool = False
-    """Whether its members may not be told of sequences that are not committed yet."""
+    """Whether its members must not be told of sequences that are not committed yet."""
     halted: bool = False
     """A corrupt batch is in the way; those who reach it stop as well."""
     waits: bool = False
@@ -47,33 +56,39 @@ class Cursor:
 
     @property
     def position(self) -> int:
+        """The next offset to read."""
         return self.log_position.position
 
     @property
     def is_alone(self) -> bool:
+        """Whether the cursor delivers selected offsets only, and so may join no other."""
         return self.only is not None
 
     def finish_snapshot(self) -> None:
-        """Once the last messages are delivered, go on like any other."""
+        """Turn into an ordinary cursor once all last messages are delivered."""
         if self.is_alone and self.position >= self.snapshot_end:
             self.only, self.snapshot_end = None, NO_STOP
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One cursor's part in a round: read to `stop`, exclusive."""
+    """One cursor's part in a round: read to the offset `stop`, exclusive."""
 
     cursor: Cursor
     stop: int
 
 
 def find_tail(cursors: Sequence[Cursor]) -> Cursor | None:
-    """The foremost cursor, whose position is the stream's cursor; one that is alone never is."""
+    """Return the foremost cursor, whose position the state records for the stream. Cursors with a
+    snapshot do not count; None if there is no other."""
     return max((cursor for cursor in cursors if not cursor.is_alone), key=lambda cursor: cursor.position, default=None)
 
 
 def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> list[Turn]:
-    """Turns for the cursors of one partition. `fetched_to`: where the data in hand ends, for cursors that have some."""
+    """Return the turns of one partition's cursors in a round.
+
+    `fetched_to`: the offset at which the fetched data ends, for the cursors that have some.
+    """
     turns: list[Turn] = []
     held: set[Cursor] = set()
     joinable = sorted((cursor for cursor in cursors if not cursor.is_alone), key=lambda cursor: cursor.position)
@@ -90,7 +105,8 @@ def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> l
 
 
 def join(cursors: list[Cursor]) -> list[Cursor]:
-    """Merge cursors that have met, changing `cursors`; returns those that are no longer needed."""
+    """Merge the cursors that have met, changing `cursors`. Return those that are no longer
+    needed."""
     met: dict[tuple[int, int], Cursor] = {}
     spent: list[Cursor] = []
     for cursor in cursors:

@@ -1,5 +1,7 @@
-"""Where everyone stands as a session begins: the state's positions as cursors, those of machines stepped back to one sequence.
-No IO."""
+"""Initial positions of a session: the positions of the state as cursors, without IO.
+
+Consumers with machines in a stream of several partitions step back to one sequence in all of them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ from .positions import Place, Positions
 
 
 def open_positions(assignment: Assignment, state: ShardState, indexed: Mapping[Place, LogPosition]) -> Positions:
-    """Where the assignment's consumers stand, and where indexing goes on. A partition in which a consumer has no
-    position yet is read from its start."""
+    """Return the cursors of the assignment's consumers, ledgers and indexes.
+
+    `indexed`: where indexing goes on. A consumer without a position in a partition begins at the
+    start of its log.
+    """
     positions = Positions(ordered=frozenset(assignment.ledgers))
     for stream, heads in assignment.heads.items():
         positions.enlist_ledger(stream, heads)
@@ -32,7 +37,8 @@ def open_positions(assignment: Assignment, state: ShardState, indexed: Mapping[P
                 if source in log_positions
             }
             log_positions = _step_back(log_positions, own, assignment.ledgers[consumer[0]])
-        # who keeps the ledger knows sequences before they are committed, and only transactions keep them to themselves
+        # the shard that keeps the ledger knows sequences before they are committed; a transaction
+        # hides them until then, a plain send does not
         careful = (
             consumer[0] in assignment.heads
             and reader.output_topic is not None
@@ -47,10 +53,15 @@ def open_positions(assignment: Assignment, state: ShardState, indexed: Mapping[P
 def _step_back(
     log_positions: Mapping[TopicPartition, LogPosition], own: Mapping[TopicPartition, LogPosition], ledger: Ledger
 ) -> dict[TopicPartition, LogPosition]:
-    """Have a consumer with a machine stand at one sequence in all partitions: that of the first message it is held at.
+    """Return the positions of a consumer with a machine, moved back to one sequence in all
+    partitions.
 
-    Its hold says from where on something is missing in a partition of which something was offered. The others have been read
-    to their ends, but by a filter that may be another now. What a machine has done with it is not given again.
+    `own`: the consumer's positions of its own. In a partition with offered and undelivered
+    messages, this is the offset of the first of them.
+
+    The sequence is the lowest that any of these offsets has. The other partitions have been read to
+    their ends, but maybe with an earlier filter, so they are read again from that sequence on. The
+    machine ignores messages that it has handled already.
     """
     if not own:
         return dict(log_positions)

@@ -33,12 +33,14 @@ from overlay.kafka.log_position import TopicPartition
 from .cursor import Cursor
 
 STEPS = 64
-"""Of a cursor group in a round, at most: each has its price, and the head waits meanwhile."""
+"""Most steps of one cursor group in a round. Each step has a fixed cost, and the head waits
+meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A cursor's part in a round, from `start` to `stop`; in one round it may have several."""
+    """A cursor's part in a round: the offsets from `start` to `stop`, exclusive. A cursor may have
+    several in one round."""
 
     source: TopicPartition
     cursor: Cursor
@@ -48,7 +50,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` in order; `wanted`: the cursors without whose data others cannot go on, however much those have at hand."""
+    """What a round works on.
+
+    `steps`: in the order in which they run. `wanted`: cursors whose missing data blocks their
+    group, even if its other cursors have data; they are to be fetched first.
+    """
 
     steps: Sequence[Step]
     wanted: frozenset[Cursor] = frozenset()
@@ -57,17 +63,23 @@ class Plan:
 def plan_steps(
     cursors: Mapping[TopicPartition, Sequence[Cursor]], fetched_to: Mapping[Cursor, int], ledger: Ledger, committed: int
 ) -> Plan:
-    """What to work on in a round. `fetched_to`: where the data in hand ends, for cursors that have some; `committed`: the
-    first sequence that is not committed yet."""
+    """Return what a round works on in a stream with a ledger.
+
+    `cursors`: by partition; `fetched_to`: the offset at which the fetched data ends, for the
+    cursors that have some; `committed`: the first sequence that is not committed yet.
+    """
     head = {source: cursor for source, some in cursors.items() for cursor in some if cursor.sequenced}
     steps, held, sitting, wanted = list[Step](), set[TopicPartition](), set[int](), set[Cursor]()
     for source, some in cursors.items():
+        # cursors that serve only the index run up to the head
         if source in head:
             steps += _follow(source, some, head[source], fetched_to, held)
     cursor_groups = sorted(_find_cursor_groups(cursors), key=lambda cursor_group: cursor_group.find_place(ledger))
     for i, cursor_group in enumerate(cursor_groups):
         if cursor_group.number in sitting or cursor_group.is_undecided:
             continue
+        # a group reads up to the next group that it may join, else as far as sequences are given
+        # out
         goal, ahead = committed if cursor_group.careful else ledger.next_sequence, None
         for other in cursor_groups[i + 1 :]:
             if cursor_group.may_join(other) and (place := other.find_place(ledger)) < goal:
@@ -91,6 +103,8 @@ def plan_steps(
 
 @dataclass(frozen=True, slots=True)
 class _CursorGroup:
+    """Cursors of several partitions that advance together by sequence."""
+
     number: int
     cursors: dict[TopicPartition, Cursor]
 
@@ -105,14 +119,17 @@ class _CursorGroup:
 
     @property
     def careful(self) -> bool:
+        """Whether its consumers must not be told of sequences that are not committed yet."""
         return any(cursor.careful for cursor in self.cursors.values())
 
     @property
     def is_alone(self) -> bool:
+        """Whether any of its cursors delivers last messages only."""
         return any(cursor.is_alone for cursor in self.cursors.values())
 
     @property
     def is_undecided(self) -> bool:
+        """Whether the last messages of its consumer are still being searched."""
         return any(cursor.undecided for cursor in self.cursors.values())
 
     def may_join(self, other: _CursorGroup) -> bool:
@@ -124,7 +141,10 @@ class _CursorGroup:
         return min((ledger.sequence_from(*place) for place in self.places.items()), default=ledger.next_sequence)
 
     def advance(self, fetched_to: Mapping[Cursor, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Cursor]]:
-        """The steps to the sequence `goal`, as far as they are possible now, and the cursor that lacks data for more."""
+        """Return the steps towards the sequence `goal` that the fetched data allows, at most STEPS.
+
+        Return with them the cursor that lacks data for the next step, as a set of at most one.
+        """
         steps = list[Step]()
         at = self.places
         for source, stop in self._list_stops(at, ledger, goal):
@@ -144,7 +164,8 @@ class _CursorGroup:
     def _list_stops(
         self, at: Mapping[TopicPartition, int], ledger: Ledger, goal: int
     ) -> Iterator[tuple[TopicPartition, int]]:
-        """Up to where each partition is read, one after the other, until all below the sequence `goal` is."""
+        """Yield the offset up to which each partition is read, one run after the other, until
+        everything below the sequence `goal` is read."""
         sequence = self.find_place(ledger)
         while sequence < goal and (run := ledger.locate(sequence)) is not None and run.first_sequence < goal:
             sequence = run.next_sequence
@@ -159,9 +180,10 @@ class _CursorGroup:
 
 
 def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> dict[TopicPartition, int]:
-    """Return where the sequences from `goal` on begin, in partitions that the ledger has got further in than `at`.
+    """Return the offset from which on each partition has sequences from `goal` on.
 
-    Between the last run of a partition and its end there may be offsets whose runs the ledger has lost.
+    Return nothing if the positions in `at` are at the end of the ledger in every partition. Between
+    a partition's last run and this offset there may be offsets whose runs the ledger has lost.
     """
     if all(position >= ledger.end_of(source) for source, position in at.items()):
         return {}
@@ -169,7 +191,7 @@ def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> d
 
 
 def _find_cursor_groups(cursors: Mapping[TopicPartition, Sequence[Cursor]]) -> list[_CursorGroup]:
-    """All but the head."""
+    """Return all cursor groups but the head."""
     found: dict[int, dict[TopicPartition, Cursor]] = defaultdict(dict)
     for source, some in cursors.items():
         for cursor in some:
@@ -185,7 +207,10 @@ def _follow(
     fetched_to: Mapping[Cursor, int],
     held: set[TopicPartition],
 ) -> Iterator[Step]:
-    """The cursors of a partition that only the index is made from."""
+    """Yield the steps of the cursors that serve only the index, up to the head at most.
+
+    A cursor that reaches the head adds its partition to `held`: the head sits the round out there.
+    """
     for cursor in cursors:
         if not cursor.cursor_group and cursor in fetched_to:
             stop = min(fetched_to[cursor], head.position)

@@ -1,6 +1,7 @@
-"""Where every consumer of a session stands, while records are on their way and before they are committed.
+"""Positions of every consumer of a session, in memory and ahead of what is committed.
 
-Holds the cursors of each partition and turns what a round has come to into the delta that accounts for it.
+Holds the cursors of each partition. After a round it makes the delta by which the state records the
+new positions.
 """
 
 from __future__ import annotations
@@ -22,23 +23,35 @@ Place = tuple[str, TopicPartition]  # stream and partition
 
 @dataclass(slots=True)
 class Positions:
+    """The cursors of a session, and what the state records of its consumers.
+
+    `cursors`: by partition; `sequences`: the last consumer sequence given out; `snapshots`: for
+    last_per_subject, the offsets below which only the last message of each subject is delivered;
+    `floors`: the offsets below which nothing is delivered.
+    """
+
     cursors: dict[Place, list[Cursor]] = field(default_factory=dict)
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[TopicPartition, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[TopicPartition, int]] = field(default_factory=dict)
     heard: dict[ConsumerId, Mapping[TopicPartition, int]] = field(default_factory=dict)
-    """Positions in ack topics, where they differ from the stream's."""
+    """Positions in ack topics, of the consumers for which they differ from the stream's."""
     replays: dict[ConsumerId, int | None] = field(default_factory=dict)
-    """Up to which sequence consumers replay the stream."""
+    """For replay original: the sequence up to which a consumer replays the stream. None for any
+    other."""
     holds: dict[ConsumerId, dict[TopicPartition, int]] = field(default_factory=dict)
-    """Offsets before which consumers stand who have a machine: what was read for them from there on is not delivered."""
+    """For consumers with machines, the first undelivered offset of each partition. What was read
+    from there on is offered to the machine, but not delivered."""
     left: dict[ConsumerId, dict[TopicPartition, LogPosition]] = field(default_factory=dict)
-    """Where consumers stand in partitions that their stream does not have now: it may have them again."""
+    """Positions of consumers in partitions that their stream does not have now. The stream may get
+    them back."""
     parked: dict[ConsumerId, dict[TopicPartition, LogPosition]] = field(default_factory=dict)
-    """Where consumers stand who have left their cursors (worker/acks/backpressure.py)."""
+    """Positions of consumers that have left their cursors because of backpressure
+    (worker/acks/backpressure.py)."""
     ordered: frozenset[str] = frozenset()
-    """Streams with a ledger, whose cursors go in cursor groups (order.py)."""
+    """Streams with a ledger, whose cursors advance in cursor groups (order.py)."""
     _cursor_groups: int = 0
+    """The last cursor group number given out."""
 
     def enlist(
         self,
@@ -48,9 +61,10 @@ class Positions:
         *,
         careful: bool = False,
     ) -> None:
-        """Put a consumer on the cursor at its position in each partition, or on a new one.
+        """Add a consumer to the cursor at its position in each partition, or to a new cursor.
 
-        `careful`: in a stream with a ledger it may not be told of sequences before they are committed.
+        `log_positions`: where it begins in each partition. `careful`: whether the consumer must not
+        be told of sequences before they are committed; matters in a stream with a ledger only.
         """
         self.sequences[consumer] = state.sequence
         self.snapshots[consumer] = state.snapshot
@@ -82,7 +96,10 @@ class Positions:
     def _find_cursor_group(
         self, stream: str, state: ConsumerState, log_positions: Mapping[TopicPartition, LogPosition], careful: bool
     ) -> int:
-        """The cursor group that stands at exactly these positions, or a new one."""
+        """Return the number of the cursor group at exactly these positions, or a new number.
+
+        A consumer with a snapshot ahead always gets a group of its own.
+        """
         cursors = {source: self.cursors.get((stream, source), []) for source in log_positions}
         some = next(iter(cursors.values()), [])
         if any(
@@ -99,7 +116,7 @@ class Positions:
         return self._cursor_groups
 
     def enlist_ledger(self, stream: str, heads: Mapping[TopicPartition, LogPosition]) -> None:
-        """Have the sequences of a stream given out from these log positions on. Before the consumers."""
+        """Start numbering the stream's records at these positions. Call before adding consumers."""
         cursor_group = self._make_cursor_group()
         for source, log_position in heads.items():
             self.cursors.setdefault((stream, source), []).append(
@@ -107,7 +124,8 @@ class Positions:
             )
 
     def enlist_index(self, place: Place, log_position: LogPosition) -> None:
-        """Have the chunk index of a partition made from `log_position` on, by whoever reads there."""
+        """Make the chunk index of a partition from `log_position` on, by the cursor that is there
+        or a new one."""
         cursors = self.cursors.setdefault(place, [])
         ordered = place[0] in self.ordered
         here = next(
@@ -120,28 +138,34 @@ class Positions:
         here.indexed = True
 
     def all(self) -> Iterator[tuple[Place, Cursor]]:
+        """Yield every cursor with its stream and partition."""
         for place, cursors in self.cursors.items():
             for cursor in cursors:
                 yield place, cursor
 
     def find_ahead(self, place: Place, cursor: Cursor) -> int:
-        """Where the next cursor stands that this one can join; NO_STOP when there is none."""
+        """Return the position of the next cursor that this one can join, NO_STOP if there is
+        none."""
         if cursor.is_alone:
             return NO_STOP
         others = (t.position for t in self.cursors[place] if not t.is_alone and t.position > cursor.position)
         return min(others, default=NO_STOP)
 
     def floors_at(self, cursor: Cursor, source: TopicPartition) -> dict[ConsumerId, int]:
-        """The floors of a cursor's members that lie ahead of it."""
+        """Return the floors of those members of a cursor whose floor lies ahead of it."""
         floors = {
             consumer: self.floors[consumer].get(source, 0) for consumer in cursor.members if self.floors[consumer]
         }
         return {consumer: floor for consumer, floor in floors.items() if floor > cursor.position}
 
     def align(self, stream: str) -> None:
-        """Have cursor groups go together from now on that have met in every partition, and what only the index is made from go
-        with the head."""
+        """Merge the cursor groups of a stream that are at the same position in every partition.
+
+        Cursors that serve only the index join the head's group in partitions where they have
+        reached it.
+        """
         cursors = {source: some for (name, source), some in self.cursors.items() if name == stream}
+        # where each group is in each partition, and which groups may not merge with others
         places: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
         apart: set[int] = set()
         careful: set[int] = set()
@@ -191,13 +215,18 @@ class Positions:
         return parted
 
     def settle(self, place: Place) -> list[Cursor]:
-        """Join the cursors of a partition that have met; returns those that are no longer needed."""
+        """Join the cursors of a partition that have met. Return those that are no longer needed."""
         for cursor in self.cursors[place]:
             cursor.finish_snapshot()
         return join(self.cursors[place])
 
     def own(self, consumer: ConsumerId) -> dict[TopicPartition, LogPosition]:
-        """The consumer's positions that are not the cursor's."""
+        """Return the positions that the state records for the consumer itself.
+
+        These are its positions on cursors other than the tail, and its holds. For a parked consumer
+        they are where it left its cursors. Partitions that its stream does not have now are
+        included.
+        """
         own = {}
         for (stream, source), cursors in self.cursors.items():
             if stream == consumer[0]:
@@ -209,8 +238,10 @@ class Positions:
         return own | {source: LogPosition(offset) for source, offset in self.holds.get(consumer, {}).items()}
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
+        """Return what the state records of a consumer."""
         own = self.own(consumer)
-        # by sequences a consumer may have to step back to below its floor or its snapshot's end (open_positions)
+        # in a stream with a ledger a consumer may step back to below its floor or its snapshot's
+        # end (open_positions)
         kept = consumer[0] in self.ordered
         ends = self.snapshots[consumer].items()
         snapshot = {s: end for s, end in ends if kept or (s in own and own[s].position < end)}
@@ -220,11 +251,11 @@ class Positions:
         )
 
     def is_alone(self, consumer: ConsumerId) -> bool:
-        """Whether it is still being given last messages, in any partition."""
+        """Return whether the consumer is still being given last messages in any partition."""
         return any(cursor.is_alone and consumer in cursor.members for _, cursor in self.all())
 
     def park(self, consumer: ConsumerId) -> None:
-        """Take a consumer off its cursors."""
+        """Take a consumer off its cursors, and remember where it left them."""
         mine = [
             (place[1], cursor) for place, cursor in self.all() if consumer in cursor.members and place[0] == consumer[0]
         ]
@@ -233,37 +264,40 @@ class Positions:
             cursor.members.discard(consumer)
 
     def unpark(self, consumer: ConsumerId, *, careful: bool) -> None:
-        """Put a consumer on cursors again, where it left them."""
+        """Put a parked consumer on cursors again, at the positions where it left them."""
         state, log_positions = self.state_of(consumer), self.parked.pop(consumer)
         self.enlist(consumer, state, log_positions, careful=careful)
 
     def drop_empty(self) -> list[tuple[Place, Cursor]]:
-        """Forget the cursors that nobody is on and nothing is made from; returns them."""
+        """Remove the cursors that serve no consumer, no index and no ledger, and return them."""
         empty = [(p, t) for p, t in self.all() if not t.members and not t.indexed and not t.sequenced]
         for place, cursor in empty:
             self.cursors[place].remove(cursor)
         return empty
 
     def _position(self, consumer: ConsumerId, source: TopicPartition) -> int:
+        """Return a consumer's position in a partition, 0 if it has none."""
         if consumer in self.parked:
             return self.parked[consumer][source].position
         cursors = self.cursors.get((consumer[0], source), ())
         return next((cursor.position for cursor in cursors if consumer in cursor.members), 0)
 
     def delta(self, moved: Iterable[Place], changed: Iterable[ConsumerId]) -> Delta:
-        """What to remember after a round: the cursors of the partitions that moved, and the consumers that changed."""
+        """Return what the state records after a round: the tails of the partitions that `moved`,
+        and the consumers that `changed`."""
         tails = {place: find_tail(self.cursors[place]) for place in moved}
         cursors = {place: tail.log_position for place, tail in tails.items() if tail is not None}
         return Delta(cursors, {consumer: self.state_of(consumer) for consumer in sorted(changed)})
 
     def everything(self) -> Delta:
-        """All of it. A session begins with this, so that each partition has a cursor before a consumer is written without
-        a position of its own."""
+        """Return all positions as a delta. A session begins with it, so that the state has a
+        position for each partition before it records a consumer that has none of its own."""
         return self.delta(self.cursors, self.sequences)
 
 
 def _find_at(cursors: Iterable[Cursor], log_position: LogPosition, cursor_group: int) -> Cursor | None:
-    """The cursor at a position that others may join."""
+    """Return the cursor of this group at this position that others may join, None if there is
+    none."""
     return next(
         (
             t

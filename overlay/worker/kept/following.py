@@ -1,4 +1,5 @@
-"""The ledgers that other shards keep, read on as they grow: a record is delivered here once its sequence is committed there."""
+"""Ledgers that other shards keep, read as they grow: a record is delivered here once its sequence
+is committed there."""
 
 from __future__ import annotations
 
@@ -11,18 +12,24 @@ from overlay.worker.assignment import Assignment
 
 @dataclass(slots=True)
 class Following:
+    """Reads the index topics of streams whose ledger another shard keeps."""
+
     assignment: Assignment
     _partition_fetches: dict[str, PartitionFetch] = field(default_factory=dict)
 
     async def open(self, fetcher: Fetcher) -> None:
-        """Begin to fetch what comes to the index topics."""
+        """Begin to fetch from these index topics."""
         for stream in self.assignment.ledgers.keys() - self.assignment.heads.keys():
             topic, position = self.assignment.ledger_topics[stream], self.assignment.indexes[stream].position
             partition_fetch = self._partition_fetches[stream] = await fetcher.open(topic, 0, position)
-            partition_fetch.urgent = True  # what lies ready of the stream's partitions may wait for nothing but this
+            # fetched records of the stream may wait for nothing but this
+            partition_fetch.urgent = True
 
     def read(self) -> None:
-        """Take in what has come. Raises SourceUnavailable when the topic is not the one that was read."""
+        """Add what was fetched to the indexes and ledgers.
+
+        Raises SourceUnavailable if a topic is not the log that was read, or cannot be read.
+        """
         for stream, partition_fetch in self._partition_fetches.items():
             match partition_fetch.take():
                 case Fetched() as fetched:

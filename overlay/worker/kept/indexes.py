@@ -1,9 +1,12 @@
-"""Opening the indexes that a shard keeps: their topics made, what they hold read back, and that held against the log.
+"""Opening of the indexes that a shard keeps: creates their topics, reads them back, and compares
+them with the log.
 
-Chunk headers are worth keeping only as long as they cost nobody anything: a topic that may not be created or written to
-leaves its stream without them, and says so, while consumers are served as if there were none.
+Chunk headers are worth keeping only as long as they harm no consumer. If the index topic cannot be
+created or written to, the stream has no index and reports the reason; consumers are served without
+one.
 
-A ledger is another matter, for without it the stream has no sequences: it is opened (ledgers.py) or the stream stops.
+A ledger is different, for without it the stream has no sequences. If it cannot be opened
+(ledgers.py), the stream stops.
 """
 
 from __future__ import annotations
@@ -39,11 +42,16 @@ async def open_indexes(
     state: ShardState,
     delta: Delta,
 ) -> dict[Place, LogPosition]:
-    """Where indexing goes on in each partition of the streams `keeps`, whose values say why one is left out for now.
+    """Open the indexes of the assignment's streams. Return where indexing goes on in each partition
+    of the streams kept here.
 
-    Fills the assignment's `index_topics` and `unindexed` for these, and `indexes` for all streams that have one: who
-    is catching up reads by it, whoever keeps it. Streams that need a ledger get theirs, or are stopped; the delta
-    takes the identity of its topic. Raises SourceUnavailable.
+    `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for
+    now, else "".
+
+    Fills the assignment's `index_topics` and `unindexed` for these streams. Fills `indexes` for all
+    streams that have an index, since catching-up consumers read by it whichever shard keeps it.
+    Opens the ledgers of the streams that need one, or stops these streams; `delta` gets the
+    identities of their topics. Raises SourceUnavailable.
     """
     topics = {name: index_topic(service.topics.prefix, name) for name in assignment.sources}
     known = {name: state.topics[name, topic] for name, topic in topics.items() if (name, topic) in state.topics}
@@ -53,10 +61,13 @@ async def open_indexes(
     )
     resumes: dict[Place, LogPosition] = {}
     for name, topic in topics.items():
+        # a ledger that the state knows, or several partitions: then the stream needs the topic
         is_kept = name in keeps and name not in assignment.unindexed
         needs_ledger = name in known or len(assignment.sources[name].partitions) > 1
         if needs_ledger:
-            assignment.topics[topic] = present.get(topic)  # it is watched like the sources
+            # watched like the source topics: a change ends the session
+            assignment.topics[topic] = present.get(topic)
+        # without the topic: no ledger stops the stream, no index only costs speed
         if topic in refused:
             if needs_ledger:
                 assignment.stop(name, ledgers.explain_refusal(name, topic, refused[topic], known))
@@ -70,6 +81,7 @@ async def open_indexes(
             client, admin, topic, assignment.streams[name], assignment, bound, whole=whole
         )
         if needs_ledger or index.ledger.next_sequence > 1:
+            # a ledger in the topic counts even if the stream did not seem to need one
             opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
             if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(name, ""):
                 assignment.stop(name, why)
@@ -90,7 +102,11 @@ async def open_indexes(
 async def _ensure_topics(
     admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], assignment: Assignment
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """The index topics, those of `ours` created that are missing; why for each that is not there or takes nothing."""
+    """Return the facts of the index topics, and for each topic that is missing or refuses records,
+    the reason.
+
+    Missing topics of the streams in `ours` are created first.
+    """
     refused: dict[str, str] = {}
     present = await admin.find_topics(topics.values(), denied=refused)
     absent = {name: topic for name, topic in topics.items() if topic not in present and topic not in refused}
@@ -109,7 +125,8 @@ async def _ensure_topics(
 async def create_topics(
     admin: Admin, service: ServiceConfig, configs: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Make index topics with these properties; what they are then, and why for each that cannot be made."""
+    """Create index topics with these properties. Return their facts, and the reason for each that
+    could not be created."""
     refused = await admin.create_topics(
         new_topic(topic, 1, service.topics.replication, config) for topic, config in configs.items()
     )
@@ -126,11 +143,13 @@ async def _open(
     *,
     whole: bool,
 ) -> tuple[Index, dict[TopicPartition, LogPosition]]:
-    """Read an index, and return it with where indexing goes on. `whole`: wait for what is not committed yet rather than read
-    without it.
+    """Read an index. Return it with the log position in each partition at which indexing goes on.
 
-    `bound`: the source topics whose ids the state knows. A compacted topic that is none of these may have been created again:
-    its batches tell nothing, since compaction changes them, so its chunks are dropped and made anew.
+    `whole`: wait for records that are not committed yet, instead of reading without them.
+
+    `bound`: the source topics whose ids the state knows. A compacted topic that is not among them
+    may have been created again. Its batches cannot tell, since compaction changes them, so its
+    chunks are dropped and made anew.
     """
     index = Index(stream)
     first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]

@@ -1,19 +1,21 @@
-"""Opening the ledgers of the streams that have one: what is known of their sequences, and where giving them out goes on.
+"""Opening of ledgers: what is known of a stream's sequences, and where giving them out goes on.
 
-A ledger is opened in the transaction in which a session begins. Records that came while nobody gave sequences out get theirs
-there, all at once, one partition after the other; so do those that were there before the stream had a ledger. Partitions
-that have nothing new are named with a restart at the place where they stand. That keeps the knowledge of where that is
-beyond the retention of the index topic.
+A ledger is opened in the first transaction of a session. Records that arrived while no worker gave
+sequences out get theirs there, all at once, one partition after the other. So do records that are
+older than the ledger. For a partition without new records, the transaction holds a restart at its
+current position. That keeps the position known beyond the retention of the index topic.
 
-Sequences that were given out have to be known. A state says in which index topic (by Kafka's id) the ledger of its streams
-is. When that topic is gone or is another one, when it has no round although consumers have been given something, or
-when its last round cannot be read, then nobody knows, and the stream stops with the choice that its operator has.
+Sequences that were given out must be known. The state says in which index topic (by Kafka's id) the
+ledger of a stream is. They are unknown if that topic was deleted or replaced, if it holds no entry
+although consumers were given records, or if its last entry cannot be read. Then the stream stops,
+and its error message tells the operator what to do.
 
-What retention takes is forgotten when a session begins, and about once a minute while it runs; but nothing that is still to be
-worked on.
+Entries of records that retention has deleted are dropped when a session begins, and about once a
+minute while it runs. Entries of records that are still to be processed are kept.
 
-A log that was cut (design 11.5) is another log from there on: its partition restarts behind the last chunk whose batch is
-still the one that was read, and the records that come in the place of the others get sequences of their own.
+A log that was truncated (docs/exactly-once.md#log-identity) is a different log from there on. Its
+partition restarts behind the last chunk whose last batch is still the one that was read. The
+records that replace the old ones get new sequences.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from overlay.worker.round.sequencing import write_round
 log = get_logger(__name__)
 
 TRIM_EVERY_S = 60.0
+"""Seconds between two looks at the starts of logs."""
 
 _GIVE_UP = (
     "Put the topic back as it was; or give the sequences up with `overlay stream reset {stream}`, after which they begin at"
@@ -50,7 +53,8 @@ _GIVE_UP = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """A ledger as its topic has it. `is_kept`: this shard gives the stream's sequences out."""
+    """A ledger as it was read from its topic. `identity`: Kafka's id of the topic; `is_kept`:
+    whether this shard gives the stream's sequences out."""
 
     stream: str
     topic: str
@@ -60,14 +64,16 @@ class Opening:
 
 
 def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, str]) -> str:
-    """Why a stream of several partitions has to stop whose index topic cannot be used."""
+    """Return why a stream of several partitions has to stop if its index topic cannot be used.
+    `known`: ids of the ledger topics in the state, by stream."""
     if stream in known:
         return f"the ledger of stream {stream} is not to be had: {reason}. {_GIVE_UP.format(stream=stream)}"
     return f"stream {stream} has no ledger yet: {reason}. The worker that keeps the stream's index makes it"
 
 
 def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) -> str:
-    """Why nobody can know which sequences were given out, and what to do; empty when it is known."""
+    """Return why it is unknown which sequences were given out, and what to do; empty if it is
+    known."""
     stream, topic = opening.stream, opening.topic
     known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
     if known is not None and known != opening.identity:
@@ -87,7 +93,8 @@ def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) ->
 
 
 def _has_delivered(stream: str, state: ShardState, assignment: Assignment) -> bool:
-    """Whether a consumer was given something, or some position of the stream's lies beyond the log's start."""
+    """Return whether a consumer of the stream was given something, or has a position behind the
+    log's start."""
     if any(known.sequence for (name, _), known in state.consumers.items() if name == stream):
         return True
     own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
@@ -110,7 +117,8 @@ async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, 
 async def open_ledger(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment, delta: Delta
 ) -> None:
-    """Have the assignment know a ledger and, where it is kept here, where it goes on. Raises SourceUnavailable."""
+    """Add a ledger to the assignment and, if it is kept here, the positions at which it goes on.
+    Raises SourceUnavailable."""
     stream, ledger = opening.stream, opening.index.ledger
     ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})
     if opening.is_kept:
@@ -128,7 +136,8 @@ async def follow_starts(
     tell: Callable[[Mapping[str, int]], None],
     every_s: float = TRIM_EVERY_S,
 ) -> None:
-    """Have ledgers forget what retention takes, as long as a session runs: it does not return.
+    """Drop what the logs have lost from the ledgers, and report the lowest sequences; runs until
+    cancelled.
 
     Raises SourceUnavailable when it has taken a batch that stopped a partition: the next session reads what lies behind.
 
@@ -156,7 +165,8 @@ async def follow_starts(
 
 
 def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition, int]) -> int:
-    """Return the lowest sequence that the logs of a stream may still have; 0 if nobody knows. `starts`: of the logs."""
+    """Return the lowest sequence that the logs of a stream may still have, 0 if unknown. `starts`:
+    the starts of the logs."""
     if (ledger := assignment.ledgers.get(stream)) is not None:
         return ledger.first_sequence
     sources = assignment.sources[stream].partitions
@@ -166,7 +176,11 @@ def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition
 def _find_lows(
     stream: str, bounds: Mapping[TopicPartition, tuple[int, int]], positions: Positions
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """The starts of logs; what is in hand may have been fetched before they moved, and gets its sequences."""
+    """Yield the offset of each partition below which the ledger is not needed.
+
+    That is the log's start, or the lowest position of a cursor: fetched records may be older than
+    the log's start and still need their sequences.
+    """
     for source, (first, _) in bounds.items():
         yield source, min([first, *(cursor.position for cursor in positions.cursors.get((stream, source), ()))])
 
@@ -174,7 +188,10 @@ def _find_lows(
 async def _catch_up(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> Mapping[TopicPartition, LogPosition]:
-    """Write what is to be known before the first record is read; the ends of the partitions then."""
+    """Append to the ledger what must be recorded before the first record is read, and queue it in
+    `assignment.opening`. Return the log position in each partition at which sequences go on."""
+    # three kinds of entries: restarts of truncated partitions, sequences for records that have none
+    # yet, and restarts that repeat the positions of all other partitions
     ledger, sources = opening.index.ledger, assignment.sources[opening.stream].partitions
     cut = await _find_cuts(client, admin, opening, assignment)
     heads = await find_ends(client, admin, sources)
@@ -196,7 +213,8 @@ async def _catch_up(
 async def _find_cuts(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> dict[TopicPartition, LogPosition]:
-    """Where partitions go on whose log is not the one that was given sequences."""
+    """Return the log positions at which partitions restart because their log is not the one that
+    got sequences."""
     index, cut = opening.index, dict[TopicPartition, LogPosition]()
     sources = assignment.sources[opening.stream].partitions
     bounds = await admin.find_bounds(sources, committed=False)
@@ -205,7 +223,7 @@ async def _find_cuts(
         try:
             await check_log_position(client, opening.stream, source, log_position, bounds[source], compacted=compacted)
         except SourceChanged as error:
-            chunks = index.of(source)  # those that are left hold
+            chunks = index.of(source)  # the chunks that are left were checked
             cut[source] = chunks.log_position(len(chunks) - 1) if len(chunks) else LogPosition(bounds[source][0])
             if opening.is_kept:
                 at = cut[source].position
@@ -216,7 +234,8 @@ async def _find_cuts(
 async def find_ends(
     client: AIOKafkaClient, admin: Admin, sources: tuple[TopicPartition, ...]
 ) -> dict[TopicPartition, LogPosition]:
-    """The committed end of each partition, with the batch before it. Raises SourceUnavailable."""
+    """Return the committed end of each partition, with epoch and checksum of the batch before it.
+    Raises SourceUnavailable."""
     ends = {}
     try:
         for source, (first, end) in (await admin.find_bounds(sources)).items():

@@ -1,11 +1,12 @@
-"""Merging what lies small side by side in an index, when it is opened: see overlay/index/skip/merge.py for what may merge.
+"""Merging of small neighbouring chunks when an index is opened; overlay/index/skip/merge.py says
+what may merge.
 
-Which chunks would fit into one with a neighbour is seen in memory. Their headers are read from the index topic once more, for
-memory keeps no whole ones; so a few small chunks are left as they are. The last chunk of a partition, which still grows, is
-not among them.
+Chunks in memory show which of them would fit into one with a neighbour. Their headers are read from
+the index topic again, since memory does not keep whole headers. So nothing is done about a small
+number of small chunks. The last chunk of a partition, which still grows, is never merged.
 
-The merged headers are written in the transaction in which a session begins, and the keys of those they replace are deleted
-there. Whoever reads the index topic sees all of it or nothing.
+The merged headers are written in the first transaction of a session, and the keys of the headers
+they replace are deleted in it. A reader of the index topic sees all of that or nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from overlay.worker.round.indexing import pack
 log = get_logger(__name__)
 
 LEAST_PART = 0.01
-"""Of an index's chunks, so many have to be small for their headers to be read again."""
+"""The share of an index's chunks that must be small for their headers to be read again."""
 
 
 async def merge_small(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[TopicPartition, LogPosition]
 ) -> list[OutputBatch]:
-    """Merge the small chunks of an index that is kept here; what is to be written of it. `resumes`: where indexing goes on.
+    """Merge the small chunks of an index kept here, in memory. Return what is to be written to the
+    index topic.
 
-    Raises SourceUnavailable.
+    `resumes`: where indexing goes on, by partition. Raises SourceUnavailable.
     """
     config = index.stream.index
     small = {
@@ -68,7 +70,8 @@ async def merge_small(
 
 
 def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
-    """The first offsets of chunks, wholly below `stop`, that would fit into one with a neighbour."""
+    """Return the first offsets of chunks that would fit into one with a neighbour and end at or
+    before `stop`, int64, ascending."""
     first, after = chunks.first_offset, chunks.next_offset
     fits = (first[1:] == after[:-1]) & (after[1:] <= stop)
     fits &= chunks.records[1:] + chunks.records[:-1] <= config.chunk_records
@@ -83,7 +86,8 @@ def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
 async def _read_headers(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], Header]:
-    """The headers of some chunks as they hold now, by partition and first offset; none where the topic cannot be read."""
+    """Return the current headers of the wanted chunks, by partition and first offset; nothing if
+    the topic cannot be read."""
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     headers = dict[tuple[TopicPartition, int], Header]()
     try:
@@ -102,6 +106,7 @@ async def _read_headers(
 
 
 def _write(merged: list[Merged]) -> Iterator[Record]:
+    """Yield the records of merged headers, and the tombstones of the headers they replace."""
     for one in merged:
         yield Record(*encode(one.header))
         for header in one.replaced[1:]:

@@ -1,13 +1,16 @@
-"""How long index topics keep their records: for longer than the sources keep the records that a ledger has numbered.
+"""Retention of index topics: longer than the sources keep the records to which a ledger gave
+sequences.
 
-Brokers expire whole segments, and a segment once its newest record is too old. So a source keeps a record for its retention,
-and for as long as its segments take to fill; an index topic, which has other segments, keeps a round no longer than its own
-retention. Compaction has no retention at all, even though the topic has a `retention.ms`. An index topic therefore keeps
-rounds for the retention of the source, the longest life of a segment there, the time by which timestamps may be ahead, and
-SLACK_MS more.
+Brokers delete whole segments, and a segment only when its newest record is too old. So a source
+keeps a record for its retention plus the time its segments take to fill. An index topic has other
+segments, and keeps a ledger entry no longer than its own retention. With compaction alone there is
+no retention at all, even though the topic has a `retention.ms`.
 
-A retention that was raised later is noticed while a session runs, and the index topic follows. It never follows downwards:
-somebody may want to keep more.
+An index topic therefore keeps entries for the sum of four times: the source's retention, the
+longest life of a segment there, the time by which timestamps may be ahead, and SLACK_MS.
+
+A session notices if a source's retention is raised while it runs, and raises that of the index
+topic. It never lowers it: an operator may want to keep more.
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ from overlay.worker.round.sequencing import RENEW_MS
 log = get_logger(__name__)
 
 LEAST_RETENTION_MS = 24 * RENEW_MS
-"""Of an index topic, however short its sources keep their records: ledgers are renewed far more often."""
+"""Shortest retention of an index topic, however short that of its sources. Ledgers are renewed far
+more often."""
 SLACK_MS = 86_400_000
-"""For clocks that differ, and for brokers that look for old segments at different moments."""
+"""Allowance for clocks that differ, and for brokers that check for old segments at different
+times."""
 MOST_AHEAD_MS = 7 * 86_400_000
-"""Timestamps count as ahead of the time by no more than this, even where a topic takes any."""
+"""The most by which timestamps count as ahead of the time, even in a topic that accepts any."""
 FOR_EVER = -1
 EVERY_S = 300.0
+"""Seconds between two looks at the sources' retention."""
 
 _SEGMENT_BYTES = 64 << 20
 _SEGMENT_MS = 7 * 86_400_000
@@ -40,7 +46,8 @@ _SEGMENT_MS = 7 * 86_400_000
 def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
     """Return the properties with which an index topic is created.
 
-    A chunk header that was written anew replaces the older one. The rest stays for as long as the records of the sources may.
+    Compaction removes a chunk header once it was written again. All other records stay for as long
+    as the records of the sources may.
     """
     config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
     if (kept := find_retention(sources)) != FOR_EVER:
@@ -49,9 +56,11 @@ def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
 
 
 def find_retention(sources: Iterable[TopicFacts]) -> int:
-    """Return for how long the index topic of these sources has to keep a round, in ms; FOR_EVER if any keeps records so long.
+    """Return how long the index topic of these sources has to keep an entry, in ms; FOR_EVER if a
+    source keeps records forever.
 
-    A source whose configuration cannot be read counts as one that keeps them for ever, as does a stream without sources.
+    A source whose configuration cannot be read counts as one that keeps records forever, and so
+    does a stream without sources.
     """
     kept = [_find_longest(facts.config) for facts in sources]
     if not kept or FOR_EVER in kept:
@@ -71,7 +80,8 @@ def _find_longest(config: Mapping[str, str]) -> int:
 
 
 def find_changes(index: TopicFacts, sources: Iterable[TopicFacts]) -> dict[str, str]:
-    """Return the properties of an index topic that have to change for it to outlive the records; none if it does.
+    """Return the properties of an index topic that have to change for it to outlive the records,
+    none if it does already.
 
     None as well if its configuration cannot be read.
     """

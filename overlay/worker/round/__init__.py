@@ -1,1 +1,1 @@
-"""What a session does with what one round has fetched, and what it knows of positions while it does. No IO."""
+"""The processing of one round of fetched data, and the position facts it needs. No IO."""

@@ -1,9 +1,11 @@
-"""The making of chunk indexes beside the deliveries: what a pipeline reads is sealed chunk by chunk. No IO.
+"""Chunk indexes made beside the deliveries: what the pipeline reads is sealed chunk by chunk. No
+IO.
 
-A stream's index is kept by the shard that the stream hashes to. There it is one more reader of the stream's partitions, at
-the place of a cursor like any consumer: at first it catches up alone, and once it has met the others every batch is
-fetched and decoded once for all of them. Headers are written in the transaction of the round they come from. Where the
-index stands is nowhere but in the index topic: after a restart it goes on behind its last header.
+The shard that the stream's name hashes to keeps its index. There the index is one more reader of
+the stream's partitions, at the position of a cursor like any consumer. At first it catches up
+alone. Once it has met the other cursors, every batch is fetched and decoded once for all of them.
+Headers are written in the transaction of the round they come from. The index's position is recorded
+nowhere but in the index topic: after a restart, indexing goes on behind the last header.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from overlay.scan import Malformed
 from overlay.scan.header import Batches
 
 BATCH_BYTES = 512 << 10
-"""Headers are put together up to here; a single one is smaller than any topic's max.message.bytes by default."""
+"""Headers are packed into batches of up to this size. A single header is smaller than a topic's
+default max.message.bytes."""
 
 
 class Sealed(NamedTuple):
-    """A chunk whose header is written; a chunk that has grown is written anew with the same first offset."""
+    """A chunk whose header was written. A chunk that has grown is written again with the same first
+    offset."""
 
     stream: str
     source: TopicPartition
@@ -41,35 +45,37 @@ class Sealed(NamedTuple):
 
 @dataclass(slots=True)
 class Reach:
-    """How far the index of a partition reaches: so many chunks, up to `position`."""
+    """How far the index of a partition reaches: the number of chunks, and the offset up to which
+    they go."""
 
     chunks: int
     position: int
     _first_offset: int = -1
 
     def add(self, sealed: Sealed) -> None:
-        """Another header; those of a partition come in order."""
+        """Count one more header. The headers of a partition come in order."""
         self.chunks += sealed.first_offset != self._first_offset
         self._first_offset, self.position = sealed.first_offset, sealed.next_offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seal:
-    """One fetch of one partition, on its way into chunks."""
+    """One fetch of one partition that is being divided into chunks."""
 
     sealer: Sealer
     batches: Batches
     fields: tuple[Field, ...]
-    """What its slices must hold."""
+    """Fields that the slices must contain."""
     headers: list[Header]
 
     def add(self, piece: Addressed | Malformed, now: int) -> None:
-        """Take in the next slice. `now`: ms since 1970."""
+        """Add the next slice to the chunks. `now`: ms since 1970."""
         self.headers.extend(self.sealer.add(piece, self.batches, now))
 
 
 class Indexing:
-    """The sealers of a pipeline's streams. `topics`: the index topic of each. Not for two threads at once."""
+    """The sealers of a pipeline's streams. `topics`: by stream, its index topic. Not
+    thread-safe."""
 
     def __init__(self, streams: Mapping[str, StreamConfig], topics: Mapping[str, str]) -> None:
         self._contents = {name: Contents(stream) for name, stream in streams.items()}
@@ -78,7 +84,8 @@ class Indexing:
         self._headers: dict[str, list[Header]] = {name: [] for name in streams}
 
     def open(self, stream: str, source: TopicPartition, position: int, batches: Batches) -> Seal:
-        """Seal a fetch from `position` on; when that is not where the last one ended, a new chunk begins there."""
+        """Begin to seal a fetch from `position` on. If the last fetch did not end there, a new
+        chunk begins."""
         key, contents = (stream, source), self._contents[stream]
         sealer = self._sealers.get(key)
         if sealer is None or sealer.position != position:
@@ -88,9 +95,10 @@ class Indexing:
         return Seal(sealer, batches, contents.fields, self._headers[stream])
 
     def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[OutputBatch]]:
-        """The headers that are due, and the same as batches for the index topics. `now`: ms since 1970.
+        """Return the headers that are due, also as batches for the index topics. `now`: ms since
+        1970.
 
-        `last`: nothing comes any more, so chunks that are still growing are due as well.
+        `last`: no more records follow, so chunks that are still growing are due as well.
         """
         for (stream, _), sealer in self._sealers.items():
             self._headers[stream].extend(sealer.flush() if last else sealer.age(now))
@@ -111,7 +119,8 @@ class Indexing:
 
 
 def pack(topic: str, records: Iterable[Record], now: int) -> list[OutputBatch]:
-    """Records of an index topic as batches. `now`: ms since 1970."""
+    """Return records of an index topic as batches of about BATCH_BYTES each. `now`: ms since
+    1970."""
     packs: list[list[Record]] = []
     room = 0
     for record in records:

@@ -1,21 +1,24 @@
-"""num_pending while rounds go by: how many records of a consumer's subjects lie ahead of it. No IO.
+"""num_pending while rounds pass: how many records of a consumer's subjects lie ahead of it. No IO.
 
-Two things tell:
+There are two sources for it:
 
-- who has read up to the last stable offset has nothing ahead of it but what follows in the same slice. That needs no index
-  and costs next to nothing, so it is what consumers at the tail go by
-- who is behind goes by what chunk headers count, less what it has passed since (overlay/index/pending/backlog.py). It
-  is exact once
-  headers reach from its position to the end. A slice that comes to the end makes up for what headers do not reach
+- A consumer that has read up to the last stable offset has nothing ahead of it but the rest of the
+  same slice. That needs no index and costs next to nothing; it serves consumers at the tail.
+- For a consumer that is behind, chunk headers count the records, minus those it has passed since
+  (overlay/index/pending/backlog.py). The count is exact once headers reach from its position to the
+  end of the log. A slice that reaches the end makes up for records that no header covers.
 
-Otherwise it is not known, and tokens say 0 (interfaces). Tokens also say 0 where the sum is an estimate: in topics that are
-compacted, while new records come that no header tells of, and where a filter has left out a part of a chunk. Whoever asks the
-service sees the estimate, marked as one.
+Otherwise the number is unknown, and reply tokens say 0 (docs/consumers.md). Tokens also say 0 if
+the number is an estimate. That is so in compacted topics, while new records arrive that no header
+covers, and if a filter made the reader skip a part of a chunk. A consumer info request gets the
+estimate, marked as one.
 
-In a stream of several partitions all of them count, each as far as the consumer has come when the record goes out.
+In a stream of several partitions all of them count, each from where the consumer is when the record
+goes out.
 
-Only consumers that want something of a slice are looked at. What they want by their subjects counts, whether or not their
-filters let it through: it is pending until it is passed.
+Only consumers that want something of a slice are looked at. Records count if they match the
+consumer's subjects, whether or not its filter lets them through: they are pending until it has
+passed them.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ if TYPE_CHECKING:
     from .pipeline import Reader, Task
 
 CONTROL = 1 << 5
-"""The attribute of batches that hold no records but the end of a transaction."""
+"""The attribute bit of control batches, which hold no records but the end of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """`count` records ahead, of those that lie below `end`."""
+    """What a consumer has ahead of it in one partition: `count` records below the offset `end`."""
 
     count: int
     is_exact: bool
@@ -58,7 +61,11 @@ NOTHING_AHEAD = Sight(0, True, 0)
 
 
 class _Behind(NamedTuple):
-    """A partition that its readers have not read to `end`, -1 for not known. `chunks`: None where none lie ahead."""
+    """A partition that the readers of a task have not read to `end`, the last stable offset; -1 if
+    unknown.
+
+    `chunks`: None if the index has none ahead of `position`.
+    """
 
     source: TopicPartition
     position: int
@@ -68,28 +75,35 @@ class _Behind(NamedTuple):
 
 @dataclass(slots=True)
 class PendingEstimate:
-    """`compacted`: topics that lose records out of their midst. Not for two threads at once. `find` and `publish` belong
-    to the thread that hands in rounds, the rest to the one that works on them."""
+    """The num_pending of a session's consumers, kept up to date from round to round.
+
+    `compacted`: topics from which compaction removes records. Not thread-safe. The thread that
+    submits rounds may call `find` at any time, `publish` and `settle` between rounds; everything
+    else belongs to the thread that processes rounds.
+    """
 
     streams: Mapping[str, StreamConfig]
     indexes: Mapping[str, Index]
     compacted: Collection[str] = ()
     _backlogs: dict[Place, dict[ConsumerId, Backlog]] = field(default_factory=dict)
-    """Of consumers that are behind the end of the index."""
+    """Counts of consumers that are behind the end of the index, by partition."""
     _sights: dict[tuple[ConsumerId, TopicPartition], Sight] = field(default_factory=dict)
-    """Of these consumers, what they had ahead of them when they last wanted something, up to the last round that is over."""
+    """What these consumers had ahead of them when they last wanted something, as of the last
+    finished round."""
     _news: dict[tuple[ConsumerId, TopicPartition], Sight | None] = field(default_factory=dict)
-    """What the round that is under way has to say of that; None where it is not known any more."""
+    """What the current round changes in `_sights`; None if it is unknown from now on."""
     _reached: dict[tuple[str, int, TopicPartition], int] = field(default_factory=dict)
-    """In this round, by stream, cursor group and partition."""
+    """Offsets reached in the current round, by stream, cursor group and partition."""
     _told: dict[ConsumerId, int] = field(default_factory=dict)
-    """What machines were told lies beyond their offers, where that is not 0."""
+    """How much lies ahead beyond the offers, as machines were last told; consumers without an entry
+    were told 0."""
 
     def begin_round(self) -> None:
+        """Forget the offsets that the last round reached."""
         self._reached.clear()
 
     def open(self, task: Task) -> View:
-        """The view of one task, for its slices one after the other."""
+        """Return the view of one task; its slices are then passed to it in order."""
         place = task.stream, task.source
         chunks = self._find_chunks(*place, task.position)
         if chunks is None and (passed := self._backlogs.get(place)):
@@ -99,7 +113,8 @@ class PendingEstimate:
         return View(self, task, chunks, self._backlogs.setdefault(place, {}))
 
     def publish(self) -> None:
-        """Have `find` tell what the last round has seen. Call when the cursors have been moved to where that round came."""
+        """Have `find` return what the last round has counted. Call after the cursors were moved by
+        that round."""
         for key, sight in self._news.items():
             if sight is None:
                 self._sights.pop(key, None)
@@ -108,35 +123,44 @@ class PendingEstimate:
         self._news.clear()
 
     def find(self, consumer: ConsumerId, source: TopicPartition) -> Sight | None:
-        """What a consumer that is behind had ahead of it when it last wanted something; None when that is not known."""
+        """Return what a consumer that is behind had ahead of it when it last wanted something, None
+        if unknown."""
         return self._sights.get((consumer, source))
 
     def settle(self, is_done: Callable[[ConsumerId], bool]) -> dict[ConsumerId, int]:
-        """What machines are to be told whose consumers have come to the end: those that leapt there had no task for it."""
+        """Return a count of 0 for the machines whose consumers have reached the end of the log.
+
+        Needed for consumers that skipped to the end: no task has told their machines. `is_done`:
+        whether a consumer is at the end.
+        """
         done = {consumer: 0 for consumer in self._told if is_done(consumer)}
         for consumer in done:
             del self._told[consumer]
         return done
 
     def _find_chunks(self, stream: str, source: TopicPartition, position: int) -> Chunks | None:
-        """The chunks of a partition, None where none of them ends behind a position."""
+        """Return the chunks of a partition, None if none of them ends behind `position`."""
         index = self.indexes.get(stream)
         chunks = None if index is None else index.chunks.get(source)
         return chunks if chunks is not None and len(chunks) and int(chunks.next_offset[-1]) > position else None
 
     def _make_backlog(self, place: Place, reader: Reader, position: int, chunks: Chunks) -> Backlog:
+        """Return a new count of the records ahead of `position` that match the reader's
+        subjects."""
         subjects = narrow(reader.subjects, reader.values)
         backlog = Backlog(simplify(self.streams[place[0]], subjects) if subjects else (), position)
         backlog.learn(chunks)
         return backlog
 
     def _look(self, backlog: Backlog, source: TopicPartition, end: int) -> Sight:
+        """Return what a backlog counts below `end`."""
         ahead = backlog.pending_at(end)
         is_exact = ahead.is_whole and ahead.is_exact and (not ahead.count or source[0] not in self.compacted)
         return Sight(ahead.count, is_exact, end)
 
     def _list_behind(self, task: Task) -> list[_Behind]:
-        """The other partitions of the stream in which the readers of a task are not at the end."""
+        """Return the other partitions of the stream that the readers of a task have not read to the
+        end."""
         behind = []
         for source, (position, end) in task.others.items():
             position = max(position, self._reached.get((task.stream, task.cursor_group, source), 0))
@@ -145,7 +169,7 @@ class PendingEstimate:
         return behind
 
     def _look_aside(self, stream: str, reader: Reader, behind: Iterable[_Behind]) -> Sight:
-        """What a consumer has ahead of it in other partitions."""
+        """Return what a consumer has ahead of it in the partitions `behind`, together."""
         count, is_exact = 0, True
         for source, position, end, chunks in behind:
             if chunks is None:
@@ -166,12 +190,12 @@ class PendingEstimate:
 
 @dataclass(slots=True)
 class View:
-    """What lies ahead of the readers of one task, as it goes through its slices."""
+    """What lies ahead of the readers of one task, kept up to date from slice to slice."""
 
     _pending_estimate: PendingEstimate
     _task: Task
     _chunks: Chunks | None
-    """None where no header tells of anything ahead."""
+    """None if no header covers anything ahead."""
     _backlogs: dict[ConsumerId, Backlog]
     _position: int = field(init=False)
 
@@ -179,11 +203,15 @@ class View:
         self._position = self._task.position
 
     def pass_by(self, records: Records, wanted: Mapping[int, Ints]) -> Mapping[int, Sight]:
-        """What the readers have ahead of them behind a slice. `wanted`: by reader, the rows of its subjects, before its filter;
-        readers that are not in the answer do not know."""
+        """Return what the readers have ahead of them behind a slice; a reader without an entry has
+        no known number.
+
+        `wanted`: by reader, the rows of its subjects, before its filter.
+        """
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only
         is_end, behind = position >= fetched.stable_end, self._pending_estimate._list_behind(self._task)
+        # without headers ahead, the number is known only at the end of all partitions
         if self._chunks is None and only is None and all(each.chunks is None for each in behind):
             self._position = position
             return dict.fromkeys(wanted, NOTHING_AHEAD) if is_end and not behind else {}
@@ -209,7 +237,8 @@ class View:
         return found
 
     def close(self, position: int) -> dict[ConsumerId, int]:
-        """The task has come to `position`: what lies ahead of consumers whose machines were told of something else."""
+        """Note that the task has reached `position`. Return how much lies ahead of each consumer
+        whose machine was told another number."""
         told = self._pending_estimate._told
         self._pending_estimate._reached[self._task.stream, self._task.cursor_group, self._task.source] = position
         self._position = max(self._position, position)
@@ -218,7 +247,8 @@ class View:
         return self.tell({consumer: count for consumer, count in now.items() if count != told[consumer]})
 
     def tell(self, beyond: Mapping[ConsumerId, int]) -> dict[ConsumerId, int]:
-        """What machines are to be told that lies beyond their offers; nothing of those for whom it is nothing, as before."""
+        """Return which numbers of `beyond` machines have to be told, and note them. A 0 is left out
+        if the machine knows it already."""
         told = self._pending_estimate._told
         news = {consumer: count for consumer, count in beyond.items() if count or consumer in told}
         for consumer, count in news.items():
@@ -229,6 +259,7 @@ class View:
         return news
 
     def _look_again(self, reader: Reader) -> int:
+        """Return how many records lie ahead of a reader in all partitions, an estimate."""
         count = 0
         if self._chunks is not None:
             count = self._catch_up(reader, self._chunks).pending_at(self._task.fetched.stable_end).count
@@ -236,10 +267,12 @@ class View:
         return count + self._pending_estimate._look_aside(self._task.stream, reader, behind).count
 
     def _catch_up(self, reader: Reader, chunks: Chunks) -> Backlog:
-        """The reader's backlog at the view's position, of which it has wanted nothing since it was looked at last."""
+        """Return the reader's backlog, moved to the view's position. The reader has wanted nothing
+        in between."""
         place, backlog = (self._task.stream, self._task.source), self._backlogs.get(reader.id)
         floor = self._task.floors.get(reader.id, 0)
-        # what retention took was never passed, and who was sent back passes some of it again
+        # start anew below the log's start, since retention took records unread, and beyond the
+        # view, since a reader that was sent back passes records again
         if backlog is None or not self._task.fetched.log_start <= backlog.position <= max(self._position, floor):
             at = max(self._position, floor)
             backlog = self._backlogs[reader.id] = self._pending_estimate._make_backlog(place, reader, at, chunks)
@@ -250,7 +283,8 @@ class View:
         return backlog
 
     def _look_past_snapshot(self, reader: Reader, offset: int, only: Ints) -> Sight:
-        """What is left of last messages behind an offset, and what came after the snapshot was taken."""
+        """Return what is left of the last messages behind an offset, plus what came after the
+        snapshot was taken."""
         count, end = int(only.size - np.searchsorted(only, offset, side="right")), self._task.fetched.stable_end
         if end <= self._task.stop:
             return Sight(count, True, end)
@@ -263,7 +297,8 @@ class View:
         return Sight(count + sight.count, sight.is_exact, end)
 
     def _find_reach(self, position: int) -> int:
-        """Where a slice ends that goes to `position`: what follows may be the ends of transactions and nothing else."""
+        """Return where a slice up to `position` really ends: control batches may follow that hold
+        no records."""
         fetched = self._task.fetched
         if position >= fetched.next_offset or fetched.next_offset < fetched.stable_end:
             return position

@@ -1,8 +1,9 @@
-"""Steps 2 to 7 for what one round has fetched: decode, address, match, assemble and compress. No IO; runs in a thread.
+"""The pipeline, steps 2 to 7 of docs/architecture.md for one round: decode, address, match,
+assemble and compress. No IO; runs in a thread.
 
-The pipeline keeps what outlives a round: dictionaries, the answers of the matchers, and the consumer sequences given out so
-far. After a failed transaction those sequences are wrong, so the pipeline is thrown away with everything else that the shard
-holds in memory.
+The pipeline keeps what outlives a round: dictionaries, the answers of the matchers, and the
+consumer sequences given out so far. After a failed transaction those sequences are wrong. So the
+pipeline is thrown away then, with everything else that the shard holds in memory.
 """
 
 from __future__ import annotations
@@ -47,25 +48,28 @@ class Reader:
     id: ConsumerId
     subjects: tuple[Pattern, ...]
     output_topic: OutputTopic | None
-    """None for a consumer that pulls."""
+    """None for a pull consumer."""
     filter: Filter | None = None
     first_sequence: int = 0
-    """In a stream with a ledger, the one below which nothing is delivered."""
+    """In a stream with a ledger, the stream sequence below which nothing is delivered."""
     has_machine: bool = False
-    """Whether a machine says what is delivered: then what it wants is offered to it."""
+    """Whether a machine decides about deliveries. Then matching records are offered to it instead
+    of being delivered."""
     values: Values | None = None
+    """Condition on filter values (docs/filters.md); None to accept all."""
     letters: OutputTopic | None = None
-    """Where messages go that are given up: without a machine, those that the output can never take. None: it stops at them."""
+    """The topic for dead letters of messages that are given up. Without a machine, these are the
+    records that the output can never take; if it is None, the consumer stops at such a record."""
 
     @property
     def takes_all(self) -> bool:
-        """Whether it wants every record of its subjects."""
+        """Whether the consumer wants every record of its subjects."""
         return self.filter is None and self.values is None
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cursor's part in a round."""
+    """One cursor's part in a round: the offsets from `position` to `stop` of a fetch."""
 
     stream: str
     source: TopicPartition
@@ -74,23 +78,23 @@ class Task:
     stop: int
     readers: tuple[Reader, ...]
     only: Ints | None = None
-    """Offsets to deliver and no others, ascending (last_per_subject)."""
+    """Offsets to deliver and no others, ascending (last_per_subject); None to deliver all."""
     floors: Mapping[ConsumerId, int] = field(default_factory=dict)
-    """Offsets below which a consumer is given nothing."""
+    """By consumer, the offset below which it is given nothing."""
     indexed: bool = False
-    """Whether the stream's chunk index is made of it."""
+    """Whether the stream's chunk index is made from this task."""
     sequenced: bool = False
-    """Whether its records get their sequences now."""
+    """Whether the task's records get their stream sequences in this round."""
     cursor_group: int = 0
-    """Of its cursor."""
+    """The number of its cursor's group, 0 if it is in none."""
     others: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """In a stream with a ledger, where its readers stand in the other partitions and the last stable offset there, -1 if
-    that is not known."""
+    """In a stream with a ledger: by other partition, the readers' position there and the last
+    stable offset, -1 if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """What could not be read, and whether it was passed over."""
+    """A batch that could not be read, and whether it was skipped."""
 
     stream: str
     source: TopicPartition
@@ -114,44 +118,48 @@ class Progress:
 
 @dataclass(slots=True)
 class RoundResult:
-    """What a round came to."""
+    """What the pipeline made of a round."""
 
     progress: list[Progress] = field(default_factory=list)
     batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
     offers: list[tuple[TopicPartition, Offer]] = field(default_factory=list)
-    """What consumers with machines want, and the partitions that it is from."""
+    """Records that consumers with machines want, and the partitions they are from."""
     beyond: dict[ConsumerId, int] = field(default_factory=dict)
-    """How much more lies ahead of them, where that has changed; an estimate."""
+    """By consumer with a machine, how many more records lie ahead, if that has changed; an
+    estimate."""
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     """The last consumer sequence of each consumer that was given something."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    """Messages by consumer."""
     buried: Counter[ConsumerId] = field(default_factory=Counter)
-    """Messages that were given up, with a dead letter among the batches where there is a topic for it."""
+    """Messages given up, by consumer. If the consumer has a dead letter topic, `batches` holds a
+    dead letter for each."""
     decoded: Counter[str] = field(default_factory=Counter)
     """Records by stream."""
     unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records by stream and reason."""
+    """Records that have no subject of the stream, by stream and reason."""
     unsequenced: Counter[str] = field(default_factory=Counter)
-    """Records by stream that consumers with machines wanted, and cannot have since no ledger knows their sequence."""
+    """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
+    knows their sequences."""
     corruptions: list[Corruption] = field(default_factory=list)
     newest: dict[ConsumerId, int] = field(default_factory=dict)
-    """The source timestamp, in ms, of the last record given to each consumer."""
+    """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     oldest: dict[ConsumerId, int] = field(default_factory=dict)
-    """And of the first."""
+    """The same of the first record."""
     results: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
-    """Records by consumer and what its filter said of them: true, false or unknown."""
+    """Records by consumer and filter result: true, false or unknown."""
     nulls: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
     """Values that a filter named and that could not be read, by consumer and reason."""
     backlog: bool = False
     """Whether much more is waiting to be read."""
     ledger: list[OutputBatch] = field(default_factory=list)
-    """Rounds of ledgers, as batches for the index topics."""
+    """Ledger entries, as batches for the index topics."""
     given_out: dict[str, int] = field(default_factory=dict)
-    """Of their streams, the sequence that is given out next."""
+    """By stream whose head was read, the sequence that comes next."""
     index: list[OutputBatch] = field(default_factory=list)
     """Chunk headers, as batches for the index topics."""
     sealed: list[Sealed] = field(default_factory=list)
-    """What these headers are about."""
+    """The chunks of these headers."""
     indexed: Counter[str] = field(default_factory=Counter)
     """Records that went into chunks, by stream."""
 
@@ -161,7 +169,7 @@ class RoundResult:
         return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.ledger, *self.index))
 
     def note(self, consumer: ConsumerId, tally: Tally) -> None:
-        """Count what a consumer's filter said of a slice."""
+        """Count the filter results of a slice for a consumer."""
         for result in ("true", "false", "unknown"):
             if records := getattr(tally, result):
                 self.results[consumer, result] += records
@@ -171,14 +179,14 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Screen:
-    """What is kept for a task's readers from round to round: the matcher's answers, and their filters."""
+    """Subject matcher and filters of a task's readers, kept from round to round."""
 
     audience: Audience
     masks: Masks
 
 
 class Pipeline:
-    """Not for two threads at once."""
+    """Turns the fetched data of a round into batches and offers. Not thread-safe."""
 
     def __init__(
         self,
@@ -188,8 +196,11 @@ class Pipeline:
         ledgers: Mapping[str, Ledger] = MappingProxyType({}),
         pending_estimate: PendingEstimate | None = None,
     ) -> None:
-        """`index_topics`: of the streams whose index is made here; `ledgers`: of those that have one. `pending_estimate`: tells
-        num_pending, which is not known without."""
+        """Begin after the consumer sequences given out so far.
+
+        `index_topics`: by stream whose index is made here, its index topic. `ledgers`: of the
+        streams that have one. `pending_estimate`: None leaves num_pending unknown.
+        """
         self._streams = streams
         self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
@@ -200,7 +211,8 @@ class Pipeline:
         self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
-        """Work through one round; one without tasks seals what is old enough. `now`: ms since 1970, also on output records."""
+        """Process one round. Without tasks, only seal the chunks that are old enough. `now`: ms
+        since 1970, also written on output records."""
         outcome = RoundResult()
         if self._pending_estimate is not None:
             self._pending_estimate.begin_round()
@@ -214,7 +226,8 @@ class Pipeline:
         return outcome
 
     def close(self, now: int) -> RoundResult:
-        """The end: seal what has come, however little. A later pipeline goes on with chunks that are not full."""
+        """Seal all chunks, even small ones. A later pipeline goes on with chunks that are not
+        full."""
         outcome = RoundResult()
         outcome.sealed, outcome.index = self._indexing.finish(now, last=True)
         return outcome
@@ -257,7 +270,7 @@ class Pipeline:
             if seal is not None:
                 seal.add(piece, now)
         if not progress.stopped:
-            # what is left of the part holds no records
+            # the rest of the task's range holds no records
             reached = max(progress.log_position.position, min(task.stop, task.fetched.next_offset))
             progress.log_position = find_log_position(task.fetched, reached)
         if view is not None:
@@ -265,7 +278,7 @@ class Pipeline:
         outcome.progress.append(progress)
 
     def _pass_over(self, piece: Malformed, progress: Progress, outcome: RoundResult) -> None:
-        """A batch that cannot be read: stop at it, or go on behind it."""
+        """Stop at a corrupt batch or skip it, as the stream's `on_corrupt` says."""
         task = progress.task
         progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
         outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
@@ -275,13 +288,15 @@ class Pipeline:
     def _deal(
         self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, outcome: RoundResult
     ) -> None:
-        """Add a slice's records to the batches of those who want them."""
+        """Match a slice, and add its records to the output batches and offers of the readers that
+        want them."""
         self._count(task, piece, outcome)
         wanted = _narrow(task, piece, screen.audience.select(piece.codes))
         sights = view.pass_by(piece.records, wanted) if view is not None else {}
         sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
             outcome.note(task.readers[i].id, tally)
+        # consumers with machines are offered the rows; all others get them into their output here
         offered = {i: rows for i, rows in sifted.rows.items() if task.readers[i].has_machine}
         if offered:
             self._offer(task, piece, offered, outcome)
@@ -293,6 +308,8 @@ class Pipeline:
             if reader.output_topic is None or i in offered:
                 continue
             sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
+            # records before the consumer's first sequence, then records that its output can never
+            # take, get no consumer sequence
             if reader.first_sequence:
                 rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
                 if not rows.size:
@@ -311,7 +328,8 @@ class Pipeline:
             outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
 
     def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], outcome: RoundResult) -> None:
-        """Keep what machines want, once for all of them."""
+        """Keep the rows that machines want, once for all of them, and offer each machine its
+        own."""
         rows = distinct(np.concatenate(list(wanted.values())))
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
         outcome.unsequenced[task.stream] += int((sequences == 0).sum())
@@ -328,6 +346,7 @@ class Pipeline:
 
     @staticmethod
     def _count(task: Task, piece: Addressed, outcome: RoundResult) -> None:
+        """Count the records of a slice."""
         outcome.decoded[task.stream] += len(piece.records)
         if task.indexed:
             outcome.indexed[task.stream] += len(piece.records)
@@ -335,11 +354,12 @@ class Pipeline:
             outcome.unaddressed[task.stream, reason] += count
 
     def _screen(self, task: Task) -> _Screen:
-        """The screen for exactly these readers."""
+        """Return the screen for exactly these readers."""
         dictionary = self._addressing[task.stream].dictionary(*task.source)
         key = (dictionary, *(reader.id for reader in task.readers))
         if key not in self._screens:
-            if len(self._screens) > 64:  # cursors come and go while consumers catch up
+            # sets of readers change while consumers catch up; old screens would pile up
+            if len(self._screens) > 64:
                 self._screens.clear()
             properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
             self._screens[key] = _Screen(
@@ -359,14 +379,18 @@ def _waits(task: Task, outcome: RoundResult) -> bool:
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Return both sets of fields as one, sorted."""
     return first if not second else tuple(sorted({*first, *second}, key=str))
 
 
 def _sort_out(
     task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, outcome: RoundResult
 ) -> tuple[Ints, Ints]:
-    """Write dead letters for rows that the output can never take, before they take a consumer sequence; the other rows, and
-    their stream sequences."""
+    """Write dead letters for the rows that the output can never take. Return the other rows and
+    their stream sequences.
+
+    Comes before consumer sequences are given out, so that dead letters leave no hole in them.
+    """
     assert reader.output_topic is not None and reader.letters is not None
     refused = find_refused(reader.output_topic, piece, rows, now)
     if not refused.size:
@@ -379,7 +403,10 @@ def _sort_out(
 
 
 def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None:
-    """num_pending after each of `rows`, which are among those `wanted` of a slice; None where it is not known."""
+    """Return num_pending after each of `rows`, int64, one per row; None if it is not exactly known.
+
+    `wanted`: the rows of the reader's subjects in the slice, among which `rows` are.
+    """
     if sight is None or not sight.is_exact:
         return None
     last = sight.count + wanted.size - 1
@@ -390,7 +417,8 @@ def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None
 
 
 def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:
-    """The rows that each reader may be given, by their subjects and by where the reader began."""
+    """Return the rows that each reader may be given, by its subjects, its snapshot and its
+    floor."""
     wanted = {i: selection.of(i) for i in selection.wanting()}
     for i, rows in wanted.items():
         if task.only is not None:

@@ -1,16 +1,18 @@
-"""Giving out sequences in the service: rounds of the ledgers that a shard keeps, made as their records are read. No IO.
+"""Sequences given out by the service: ledger entries made while records are read. No IO.
 
-The shard that keeps a stream's index gives its sequences out. One cursor in each partition of the stream is at the end
-of what has sequences (worker/cursors/cursor.py, `sequenced`), and nobody is ahead of it. What such cursors read in a
-round of the pipeline gets sequences first (overlay/index/ledger/allocate.py), one round of the ledger for all
-partitions of a stream, and only then is it matched and delivered. The round's record goes into the transaction of the
-deliveries that tell of it: either both are there or neither. So rounds of the ledger are as frequent as those of the
-pipeline, which are slower the more there is to do, and records wait for their sequences no longer than for their
-transaction. Where much comes in small pieces they wait somewhat, so that the ledger has fewer and longer runs
-(`Linger`).
+The shard that keeps a stream's index also gives its sequences out. In each partition of the stream,
+one cursor is where the sequences end so far (worker/cursors/cursor.py, `sequenced`), and no cursor
+is ahead of it. What such cursors read in a round gets sequences first
+(overlay/index/ledger/allocate.py), in one ledger entry for all partitions of a stream. Only then is
+it matched and delivered. The entry goes into the transaction of the deliveries that use its
+sequences: either both are there or neither. So ledger entries are as frequent as rounds, which take
+longer the more there is to do. Records wait for their sequences no longer than for their
+transaction. If many records arrive in small portions, they wait a little, so that the ledger has
+fewer and longer runs (`Linger`).
 
-Who delivers outside of transactions must not tell of a sequence before its round is committed, and other shards hear of it
-then. Both follow behind (worker/cursors/order.py).
+Consumers that deliver outside of transactions must not use a sequence before its entry is
+committed. Other shards see the entry only then. Both follow behind the head
+(worker/cursors/order.py).
 """
 
 from __future__ import annotations
@@ -38,14 +40,17 @@ Ints = npt.NDArray[np.int64]
 Parts = Mapping[TopicPartition, tuple[int, LogPosition]]
 
 RENEW_MS = 3_600_000
-"""How often it is written anew where partitions stand that have nothing new: far more often than retention passes."""
+"""Interval in ms at which the positions of partitions without new records are written again: far
+below any retention."""
 
 LINGER_S = 0.005
+"""Shortest time in seconds between two ledger entries of a busy stream."""
 LINGER_RATE = 1_000
+"""Records a second from which on a stream counts as busy."""
 
 
 class Reading(Protocol):
-    """What has been read of a partition: from `position` on, all of `fetched`."""
+    """What was read of a partition: the offsets from `position` to `stop` of `fetched`."""
 
     @property
     def stream(self) -> str: ...
@@ -63,17 +68,23 @@ class Reading(Protocol):
 
 @dataclass(slots=True)
 class Sequencing:
-    """`ledgers`: of the streams that have one; `topics`: where rounds are written, of those that are kept here. Not for two
-    threads at once."""
+    """Gives sequences out, and looks them up. Not thread-safe.
+
+    `ledgers`: of the streams that have one; `topics`: by stream whose ledger is kept here, its
+    index topic.
+    """
 
     ledgers: Mapping[str, Ledger]
     topics: Mapping[str, str]
     _renewed: dict[str, int] = field(default_factory=dict)
+    """By stream, when idle partitions were last written again, ms since 1970."""
 
     def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[OutputBatch], dict[str, int]]:
-        """Sequences for what has been read, as records of the ledgers, and the next one of each. `now`: ms since 1970.
+        """Give sequences to what was read. Return the ledger entries as batches, and the next
+        sequence of each stream read. `now`: ms since 1970.
 
-        Ledgers of which nothing has been read are renewed in time as well: retention may take their last round.
+        Ledgers whose partitions are idle are renewed in time, since retention may take their last
+        entry.
         """
         taken: dict[str, dict[TopicPartition, tuple[int, LogPosition]]] = defaultdict(dict)
         for each in readings:
@@ -92,9 +103,13 @@ class Sequencing:
         return rounds, {stream: self.ledgers[stream].next_sequence for stream in taken}
 
     def _allocate(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
+        """Return the entry that gives sequences to `parts`, None if there are no records in
+        them."""
         return allocate(self.ledgers[stream].standing, parts)
 
     def _renew(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
+        """Return an entry that repeats the positions of idle partitions, None if it is not time yet
+        or none is idle."""
         if now - self._renewed.setdefault(stream, now) < RENEW_MS:
             return None
         self._renewed[stream] = now
@@ -103,19 +118,27 @@ class Sequencing:
         return restart(standing, idle) if idle else None
 
     def find_sequences(self, stream: str, source: TopicPartition, offsets: Ints) -> Ints:
-        """Of each offset its sequence. 0 where the record of its round is lost: it is delivered all the same."""
+        """Return the stream sequence of each offset, int64.
+
+        0 if the ledger has lost it. Such a record is delivered all the same to consumers without a
+        machine.
+        """
         ledger = self.ledgers.get(stream)
         return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
 
 
 @dataclass(slots=True)
 class Linger:
-    """Keeps rounds of a stream LINGER_S apart while it has LINGER_RATE records a second. Those of a backlog take longer."""
+    """Keeps ledger entries of a busy stream at least LINGER_S apart. A stream is busy with more
+    than LINGER_RATE records a second. Rounds of a backlog take longer than that anyway."""
 
     _last: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def find_pause(self, stream: str, next_sequence: int, now: float) -> float:
-        """How long the next round waits, in seconds. `next_sequence`: after the one that was given out at `now`."""
+        """Return the seconds that the next entry of a stream has to wait.
+
+        `next_sequence`: the one after the entry made at `now`, monotonic seconds.
+        """
         before, then = self._last.get(stream, (next_sequence, now))
         self._last[stream] = next_sequence, now
         passed = now - then
@@ -123,12 +146,13 @@ class Linger:
 
 
 def write_round(topic: str, stream: str, round: LedgerEntry, now: int) -> OutputBatch:
-    """A round as a batch for the index topic. `now`: ms since 1970."""
+    """Return a ledger entry as a batch for the index topic. `now`: ms since 1970."""
     return OutputBatch(topic, 0, encode_records([Record(*encode(stream, round))], now))
 
 
 def find_log_position(fetched: Fetched, position: int) -> LogPosition:
-    """The log position at a position up to which something was read of a fetch."""
+    """Return the log position at an offset up to which a fetch was read, without epoch and checksum
+    if no batch ends there."""
     if position == fetched.next_offset:
         return fetched.log_position
     ending = fetched.batches[fetched.batches["last_offset"] == position - 1]
@@ -138,9 +162,11 @@ def find_log_position(fetched: Fetched, position: int) -> LogPosition:
 
 
 def cut(fetched: Fetched, start: int, stop: int) -> Bytes:
-    """The bytes of a fetch that hold the offsets from start to stop, so that not all of it is checked for each of its parts.
+    """Return the bytes of a fetch that hold the offsets from `start` to `stop`.
 
-    All of them where a transaction was aborted: the end of one may lie before the part.
+    So the checksums of a batch are not computed again for every part of a fetch. If a transaction
+    was aborted, all bytes are returned: the marker that ends it may lie before the part, and
+    without the marker the part's records would count as aborted.
     """
     batches = fetched.batches
     is_whole = start <= fetched.position and stop >= fetched.next_offset
@@ -149,6 +175,6 @@ def cut(fetched: Fetched, start: int, stop: int) -> Bytes:
     within = np.flatnonzero((batches["last_offset"] >= start) & (batches["base_offset"] < stop))
     if not within.size:
         return fetched.data[:0]
-    # behind the last batch may be what cannot be read
+    # bytes behind the last batch may be an unreadable batch, which the last part has to see
     end = int(batches["end"][within[-1]]) if stop < fetched.next_offset else fetched.data.size
     return fetched.data[int(batches["at"][within[0]]) : end]
