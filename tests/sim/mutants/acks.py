@@ -81,8 +81,8 @@ ACKS = (
         (
             Change(
                 "overlay.dispatch.dispatcher",
-                "with this step\n            size += self._print(consumer, work, now)\n",
-                "with this step\n                size += self._print(consumer, work, now)\n",
+                "            # of this step\n            size += self._print(consumer, work, now)\n",
+                "            # of this step\n                size += self._print(consumer, work, now)\n",
             ),
         ),
         mend="daa429f",
@@ -185,8 +185,8 @@ ACKS = (
             ),
             Change(
                 "overlay.worker.acks.ack_starts",
-                "state.acks.get((stream, source), Mark(0))",
-                "state.acks.get((stream, source), Mark(ends[source]))",
+                "state.acks.get((stream, source), LogPosition(0))",
+                "state.acks.get((stream, source), LogPosition(ends[source]))",
             ),
         ),
         mend="5950f96",

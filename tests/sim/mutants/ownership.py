@@ -12,7 +12,7 @@ OWNERSHIP = (
         (
             Change(
                 "overlay.worker.membership",
-                "            # a rebalance that is under way may still give us shards, which nothing would stop again\n"
+                "            # a rebalance under way may still assign shards, which would then run forever\n"
                 "            self._take = None\n",
                 "",
             ),
@@ -99,8 +99,8 @@ OWNERSHIP = (
         (
             Change(
                 "overlay.worker.shard",
-                "            except Exception as error:\n                # state that cannot be read",
-                "            except Exception as error:\n                raise\n                # state that cannot be read",
+                "            except Exception as error:\n                # unreadable state, refused credentials or a bug",
+                "            except Exception as error:\n                raise\n                # unreadable state, refused credentials or a bug",
             ),
         ),
         mend="f289270",
@@ -138,7 +138,7 @@ OWNERSHIP = (
         (
             Change(
                 "overlay.worker.service",
-                "                if numbers <= membership.owned:  # else we are leaving, and nothing would stop them again\n",
+                "                if numbers <= membership.owned:\n",
                 "                if True:\n",
             ),
         ),

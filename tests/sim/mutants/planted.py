@@ -116,7 +116,7 @@ PLANTED = (
         (
             Change(
                 "overlay.output.produce",
-                "        if queue.sent == 0:  # those behind it are back as well\n",
+                "        if queue.sent == 0:  # those behind it have been answered as well\n",
                 "        if queue.sent == 0:\n"
                 "            numbers = self._producer._txn_manager\n"
                 "            for parcel in queue.parcels:\n"
