@@ -38,7 +38,7 @@ from spark.connection import for_sink
 from spark.delivery import NEEDED, make_records
 from spark.envelope import name_headers
 from spark.pipeline import start_pipeline
-from spark.sequences import Sequences, log_position_rows, number_rows
+from spark.sequences import Sequences, add_marks, number_rows
 
 CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 2.0}
 FIELDS = ("origin", "dest", "carrier")
@@ -131,7 +131,7 @@ class _Job:
         self._consumer = ConsumerConfig.model_validate_json(json.dumps(text))
 
     def deliver(self, batch: DataFrame, number: int) -> None:
-        marked = log_position_rows(batch.select(*NEEDED)).persist()
+        marked = add_marks(batch.select(*NEEDED)).persist()
         try:
             numbered, last = number_rows(marked, self._sequences.find_base(number))
             self._sequences.keep(number, last)

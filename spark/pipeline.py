@@ -41,7 +41,7 @@ from .delivery import NEEDED, make_records
 from .figures import Figures
 from .lease import PATIENCE_S, own, run_apart
 from .output import Config, Output, find_output
-from .sequences import Sequences, log_position_rows, number_rows
+from .sequences import Sequences, add_marks, number_rows
 from .session import overlay_session
 
 LOOK_S = 1
@@ -110,7 +110,7 @@ class Pipeline:
     def deliver(self, batch: DataFrame, number: int) -> None:
         """Write one batch. Raises NotOwner before anything is written."""
         self.check_owner()
-        marked = log_position_rows(batch.select(*NEEDED)).persist()
+        marked = add_marks(batch.select(*NEEDED)).persist()
         try:
             base = self.sequences.find_base(number)
             numbered, last = number_rows(marked, base)

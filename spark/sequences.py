@@ -56,7 +56,7 @@ class Sequences:
         self._batch, self._last = batch, int(rows[0].last)
 
 
-def log_position_rows(rows: DataFrame) -> DataFrame:
+def add_marks(rows: DataFrame) -> DataFrame:
     """Return the rows with `mark`: their task and their place in it.
 
     They have to be persisted before they are numbered.
@@ -65,7 +65,7 @@ def log_position_rows(rows: DataFrame) -> DataFrame:
 
 
 def number_rows(marked: DataFrame, base: int) -> tuple[DataFrame, int]:
-    """Return the rows of `log_position_rows` with `consumer_sequence`, from base + 1 in the order
+    """Return the rows of `add_marks` with `consumer_sequence`, from base + 1 in the order
     of tasks, and the last one.
     """
     task = F.shiftright("mark", _ROW_BITS)

@@ -42,7 +42,7 @@ SHARED = {
     "overlay.filter.arrow._compile_once": "lru_cache has a lock of its own; programs are frozen",
     "overlay.filter.arrow.programs._programs": "two threads that compile one node get equal programs, both valid",
     "overlay.filter.like.compile": "lru_cache has a lock of its own; patterns are frozen, and what they cache is constant",
-    "overlay.client.subscribe.headers._call": "a method's name; calling it changes nothing",
+    "overlay.kafka.message_headers._call": "a method's name; calling it changes nothing",
     "overlay.filter.parse._load": "a parser that is made twice is the same; each parse has a state of its own",
     "overlay.index.ledger.ledger._NO_LOCK": "contextlib.nullcontext has no state",
     "overlay.kernels._stamp_file": "returns a string",

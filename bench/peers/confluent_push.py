@@ -25,7 +25,7 @@ COMMIT_EVERY = 100_000
 DEADLINE_S = 60.0
 TAIL_BATCH = 1_000
 TAIL_WAIT_S = 0.01
-"""How long the tail's loop collects: the same pause that the overlay makes after a commit (design 11.8)."""
+"""How long the tail's loop collects: the same pause that the overlay makes after a commit."""
 
 Pick = Callable[[Sequence[Message]], Sequence[Message]]
 

@@ -27,10 +27,10 @@ The caller owes the machine three things:
   never forgets what clients were told. Only deliveries of `delivery: at_least_once` may go out
   before their state is committed (docs/consumers.md#incarnations).
 
-The machine differs from nats-server in three ways
-(docs/consumers.md#where-it-differs-from-nats-server-2151). An ack of a delivery that was never made
-is refused and counted instead of ignored. A term of a message that is not pending sends no
-advisory. Ack samples are spread evenly instead of chosen by chance.
+The machine differs from nats-server in a few ways
+(docs/consumers.md#where-it-differs-from-nats-server-2151). For example, an ack of a delivery that
+was never made is refused and counted instead of ignored, and ack samples are spread evenly instead
+of chosen by chance.
 """
 
 from __future__ import annotations

@@ -182,31 +182,31 @@ class ReplySender:
             lost = sum(map(count_records, pieces))
             log.warning("answers are dropped", topic=topic, count=lost, reason=str(error))
             return lost
-        lanes = pack(reachable, now_ms())
+        queues = pack(reachable, now_ms())
         dropped = 0
         unreachable: set[str] = set()
-        while lanes:
-            heads = _load(lanes)
+        while queues:
+            heads = _load(queues)
             faults = await self._produce(client, topic, heads)
             fatal: Fault | None = None
             for partition in heads:
-                lane, fault = lanes[partition], faults.get(partition)
-                reply_batch = lane.popleft()
+                queue, fault = queues[partition], faults.get(partition)
+                reply_batch = queue.popleft()
                 if fault is not None and issubclass(fault, kafka_errors.MessageSizeTooLargeError):
                     # only a piece that is too large by itself is dropped
                     halves = reply_batch.split(now_ms())
-                    lane.extendleft(reversed(halves))
+                    queue.extendleft(reversed(halves))
                     dropped += 0 if halves else reply_batch.count
                     if reply_batch.reply:
                         unreachable.add(reply_batch.reply)
                 elif fault is not None:
                     fatal = fault
                     dropped += reply_batch.count
-                if not lane:
-                    del lanes[partition]
+                if not queue:
+                    del queues[partition]
             if fatal is not None:
                 self._avoid(client, topic, fatal)
-                dropped += sum(reply_batch.count for lane in lanes.values() for reply_batch in lane)
+                dropped += sum(reply_batch.count for queue in queues.values() for reply_batch in queue)
                 break
         if unreachable:
             self.on_unreachable(frozenset(), frozenset(unreachable))
@@ -303,12 +303,12 @@ def _may_pass(fault: Fault) -> bool:
     return bool(getattr(fault, "retriable", False))
 
 
-def _load(lanes: Mapping[int, deque[ReplyBatch]]) -> dict[int, ReplyBatch]:
+def _load(queues: Mapping[int, deque[ReplyBatch]]) -> dict[int, ReplyBatch]:
     """Return the next reply batch of each partition, as far as one request goes."""
     load: dict[int, ReplyBatch] = {}
     size = 0
-    for partition, lane in lanes.items():
-        if not load or size + lane[0].batch.size <= REQUEST_BYTES:
-            load[partition] = lane[0]
-            size += lane[0].batch.size
+    for partition, queue in queues.items():
+        if not load or size + queue[0].batch.size <= REQUEST_BYTES:
+            load[partition] = queue[0]
+            size += queue[0].batch.size
     return load

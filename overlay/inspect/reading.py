@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.subscribe.headers import read_headers
 from overlay.config.relations import suggest
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.message_headers import read_headers
 
 from .sample import Record, Sample
 

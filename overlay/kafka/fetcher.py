@@ -268,7 +268,7 @@ class Fetcher:
         self._apart = apart
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
         self._idle = asyncio.Event()
-        self._dispatcher = asyncio.create_task(self._dispatch(), name="feed")
+        self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
 
     async def close(self) -> None:
         """Stop fetching. The caller still has to close the client."""

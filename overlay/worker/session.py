@@ -128,7 +128,7 @@ class Session:
             if self.dispatch_loop is not None:
                 self._backpressure = Backpressure(self.positions, self.dispatch_loop, self.assignment.readers)
                 self.dispatch_loop.on_progress = self._note_progress
-                self._serving = asyncio.create_task(self.dispatch_loop.run(self._send_plain), name="clerk")
+                self._serving = asyncio.create_task(self.dispatch_loop.run(self._send_plain), name="dispatching")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
             await self.fetcher.close()

@@ -63,7 +63,9 @@ def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, serve
     if was is None or now is None:
         if served and now is None:
             raise SourceChanged(f"topic {name} was deleted")
-        return "" if was is now else f"topic {name} was created"
+        if was is now:
+            return ""
+        return f"topic {name} was created" if was is None else f"topic {name} was deleted, or may not be read any more"
     if was.identity != now.identity:
         if served:
             raise SourceChanged(f"topic {name} was deleted and created again")

@@ -1,4 +1,4 @@
-"""Pull behaviour through the machine: what facts/jetstream e lists."""
+"""Pull behaviour through the machine: what docs/jetstream.md#pull lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests come to, against facts/jetstream b: the same codes, and nothing changes where one is refused."""
+"""What requests come to, against docs/jetstream.md#updates: the same codes, and nothing changes where one is refused."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
     conditions(schema)             -> Node: the same, but a condition at the top
     property_filters(schema)       -> dict as compile_properties takes it
     messages(schema)               -> dict as Filter.matches takes it: values of the declared types, absent where NULL
-    to_batch(schema, messages)     -> pa.RecordBatch with the three struct columns of interfaces.md, one row a message
+    to_batch(schema, messages)     -> pa.RecordBatch with the three struct columns of docs/filters.md, one row a message
     cases(rows=8)                  -> (schema, expression, list of messages) at once
     loose_messages()               -> dicts with values of any type under any name, for evaluators that must not raise
 

@@ -1,6 +1,6 @@
 """The slow, obvious twin of overlay/match/values.py: a record's filter value, and whether a consumer wants it.
 
-Written from interfaces.md (Files) and the facts on RabbitMQ's stage 1 (section 8, the Bloom stage).
+Written from docs/configuration.md and docs/filters.md (filter values).
 """
 
 from __future__ import annotations

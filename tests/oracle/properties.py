@@ -1,6 +1,6 @@
 """What a filter's columns hold for one record, in plain Python: the slow twin of overlay/match (properties, reading).
 
-Written from interfaces.md (Files) and the facts on SQL filters, without a look at the kernels.
+Written from docs/configuration.md and docs/filters.md, without a look at the kernels.
 """
 
 from __future__ import annotations

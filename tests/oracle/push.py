@@ -1,6 +1,6 @@
 """The slow, obvious twin of overlay/match and overlay/deliver: what a consumer's output must hold, record by record.
 
-Written from interfaces.md (Records, Delivery) and Kafka's documented partitioner, without a look at the kernels.
+Written from docs/consumers.md and Kafka's documented partitioner, without a look at the kernels.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_a_produce_request_is_written_as_aiokafka_would(transactional_id: str | 
 
 
 def test_a_commit_does_not_look_at_batches() -> None:
-    """Why every batch is awaited before it (design 11.1)."""
+    """Why every batch is awaited before it (docs/exactly-once.md#transactions)."""
     assert "raise" not in inspect.getsource(MessageAccumulator.flush_for_commit)
 
 

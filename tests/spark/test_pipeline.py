@@ -23,7 +23,7 @@ from spark.figures import Figures, count_offsets
 from spark.lease import Lease, NotOwner, own
 from spark.output import UnknownConsumer, find_output
 from spark.pipeline import NotForSpark, Pipeline, check_consumer, explain, start_pipeline
-from spark.sequences import Sequences, log_position_rows, number_rows
+from spark.sequences import Sequences, add_marks, number_rows
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
@@ -179,7 +179,7 @@ def test_a_lease_that_is_lost(bootstrap: str, new_topic: NewTopicFixture, tmp_pa
 
 
 def test_a_batch_that_is_run_again_has_the_same_sequences(spark: SparkSession, tmp_path: Path) -> None:
-    rows = log_position_rows(spark.range(0, 100, 1, 4)).persist()
+    rows = add_marks(spark.range(0, 100, 1, 4)).persist()
     numbered, last = number_rows(rows, 7)
     assert last == 107
     assert [(row.id, row.consumer_sequence) for row in numbered.collect()] == [(n, n + 8) for n in range(100)]
@@ -194,7 +194,7 @@ def test_a_batch_that_is_run_again_has_the_same_sequences(spark: SparkSession, t
     assert Sequences(spark, folder).find_base(2) == 9
     with pytest.raises(OverlayError, match="consumer sequences of batch 6 are not there"):
         Sequences(spark, folder).find_base(7)
-    empty, last = number_rows(log_position_rows(spark.range(0)), 3)
+    empty, last = number_rows(add_marks(spark.range(0)), 3)
     assert (empty.count(), last) == (0, 3)
 
 

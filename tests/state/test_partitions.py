@@ -1,4 +1,4 @@
-"""When the log is not what it was (design 11.5, 11.7, interfaces: Files): recreated, truncated, trimmed, grown."""
+"""When the log is not what it was (docs/exactly-once.md#log-identity): recreated, truncated, trimmed, grown."""
 
 from __future__ import annotations
 

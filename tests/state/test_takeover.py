@@ -1,4 +1,4 @@
-"""Ownership (design 11.2, 11.3): what a new owner reads, who leaves, and a second worker beside the first."""
+"""Ownership (docs/exactly-once.md#takeover): what a new owner reads, who leaves, and a second worker beside the first."""
 
 from __future__ import annotations
 

@@ -145,4 +145,4 @@ def _give_out(dispatcher: Dispatcher, now: int, digest: Digest) -> list[bytes]:
             tokens += [dict(record.headers)[TOKEN] or b"" for batch in parse(data) for record in batch.records]
 
 
-SERVICE = [Job("pipeline", open_pipeline), Job("desk", open_dispatcher)]
+SERVICE = [Job("pipeline", open_pipeline), Job("dispatcher", open_dispatcher)]

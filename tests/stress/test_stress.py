@@ -21,4 +21,4 @@ def test_threads_get_the_answers_of_a_single_thread() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS + START_S, check=False)
     assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout}\n{done.stderr[-8000:]}"
     times = {name: int(count) for name, count in (line.rsplit(": ", 1) for line in done.stdout.splitlines())}
-    assert {"extract deep", "pipeline", "desk", "index large", "neighbour numba"} <= times.keys()
+    assert {"extract deep", "pipeline", "dispatcher", "index large", "neighbour numba"} <= times.keys()

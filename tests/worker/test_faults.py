@@ -1,4 +1,6 @@
-"""A bad output stalls its own consumer and nobody else (design 11.1, 11.4); bad batches in the source; broken brokers."""
+"""Bad outputs, bad batches in the source, broken brokers.
+
+A bad output stalls its own consumer alone (docs/exactly-once.md#refusing-outputs)."""
 
 from __future__ import annotations
 

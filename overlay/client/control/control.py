@@ -22,7 +22,6 @@ from typing import Any, TypedDict, Unpack
 from confluent_kafka import Message
 
 from overlay.client.arguments import CONSUMER_FIELDS, check_names
-from overlay.client.subscribe.headers import read_headers
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Token, Verb, acks_topic, parse_token
@@ -32,6 +31,7 @@ from overlay.control.requests import CLIENT, Op
 from overlay.dispatch.answers import CODE, DESCRIPTION
 from overlay.errors import OverlayError
 from overlay.kafka.connection import Properties
+from overlay.kafka.message_headers import read_headers
 from overlay.output.assemble import SUBJECT, TOKEN
 from overlay.units import format_time
 

@@ -10,11 +10,11 @@ from types import TracebackType
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
-from overlay.client.subscribe.headers import read_headers
 from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, reply_topic
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.message_headers import read_headers
 from overlay.output.record import Headers
 
 from .replies import judge, open_replies

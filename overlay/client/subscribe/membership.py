@@ -29,9 +29,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.message_headers import read_headers
 from overlay.logs import get_logger
 
-from .headers import read_headers
 from .kind import Kind
 from .message_buffer import Batch, MessageBuffer
 from .order import is_silent

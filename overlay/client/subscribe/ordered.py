@@ -35,11 +35,11 @@ from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.jobs import run_apart
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.message_headers import read_headers
 from overlay.logs import get_logger
 
 from .ack_answers import Answers
 from .acking import Head
-from .headers import read_headers
 from .intake import Intake, OnSilence
 from .kind import Kind
 from .membership import HeartbeatsMissed

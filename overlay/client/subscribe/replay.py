@@ -26,9 +26,8 @@ from overlay.dispatch.dead_letters import CAUSES, CONSUMER, DELIVERIES, REASON, 
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.message_headers import read_headers
 from overlay.output.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
-
-from .headers import read_headers
 
 REACH_S = 5.0
 DEADLINE_S = 30.0

@@ -19,9 +19,9 @@ from confluent_kafka import Message as KafkaRecord
 
 from overlay.client.turns import AsyncIteration, Turn
 from overlay.kafka.connection import Properties
+from overlay.kafka.message_headers import read_headers
 
 from .ack_answers import Answers
-from .headers import read_headers
 from .intake import Intake, OnSilence
 from .kind import Kind
 from .message import Acks, AsyncMessage, Delivered, Message

@@ -173,7 +173,7 @@ class DispatchLoop:
             await self.listening.open(fetcher)
             await self.readers.open()
             watching = asyncio.create_task(self.readers.run(), name="readers")
-            async with Jobs("desk") as jobs:
+            async with Jobs("dispatching") as jobs:
                 is_last = False
                 while not is_last:
                     is_last = self._ended

@@ -99,8 +99,8 @@ OWNERSHIP = (
         (
             Change(
                 "overlay.worker.shard",
-                "            except Exception as error:\n                # unreadable state, refused credentials or a bug",
-                "            except Exception as error:\n                raise\n                # unreadable state, refused credentials or a bug",
+                "            except Exception as error:\n                # unreadable state",
+                "            except Exception as error:\n                raise\n                # unreadable state",
             ),
         ),
         mend="f289270",

@@ -39,7 +39,7 @@ def answer(scene: Scene, token: bytes) -> None:
 
 
 def test_flow_control_stalls_until_it_is_answered(scene: Scene, new_topic: NewTopicFixture) -> None:
-    """As servers do with messages of 100 kB: asked after the 11th, stalled after the 21st (facts/jetstream f)."""
+    """As servers do with messages of 100 kB: asked after the 11th, stalled after the 21st (docs/jetstream.md#push)."""
     topic = new_topic()
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c", ack_policy="all", flow_control=True, idle_heartbeat="200ms")

@@ -45,7 +45,7 @@ async def test_no_message_is_missing_while_machines_move() -> None:
         assert info is not None
         return info
 
-    async with Jobs("desk") as jobs:
+    async with Jobs("dispatching") as jobs:
         for step in range(STEPS):
             first, last = 1 + step * MESSAGES, (step + 1) * MESSAGES
             records = office.log[first - 1 : last]

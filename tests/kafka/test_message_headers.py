@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
-from overlay.client.subscribe.headers import read_headers
+from overlay.kafka.message_headers import read_headers
 from tests.oracle.batches import Header, Record
 from tests.support.batches import build
 from tests.support.kafka import NewTopicFixture
