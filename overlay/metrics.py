@@ -102,7 +102,7 @@ class Metrics:
         self.redelivery_suspended = gauge(
             "redelivery_suspended", "1 while deadlines wait for acks behind somebody's open transaction", "stream"
         )
-        self.clock_ahead = gauge(
+        self.clock_ahead_seconds = gauge(
             "clock_ahead_seconds",
             "By how much this machine's clock was ahead of the brokers' when requests had it compared",
         )

@@ -369,7 +369,7 @@ class Registrar:
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
         if ahead is not None:
-            self.metrics.clock_ahead.set(ahead)
+            self.metrics.clock_ahead_seconds.set(ahead)
             log.warning(
                 "this machine's clock is ahead of the brokers': set it. Requests are judged by the brokers' time, but deadlines"
                 " and pauses go by this clock",

@@ -102,7 +102,7 @@ class Log:
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
     monkeypatch.setattr(serve, "Journal", found)
-    monkeypatch.setattr(serve, "Answering", found)
+    monkeypatch.setattr(serve, "ReplySender", found)
     return found
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from overlay.dispatch.record_cache import RecordCache
 
-LARDER = "overlay.dispatch.dispatcher.Larder"
+RECORD_CACHE = "overlay.dispatch.dispatcher.RecordCache"
 """Not a constant: what makes a record cache, which is given the number as its size in bytes."""
 SMALL: Mapping[str, tuple[int, ...]] = {
-    LARDER: (1, 5_000),
+    RECORD_CACHE: (1, 5_000),
     "overlay.output.entry.BATCH_BYTES": (300, 5_000),
     "overlay.dispatch.reply_batches.BATCH_BYTES": (300, 5_000),
     "overlay.output.produce.REQUEST_BYTES": (500, 5_000),
@@ -55,5 +55,6 @@ def draw_index(chance: random.Random) -> dict[str, Any]:
 def read_limits(limits: Mapping[str, int]) -> dict[str, Any]:
     """Return the values that these limits have in the modules of the product."""
     return {
-        name: functools.partial(RecordCache, value, 0) if name == LARDER else value for name, value in limits.items()
+        name: functools.partial(RecordCache, value, 0) if name == RECORD_CACHE else value
+        for name, value in limits.items()
     }

@@ -50,8 +50,8 @@ def test_what_is_scattered_is_found_by_one_fetcher(
             super().__init__(*args, **more)  # type: ignore[arg-type]
             fetchers.append(self)
 
-    monkeypatch.setattr(refetch_module, "Feed", Counted)
-    monkeypatch.setattr("overlay.kafka.range_reader.Feed", Counted)
+    monkeypatch.setattr(refetch_module, "Fetcher", Counted)
+    monkeypatch.setattr("overlay.kafka.range_reader.Fetcher", Counted)
     monkeypatch.setattr(refetch_module, "NEAR", 10)
     topic = new_topic(retention_ms=-1)
     produce(bootstrap, topic, ["a"] * 20_000)

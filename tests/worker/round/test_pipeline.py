@@ -122,7 +122,7 @@ def test_a_corrupt_batch_is_skipped(damaged: int) -> None:
     assert [corruption.skipped for corruption in outcome.corruptions] == [True]
 
 
-@pytest.mark.parametrize("convoy", [1, 2])
+@pytest.mark.parametrize("cursor_group", [1, 2])
 def test_what_comes_behind_a_corrupt_batch_in_sequence_is_put_off_for_machines(cursor_group: int) -> None:
     """In the same cursor group alone, and all parts of a fetch: the first says where its cursor stays."""
     pipeline = Pipeline({"S": make_stream()}, {})
