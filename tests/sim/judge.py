@@ -9,6 +9,7 @@ The promises, for each consumer:
 - where its filter changes, its output has what every version wants, nothing that no version wants, and of the records that are
   written last those that the latest version wants;
 - where an output was too small for a record, the record has a dead letter instead, if the consumer asks for that;
+- no chunk header contradicts the log, where the log has lost nothing but its oldest records;
 - without acks every record is there once, and the records of a source partition keep their order;
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
@@ -39,6 +40,7 @@ from overlay.units import parse_duration
 from tests.oracle.push import Token, parse_token
 
 from .applications import CONTROL, Run
+from .chunk_headers import find_contradictions
 from .plan import ACKS, REPLIES, SOURCE, Consumer
 from .reading import Found, read_topic
 
@@ -157,6 +159,8 @@ class Judge:
 
     def judge(self) -> None:
         """Raise Broken if a promise to any consumer was broken."""
+        if not self._run.resets and (wrong := find_contradictions(self._cluster)):
+            raise Broken(f"chunk headers that contradict the log: {len(wrong)}, such as {wrong[:SHOWN]}")
         for consumer in self._run.files.consumers:
             deliveries = self._read_deliveries(consumer)
             wanted = self.find_wanted(consumer)

@@ -56,6 +56,7 @@ class Mishaps:
             Kind.LEAVE: self._leave,
             Kind.STALL: self._stall,
             Kind.WITHHOLD: self._withhold,
+            Kind.SLEEP: self._sleep,
             **changes,
         }
 
@@ -132,14 +133,18 @@ class Mishaps:
     async def _freeze(self, chance: random.Random) -> None:
         await self._hold(chance.choice(self._workers).process, chance)
 
+    async def _sleep(self, chance: random.Random) -> None:
+        await self._hold(chance.choice(self._workers).process, chance, chance.choice((300.0, 3_600.0, 7_200.0)))
+
     async def _stall(self, chance: random.Random) -> None:
         await self._hold(chance.choice(self._readers).process, chance)
 
-    async def _hold(self, process: Process, chance: random.Random) -> None:
+    async def _hold(self, process: Process, chance: random.Random, most_s: float | None = None) -> None:
+        """Freeze a process for a part of a time, which is drawn if it is not given."""
         if process.state is not State.RUNNING:
             return
         self._world.freeze(process.name)
-        await asyncio.sleep(chance.choice((0.5, 5.0, 30.0)) * chance.random())
+        await asyncio.sleep((most_s or chance.choice((0.5, 5.0, 30.0))) * chance.random())
         self._world.tell(f"{process.name} thaws")
         self._world.loop.thaw(process)
 

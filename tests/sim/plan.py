@@ -34,6 +34,7 @@ class Kind(Enum):
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
     WITHHOLD = "have an output take nothing for now"
+    SLEEP = "freeze a worker for minutes or hours"
     REFUSE = "refuse records for a topic"
     NO_LEADER = "take the leader away from a partition"
     TIGHTEN = "let an output take small batches only"
@@ -225,6 +226,8 @@ class Plan:
         }
         lost = extra.choice((0.0, 0.0, 0.0, 0.0, LOST_ANSWERS))
         withheld = _draw_mishaps(extra, {Kind.WITHHOLD: extra.choice((0.0, 0.0, 0.0, 2.0))})
+        workers = extra.choice((2, 2, 2, 2, 3, 4))
+        slept = _draw_mishaps(extra, {Kind.SLEEP: 1.0 if extra.random() < 0.04 else 0.0})[:1]
         change_rates = _draw_change_rates(changes)
         is_reset = change_rates[Kind.CUT] > 0 or change_rates[Kind.RENEW] > 0
         if change_rates[Kind.TIGHTEN]:
@@ -232,7 +235,7 @@ class Plan:
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
-            workers=2,
+            workers=workers,
             shards=chance.choice((1, 2, 3)),
             ack_partitions=chance.choice((1, 1, 2)),
             burst=chance.choice((1, 10, 50)),
@@ -246,7 +249,7 @@ class Plan:
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_merge(_draw_mishaps(chance, rates), withheld, _draw_mishaps(changes, change_rates)),
+            mishaps=_merge(_draw_mishaps(chance, rates), withheld, slept, _draw_mishaps(changes, change_rates)),
             traps=rate(0.05),
             # the judge of what operators create does not know of resets
             orders=_draw_orders(chance)[: 0 if is_reset else None],
