@@ -101,6 +101,8 @@ class Registrar:
     _tail: Tail = field(init=False)
     _outbox: ReplySender = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
+    _decided_with: Journal | None = None
+    """The journal of the shard that is decided about: while it is open, no other worker has written."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the worker is to end."""
     _hold: int = 0
@@ -271,7 +273,8 @@ class Registrar:
             if not await self._knows_all(shard):
                 continue
             written = [await self._complete(definition) for definition in mine]
-            await self._write(mine[0].id, [write_definition(definition) for definition in written])
+            records = [write_definition(definition) for definition in written]
+            await self._write(mine[0].id, records, decided=True)
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
 
     async def _complete(self, definition: Definition) -> Definition:
@@ -290,7 +293,7 @@ class Registrar:
             shard = self.host.find_shard(id)
             if not known.is_deleted and shard is not None and await self._knows_all(shard):
                 self._lapsed.add(id)
-                await self._write(id, [rules.delete(known)])
+                await self._write(id, [rules.delete(known)], decided=True)
         elif self.host.find_shard(id) is not None:
             config = self.book.effective().consumers.get(id)
             self.book.lapse(id)
@@ -330,7 +333,7 @@ class Registrar:
                 entries += self._answer(request, respond(request, {"success": True}))
             elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
                 entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
-        await self._write(id, records, entries)
+        await self._write(id, records, entries, decided=True)
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
             self._lapsed.discard(id)
@@ -405,7 +408,7 @@ class Registrar:
             entries += self._answer(request, decision.response)
         records = [*decision.records, *([_settle(request)] if decision.is_settled else [])]
         if records or entries:
-            await self._write(request.about, records, entries)
+            await self._write(request.about, records, entries, decided=True)
 
     async def _answer_served(self, request: Request, written: int) -> None:
         """Answer a create once the consumer is served, or after SERVED_S if it is not.
@@ -460,9 +463,15 @@ class Registrar:
 
     # writing
 
-    async def _write(self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = ()) -> None:
+    async def _write(
+        self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = (), *, decided: bool = False
+    ) -> None:
         """Commit records and entries as the owner of a consumer's or stream's shard. Write nothing
         if the shard is not ours any more.
+
+        `decided`: they follow from what the registry contained at the last `_knows_all`. Raises
+        SourceUnavailable if the journal of that time is closed: another worker may have written
+        since, and this has to be decided anew.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -475,6 +484,10 @@ class Registrar:
         wanted = [Entry(self._tail.topic, record) for record in records]
         wanted += [entry for entry in entries if entry.topic in own]
         async with self._writing:
+            if decided and (shard not in self._journals or self._journals[shard] is not self._decided_with):
+                raise SourceUnavailable(
+                    f"shard {shard} may have had another owner since: what it asks for is decided anew"
+                )
             while wanted:
                 await self._open_journal(shard)
                 try:
@@ -521,6 +534,7 @@ class Registrar:
         if shard not in self._journals:
             async with self._writing:
                 await self._open_journal(shard)
+        self._decided_with = self._journals.get(shard)
         return self._tail.seen >= self._hold
 
     async def _drop_journals(self) -> None:

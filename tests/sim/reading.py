@@ -48,7 +48,8 @@ def read_partition(partition: Partition, *, committed: bool = True) -> list[Foun
         for batch in segment.batches:
             if batch.is_control:
                 ended = open_.pop(batch.producer, [])
-                if batch.data[MARKER_KIND_AT] == COMMIT:
+                # compaction empties a marker's batch once it has removed what was aborted
+                if len(batch.data) <= MARKER_KIND_AT or batch.data[MARKER_KIND_AT] == COMMIT:
                     found += ended
                 continue
             records = [one for one in _decode(partition.index, batch.data) if log.start <= one.offset < end]

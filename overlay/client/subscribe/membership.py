@@ -261,7 +261,6 @@ class Member:
         self._looked_at = now
         if moved := self._find_moved():
             consumer.commit(offsets=self._place(moved), asynchronous=True)
-            self._committed |= moved
 
     def _find_moved(self) -> dict[int, int]:
         """Return how far messages have been handed out, as offsets by partition, where that is not
@@ -278,10 +277,11 @@ class Member:
         return [TopicPartition(self._target.topic, *pair) for pair in offsets.items()]
 
     def _hear_commit(self, error: RdKafkaError | None, places: Sequence[TopicPartition]) -> None:
+        # what has failed, for example in a rebalance, is committed again: by the next look, or before
+        # its partition goes
         for place in places:
-            if error is not None or place.error is not None:
-                # for example because of a rebalance: the next look commits it again
-                self._committed.pop(place.partition, None)
+            if error is None and place.error is None and place.partition in self.assigned:
+                self._committed[place.partition] = place.offset
 
 
 def _judge(target: Target, error: RdKafkaError) -> OverlayError:
