@@ -59,7 +59,7 @@ class Case:
         return reached | {name: figures[name] < limit for name, limit in limits.items()}
 
     def to_json(self) -> dict[str, object]:
-        """The object that design 10 asks for. Rates to the record, ratios to two places."""
+        """Return the case as an object for JSON. Rates to the record, ratios to two places."""
         return {
             "case": self.name,
             "unit": self.unit.value,

@@ -1,12 +1,14 @@
-"""Whether somebody still waits for a request, by the brokers' clock. No IO.
+"""The age of requests by the brokers' clock. No IO.
 
-The brokers put their time on each record of the control topic. A worker's own clock may be another: one that is ahead would
-have it pass over requests that have just come. So what its clock calls too old is compared with the records that the worker
-reads. The newest of them says what time it was for the brokers at least, and the monotonic clock how long ago it was read.
-Where that does not show that the request is too old, the worker writes a record of its own and reads it back: from then
-on it knows the brokers' time, and measures it again after MEASURED_S.
+The brokers put their time on each record of the control topic. A worker whose own clock is ahead
+would pass over requests that have just arrived. So a request that is too old by the worker's clock
+is compared with the records that the worker reads. The newest of them is a lower bound of the
+brokers' time; the monotonic clock says how long ago it was read. If that does not show that the
+request is too old, the worker writes a record of its own and reads it back. From then on it knows
+the brokers' time, and measures it again after MEASURED_S.
 
-A worker whose clock is behind takes a request for younger than it is, and may carry it out for nobody.
+A worker whose clock is behind takes a request for younger than it is. It may carry out a request
+whose client no longer waits.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class BrokerTime:
         return wall / 1e9 - (self._difference / 1_000 + now)
 
     def judge(self, expires_at: int, wall: int, now: float) -> Age:
-        """Return whether a request is past the time to which somebody waits for it, ns since 1970."""
+        """Return whether a request is past `expires_at`, until which its client waits, ns since 1970."""
         if expires_at > wall:
             return Age.FRESH
         if expires_at <= (self._difference + 1_000 * now) * MILLISECOND:

@@ -19,7 +19,7 @@ from overlay.arrays import Ints
 
 from .record_slice import RecordSlice, join
 
-LARDER_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20
 JOINED_BYTES = 1 << 20
 """Slices are joined up to this size in bytes."""
 NOWHERE = -1
@@ -49,7 +49,7 @@ class RecordCache:
     `limit`: bytes over all streams. `joined`: bytes up to which slices are joined.
     """
 
-    def __init__(self, limit: int = LARDER_BYTES, joined: int = JOINED_BYTES) -> None:
+    def __init__(self, limit: int = CACHE_BYTES, joined: int = JOINED_BYTES) -> None:
         self.size = 0
         self._joined = joined
         self._limit = limit
