@@ -50,8 +50,8 @@ client has prefetched.
 """
 SLACK_S = 0.25
 """Seconds by which a heartbeat may be late."""
-CHANGE_S = 1.0
-"""Seconds for which the commit of revoked partitions is retried while the group rebalances."""
+CHANGE_S = 3.0
+"""Seconds for which a last commit is retried while the group rebalances."""
 _CHANGING = (RdKafkaError.ILLEGAL_GENERATION, RdKafkaError.REBALANCE_IN_PROGRESS)
 _REFUSALS = (
     RdKafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -72,8 +72,8 @@ class HeartbeatsMissed(OverlayError):
 def _while_group_changes() -> Retrying:
     """Return retries for errors of a rebalance.
 
-    The group may just have agreed on a new generation, which this member is about to learn. The
-    partitions that it gives up are its own until then.
+    The group may just have agreed on a new generation, which this member is about to learn. Its
+    partitions are its own until then.
     """
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in _CHANGING),
@@ -125,7 +125,9 @@ class Member:
             except KafkaException as error:
                 raise _judge(self._target, error.args[0]) from error
             finally:
-                # closing revokes the partitions, with a commit of what was handed out
+                if not contact.is_lost:
+                    self._commit_at_last(consumer)
+                # closing revokes the partitions, with a commit of what is not committed yet
                 consumer.close()
             if contact.is_lost:
                 log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
@@ -231,12 +233,32 @@ class Member:
     def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if moved := self._forget(partitions):
             try:
-                for attempt in _while_group_changes():
-                    with attempt:
-                        consumer.commit(offsets=self._place(moved), asynchronous=False)
+                consumer.commit(offsets=self._place(moved), asynchronous=False)
             except KafkaException as error:
-                # the new owner hands out again what was handed out since the last commit
-                log.warning("positions not committed", group=self._target.group, reason=error.args[0].str())
+                self._warn(error)
+
+    def _commit_at_last(self, consumer: Consumer) -> None:
+        """Commit what was handed out, before this member leaves the group.
+
+        A member that closes hears no more of rebalances, so its commit may belong to a generation
+        that has passed. Here it still polls, so a rebalance ends and the commit succeeds.
+        """
+        try:
+            consumer.pause(consumer.assignment())
+            for attempt in _while_group_changes():
+                with attempt:
+                    # paused partitions bring no records; what was received before is read again by
+                    # the next owner
+                    consumer.poll(0)
+                    if moved := self._find_moved():
+                        consumer.commit(offsets=self._place(moved), asynchronous=False)
+                        self._committed |= moved
+        except KafkaException as error:
+            self._warn(error)
+
+    def _warn(self, error: KafkaException) -> None:
+        # the next owner hands out again what was handed out since the last commit
+        log.warning("positions not committed", group=self._target.group, reason=error.args[0].str())
 
     def _lose(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._forget(partitions)
