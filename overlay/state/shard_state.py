@@ -36,6 +36,8 @@ PART_BYTES = 900_000
 """Most bytes of a machine's record in one Kafka record: below the default limit of topics."""
 
 ConsumerId = tuple[str, str]
+StreamPartition = tuple[str, TopicPartition]
+"""A partition that a stream reads: the name of the stream, and the partition."""
 Part = TypeVar("Part")
 Fact = TypeVar("Fact")
 

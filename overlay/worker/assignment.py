@@ -28,7 +28,7 @@ from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
 from .consumer_topics import ensure_side_topics, find_letters, list_topics
-from .round.pipeline import Reader
+from .round.task import Reader
 
 log = get_logger(__name__)
 

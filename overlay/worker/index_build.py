@@ -27,7 +27,7 @@ from overlay.metrics import Metrics
 from overlay.state.takeover import ensure_state_topic, state_topic
 
 from .membership import Membership
-from .round.pipeline import RoundResult
+from .round.task import RoundResult
 from .service import SWITCH_S
 from .session import Session
 from .shard import Shard

@@ -15,19 +15,20 @@ from overlay.errors import SourceUnavailable
 from overlay.kafka.fetcher import Fetched, PartitionFetch
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.metrics import Metrics
+from overlay.state.shard_state import StreamPartition
 
 from .assignment import Assignment
 from .cursors.cursor import Cursor, plan_round
 from .cursors.order import plan_steps
-from .cursors.positions import Place, Positions
-from .round.pipeline import Progress, Task
+from .cursors.positions import Positions
 from .round.sequencing import Linger
+from .round.task import Progress, Task
 from .skip_routes import Detours
 
 ROUND_BYTES = 8 << 20
 """Bytes of fetched data from which on no further stream or partition is added to a round."""
 
-Owners = list[tuple[Place, Cursor]]
+Owners = list[tuple[StreamPartition, Cursor]]
 
 
 @dataclass(slots=True)
@@ -74,14 +75,14 @@ class Intake:
                 seen.add(place[0])
         return tasks, owners
 
-    def _take_place(self, place: Place) -> Iterator[tuple[Task, tuple[Place, Cursor]]]:
+    def _take_place(self, place: StreamPartition) -> Iterator[tuple[Task, tuple[StreamPartition, Cursor]]]:
         """Yield the tasks of one partition of a stream without a ledger."""
         cursors = self.positions.cursors[place]
         for turn in plan_round(cursors, self._find_reach(cursors)):
             fetched = self._take(place, turn.cursor)
             yield self._make_task(place, turn.cursor, fetched, turn.cursor.position, turn.stop), (place, turn.cursor)
 
-    def _take_stream(self, stream: str) -> Iterator[tuple[Task, tuple[Place, Cursor]]]:
+    def _take_stream(self, stream: str) -> Iterator[tuple[Task, tuple[StreamPartition, Cursor]]]:
         """Yield the tasks of a stream with a ledger, in the order in which they have to run."""
         cursors = {source: some for (name, source), some in self.positions.cursors.items() if name == stream}
         every = [cursor for some in cursors.values() for cursor in some]
@@ -119,7 +120,7 @@ class Intake:
                 reach[cursor] = ready.reach
         return reach
 
-    def _take(self, place: Place, cursor: Cursor) -> Fetched:
+    def _take(self, place: StreamPartition, cursor: Cursor) -> Fetched:
         """Take the fetched data of a cursor, and let its partition fetch go on where the cursor
         will need more.
 
@@ -138,7 +139,7 @@ class Intake:
         self.metrics.records_fetched.labels(place[0]).inc(fetched.records)
         return fetched
 
-    def _make_task(self, place: Place, cursor: Cursor, fetched: Fetched, start: int, stop: int) -> Task:
+    def _make_task(self, place: StreamPartition, cursor: Cursor, fetched: Fetched, start: int, stop: int) -> Task:
         """Return the task that processes the offsets from `start` to `stop` for a cursor."""
         stream, source = place
         readers = tuple(self.assignment.readers[consumer] for consumer in sorted(cursor.members))
@@ -148,7 +149,7 @@ class Intake:
             cursor.cursor_group, self._find_others(place, cursor),
         )  # fmt: skip
 
-    def _find_others(self, place: Place, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
+    def _find_others(self, place: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
         """Return where the cursor's group is in the other partitions of its stream, with the last
         stable offsets there.
 

@@ -31,11 +31,11 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.scan.columns import Ints
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, StreamPartition
 
 from .assignment import Assignment
 from .cursors.cursor import Cursor
-from .cursors.positions import Place, Positions
+from .cursors.positions import Positions
 
 log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ PROGRESS_S = 2.0
 AT_ONCE = 4
 """Fetches of a search that are under way at once, besides those of the session."""
 
-Owners = list[tuple[Place, Cursor]]
+Owners = list[tuple[StreamPartition, Cursor]]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
 
 from .cursors.cursor import find_tail
-from .round.pipeline import RoundResult
+from .round.task import RoundResult
 
 if TYPE_CHECKING:
     from .session import Session

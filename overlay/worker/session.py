@@ -28,7 +28,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, StreamPartition
 
 from .acks.backpressure import Backpressure
 from .acks.dispatch_loop import DispatchLoop
@@ -36,13 +36,14 @@ from .assignment import Assignment
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
 from .cursors.cursor import Cursor
-from .cursors.positions import Place, Positions
+from .cursors.positions import Positions
 from .intake import Intake
 from .kept.following import Following
 from .last_messages import Snapshots
 from .round.indexing import Reach
 from .round.pending_estimate import PendingEstimate
-from .round.pipeline import Pipeline, RoundResult
+from .round.pipeline import Pipeline
+from .round.task import RoundResult
 from .skip_routes import Detours
 
 log = get_logger(__name__)
@@ -69,7 +70,7 @@ class Session:
     plain: PlainSender | None
     dispatch_loop: DispatchLoop | None = None
     """The loop that serves the consumers with machines; None if the session has none."""
-    halted: dict[Place, str] = field(default_factory=dict)
+    halted: dict[StreamPartition, str] = field(default_factory=dict)
     """Partitions that cannot be read further because of a corrupt batch, with the reason."""
     fetcher: Fetcher = field(init=False)
     partition_fetches: dict[Cursor, PartitionFetch] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Session:
     committed: dict[str, int] = field(default_factory=dict)
     """For each ledger that this shard keeps, the first sequence that is not committed yet."""
     counting: Counting = field(init=False)
-    reaches: dict[Place, Reach] = field(init=False)
+    reaches: dict[StreamPartition, Reach] = field(init=False)
     """For each partition indexed here, how far its chunk index reaches. Counts chunks that were
     sealed, whether or not their headers are committed yet."""
     is_over: bool = False
@@ -207,7 +208,7 @@ class Session:
         if self.positions.parked:
             self.fetcher.changed.set()
 
-    def _leave(self) -> tuple[set[ConsumerId], set[Place]]:
+    def _leave(self) -> tuple[set[ConsumerId], set[StreamPartition]]:
         """Park the consumers that cannot keep up with their cursors.
 
         Return the consumers whose positions the state must record differently from now on, parked
@@ -239,13 +240,13 @@ class Session:
                 if cursor.halted:
                     self.partition_fetches[cursor].rest()
 
-    async def _go_on(self, cursors: Iterable[tuple[Place, Cursor]]) -> None:
+    async def _go_on(self, cursors: Iterable[tuple[StreamPartition, Cursor]]) -> None:
         """Plan skip routes for cursors and fetch what they need from their positions on."""
         for place, cursor in cursors:
             self.detours.plan(place, cursor)
             await self._open(place, cursor)
 
-    async def _open(self, place: Place, cursor: Cursor) -> None:
+    async def _open(self, place: StreamPartition, cursor: Cursor) -> None:
         """Fetch what a cursor needs: from its position, or from the end of the data already fetched
         for it."""
         if partition_fetch := self.partition_fetches.get(cursor):
@@ -264,14 +265,14 @@ class Session:
         if partition_fetch := self.partition_fetches.pop(cursor, None):
             self.fetcher.shut(partition_fetch)
 
-    async def _recover(self) -> set[Place]:
+    async def _recover(self) -> set[StreamPartition]:
         """Handle fetch errors. Return the partitions in which retention has passed a cursor, which
         was moved.
 
         A cursor whose position is not in the log goes on at the log's start. Raises SourceChanged
         if Kafka denies access, or if the log was truncated below a cursor's position.
         """
-        moved: set[Place] = set()
+        moved: set[StreamPartition] = set()
         for place, cursor in self.positions.all():
             match self.partition_fetches[cursor].ready:
                 case Denied(reason):
@@ -293,7 +294,7 @@ class Session:
                     self.partition_fetches[cursor].seek(cursor.position, cursor.log_position.epoch)
         return moved
 
-    async def _find_start(self, place: Place, position: int) -> int:
+    async def _find_start(self, place: StreamPartition, position: int) -> int:
         """Return the offset to go on at in a log that does not have `position`: at least its start.
 
         Raises SourceChanged if the log ends below `position`, since it is then a different log.
@@ -308,7 +309,7 @@ class Session:
             )
         return max(first, position)
 
-    def _note_loss(self, place: Place, lost: int, cursor: Cursor) -> None:
+    def _note_loss(self, place: StreamPartition, lost: int, cursor: Cursor) -> None:
         """Count and log records that retention deleted before a cursor read them.
 
         A cursor that only the index is made from has lost nothing: retention would delete its
@@ -319,13 +320,13 @@ class Session:
             self.metrics.records_lost.labels(stream).inc(lost)
             log.error("retention passed the position", stream=stream, partition=source, lost=lost)
 
-    def _note_moved(self, places: set[Place]) -> CommitUnit:
+    def _note_moved(self, places: set[StreamPartition]) -> CommitUnit:
         """Return a commit unit without records that stores moved positions, even if no record ever
         follows them."""
         changed = self._settle(places)
         return CommitUnit(RoundResult(), self.positions.delta(places, changed))
 
-    def _absorb(self, outcome: RoundResult, owners: Iterable[tuple[Place, Cursor]]) -> CommitUnit:
+    def _absorb(self, outcome: RoundResult, owners: Iterable[tuple[StreamPartition, Cursor]]) -> CommitUnit:
         """Move the cursors to where the round has brought them, and return what is to be committed.
 
         Also decides what each cursor fetches next, joins cursors that have met, hands offers to the
@@ -337,7 +338,7 @@ class Session:
             if progress.stopped and cursor.sequenced:
                 # what it cannot read has sequences only once a session begins behind it (kept/ledgers.py)
                 raise SourceUnavailable(f"{_find_corruption(place, outcome)}. The shard goes on behind it")
-        moved: set[Place] = set()
+        moved: set[StreamPartition] = set()
         changed: set[ConsumerId] = {*outcome.delivered, *outcome.buried}
         self.positions.sequences.update(outcome.sequences)
         self.pending_estimate.publish()
@@ -414,7 +415,7 @@ class Session:
                 names = sorted(name for _, name in cursor.members)[:3]
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
-    def _settle(self, places: set[Place]) -> set[ConsumerId]:
+    def _settle(self, places: set[StreamPartition]) -> set[ConsumerId]:
         """Join cursors that have met. Return the consumers whose positions the state must record
         differently from now on."""
         ordered = {stream for stream, _ in places} & self.positions.ordered
@@ -429,7 +430,7 @@ class Session:
             self._join(place)
         return changed
 
-    def _join(self, place: Place) -> None:
+    def _join(self, place: StreamPartition) -> None:
         """Join the cursors of a partition that have met, until none has.
 
         A joined cursor has more consumers, so its skip route leaves out less or other parts of the
@@ -443,7 +444,7 @@ class Session:
                 if partition_fetch := self.partition_fetches.get(cursor):
                     self.detours.lead(place, cursor, partition_fetch, self.intake.find_need(cursor))
 
-    def _halt(self, place: Place, outcome: RoundResult) -> None:
+    def _halt(self, place: StreamPartition, outcome: RoundResult) -> None:
         self.halted[place] = str(_find_corruption(place, outcome))
         log.error("partition stopped", stream=place[0], reason=self.halted[place])
 
@@ -454,7 +455,7 @@ class Session:
             return await self.plain.send(batches)
 
 
-def _find_corruption(place: Place, outcome: RoundResult) -> CorruptBatch:
+def _find_corruption(place: StreamPartition, outcome: RoundResult) -> CorruptBatch:
     """Return what stops a partition in a round."""
     stream, source = place
     bad = next(c.malformed for c in outcome.corruptions if (c.stream, c.source, c.skipped) == (stream, source, False))

@@ -39,7 +39,7 @@ from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention
 from .membership import Membership
-from .round.pipeline import RoundResult
+from .round.task import RoundResult
 from .session import Session
 from .watch import watch_topics
 

@@ -35,7 +35,7 @@ from .acks.dispatch_loop import DispatchLoop
 from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_consumer, report_service, report_stream
-from .round.pipeline import RoundResult
+from .round.task import RoundResult
 from .session import Session
 from .shard import Shard
 

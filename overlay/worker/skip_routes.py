@@ -27,11 +27,12 @@ from overlay.index.skip.prune import Answers, evaluate
 from overlay.kafka.fetcher import PartitionFetch
 from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
+from overlay.state.shard_state import StreamPartition
 
 from .assignment import Assignment
 from .cursors.cursor import Cursor
-from .cursors.positions import Place, Positions
-from .round.pipeline import Reader
+from .cursors.positions import Positions
+from .round.task import Reader
 
 Ints = npt.NDArray[np.int64]
 
@@ -107,7 +108,7 @@ class Detours:
         self._metrics = metrics
         self._detours: dict[Cursor, Detour] = {}
 
-    def plan(self, place: Place, cursor: Cursor) -> None:
+    def plan(self, place: StreamPartition, cursor: Cursor) -> None:
         """Plan what a cursor may skip, and move it to the first part that it has to read.
 
         A cursor that an index is made from skips nothing.
@@ -130,14 +131,14 @@ class Detours:
             self._metrics.chunks.labels(stream, "maybe").inc(detour.route.saving.read_chunks)
             self.leap(place, cursor)
 
-    def leap(self, place: Place, cursor: Cursor) -> None:
+    def leap(self, place: StreamPartition, cursor: Cursor) -> None:
         """Move a cursor over what none of its consumers wants, up to the next cursor at most."""
         if detour := self._detours.get(cursor):
             reached = detour.find_next(cursor.position, self._positions.find_ahead(place, cursor))
             if reached > cursor.position:
                 cursor.log_position = detour.find_log_position(reached)
 
-    def lead(self, place: Place, cursor: Cursor, partition_fetch: PartitionFetch, need: LogPosition) -> None:
+    def lead(self, place: StreamPartition, cursor: Cursor, partition_fetch: PartitionFetch, need: LogPosition) -> None:
         """Set a partition fetch to where its cursor needs data from the log position `need` on.
 
         `need` is the cursor's position or the end of its kept data. Data that the partition fetch

@@ -37,7 +37,8 @@ from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 
-from .round.pipeline import Pipeline, Reader, Task
+from .round.pipeline import Pipeline
+from .round.task import Reader, Task
 
 log = get_logger(__name__)
 

@@ -20,7 +20,8 @@ from overlay.output.batch_builder import OutputBatch, OutputTopic
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
-from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
+from overlay.worker.round.pipeline import Pipeline
+from overlay.worker.round.task import Reader, RoundResult, Task
 from tests.oracle.batches import parse
 from tests.oracle.push import TOKEN
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from overlay.worker.round.pipeline import Pipeline, RoundResult, Task
+from overlay.worker.round.pipeline import Pipeline
+from overlay.worker.round.task import RoundResult, Task
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.test_jobs import Ticker

@@ -11,8 +11,8 @@ import pytest
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
-from overlay.worker.round.pipeline import Task
 from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_log_position
+from overlay.worker.round.task import Task
 from tests.oracle.batches import Record
 from tests.support.batches import build
 from tests.worker.round.test_pipeline import make_fetched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlay.worker.report import SLOT_MS, WINDOW_MS, Rates
-from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.round.task import RoundResult
 
 CONSUMER = ("S", "c")
 

@@ -12,7 +12,7 @@ from overlay.config import ConsumerConfig
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
-from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.round.task import RoundResult
 from overlay.worker.shard_manager import LIGHT, ShardManager, is_light, shard_of
 from tests.control.books import make_config, make_files
 

@@ -22,7 +22,7 @@ from overlay.subject import Pattern
 from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.positions import Positions
-from overlay.worker.round.pipeline import Reader
+from overlay.worker.round.task import Reader
 from overlay.worker.skip_routes import NEAR, Detours, plan_visits
 from tests.index.partitions import Record, load, seal, stream
 from tests.support.kafka import NewTopicFixture, SureProducer

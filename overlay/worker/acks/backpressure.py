@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.worker.cursors.cursor import Cursor
-from overlay.worker.cursors.positions import Place, Positions
-from overlay.worker.round.pipeline import Reader
+from overlay.worker.cursors.positions import Positions
+from overlay.worker.round.task import Reader
 
 from .dispatch_loop import DispatchLoop
 
@@ -35,7 +35,7 @@ class Backpressure:
     """Consumers that have returned since the caller last emptied this; the state must record their
     positions differently."""
 
-    def leave(self) -> tuple[set[ConsumerId], list[tuple[Place, Cursor]]]:
+    def leave(self) -> tuple[set[ConsumerId], list[tuple[StreamPartition, Cursor]]]:
         """Park the consumers that are full. Return them, and the cursors that were removed since no
         consumer is left on them."""
         full = {consumer for consumer in self.dispatch_loop.find_held(FULL) if not self.positions.is_alone(consumer)}
@@ -44,7 +44,7 @@ class Backpressure:
             self.positions.park(consumer)
         return full, self.positions.drop_empty() if full else []
 
-    def come_back(self) -> list[tuple[Place, Cursor]]:
+    def come_back(self) -> list[tuple[StreamPartition, Cursor]]:
         """Unpark the consumers that have room again. Return all cursors they are on, new or
         existing."""
         waiting = self.positions.parked.keys() - self.dispatch_loop.find_held(FULL // 4)

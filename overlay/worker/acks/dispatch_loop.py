@@ -43,7 +43,7 @@ from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
 from overlay.worker.commit.commits import Commits, CommitUnit
 from overlay.worker.cursors.positions import Positions
-from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.round.task import RoundResult
 
 from .ack_topics import AckTopics, Place
 from .interest import Readers

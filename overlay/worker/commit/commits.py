@@ -33,7 +33,7 @@ from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
-from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.round.task import RoundResult
 
 from .transaction_parts import PARTITIONS, split
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.worker.cursors.positions import Place
+from overlay.state.shard_state import StreamPartition
 from overlay.worker.round.indexing import Reach
-from overlay.worker.round.pipeline import Corruption, RoundResult
+from overlay.worker.round.task import Corruption, RoundResult
 
 log = get_logger(__name__)
 
@@ -20,8 +20,8 @@ class Counting:
     sealed."""
 
     metrics: Metrics
-    reaches: Mapping[Place, Reach]
-    _corrupt: set[tuple[Place, int]] = field(default_factory=set)
+    reaches: Mapping[StreamPartition, Reach]
+    _corrupt: set[tuple[StreamPartition, int]] = field(default_factory=set)
     """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
     one."""
 

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.state.shard_state import ShardState
+from overlay.state.shard_state import ShardState, StreamPartition
 from overlay.worker.assignment import Assignment
 
-from .positions import Place, Positions
+from .positions import Positions
 
 
-def open_positions(assignment: Assignment, state: ShardState, indexed: Mapping[Place, LogPosition]) -> Positions:
+def open_positions(
+    assignment: Assignment, state: ShardState, indexed: Mapping[StreamPartition, LogPosition]
+) -> Positions:
     """Return the cursors of the assignment's consumers, ledgers and indexes.
 
     `indexed`: where indexing goes on. A consumer without a position in a partition begins at the

@@ -14,11 +14,9 @@ import numpy as np
 
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan.decode import NO_STOP
-from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, StreamPartition
 
 from .cursor import Cursor, find_tail, join
-
-Place = tuple[str, TopicPartition]  # stream and partition
 
 
 @dataclass(slots=True)
@@ -30,7 +28,7 @@ class Positions:
     `floors`: the offsets below which nothing is delivered.
     """
 
-    cursors: dict[Place, list[Cursor]] = field(default_factory=dict)
+    cursors: dict[StreamPartition, list[Cursor]] = field(default_factory=dict)
     sequences: dict[ConsumerId, int] = field(default_factory=dict)
     snapshots: dict[ConsumerId, Mapping[TopicPartition, int]] = field(default_factory=dict)
     floors: dict[ConsumerId, Mapping[TopicPartition, int]] = field(default_factory=dict)
@@ -123,7 +121,7 @@ class Positions:
                 Cursor(log_position, sequenced=True, cursor_group=cursor_group)
             )
 
-    def enlist_index(self, place: Place, log_position: LogPosition) -> None:
+    def enlist_index(self, place: StreamPartition, log_position: LogPosition) -> None:
         """Make the chunk index of a partition from `log_position` on, by the cursor that is there
         or a new one."""
         cursors = self.cursors.setdefault(place, [])
@@ -137,13 +135,13 @@ class Positions:
             cursors.append(here)
         here.indexed = True
 
-    def all(self) -> Iterator[tuple[Place, Cursor]]:
+    def all(self) -> Iterator[tuple[StreamPartition, Cursor]]:
         """Yield every cursor with its stream and partition."""
         for place, cursors in self.cursors.items():
             for cursor in cursors:
                 yield place, cursor
 
-    def find_ahead(self, place: Place, cursor: Cursor) -> int:
+    def find_ahead(self, place: StreamPartition, cursor: Cursor) -> int:
         """Return the position of the next cursor that this one can join, NO_STOP if there is
         none."""
         if cursor.is_alone:
@@ -189,7 +187,9 @@ class Positions:
                 for cursor in (cursor for some in cursors.values() for cursor in some if cursor.cursor_group == number):
                     cursor.cursor_group = into
 
-    def part(self, stream: str, cursor_group: int, machines: Collection[ConsumerId]) -> list[tuple[Place, Cursor]]:
+    def part(
+        self, stream: str, cursor_group: int, machines: Collection[ConsumerId]
+    ) -> list[tuple[StreamPartition, Cursor]]:
         """Have the consumers of a stopped cursor group that are among `machines` wait, and the others go on without them.
 
         Returns the cursors of the others, if both are there: these are new and have no partition fetches yet.
@@ -203,7 +203,7 @@ class Positions:
         waiting = {member for member in members if member in machines}
         if not waiting:
             return []
-        parted: list[tuple[Place, Cursor]] = []
+        parted: list[tuple[StreamPartition, Cursor]] = []
         number = self._make_cursor_group()
         for place, cursor in cursors:
             if members - waiting:
@@ -214,7 +214,7 @@ class Positions:
             cursor.waits = True
         return parted
 
-    def settle(self, place: Place) -> list[Cursor]:
+    def settle(self, place: StreamPartition) -> list[Cursor]:
         """Join the cursors of a partition that have met. Return those that are no longer needed."""
         for cursor in self.cursors[place]:
             cursor.finish_snapshot()
@@ -268,7 +268,7 @@ class Positions:
         state, log_positions = self.state_of(consumer), self.parked.pop(consumer)
         self.enlist(consumer, state, log_positions, careful=careful)
 
-    def drop_empty(self) -> list[tuple[Place, Cursor]]:
+    def drop_empty(self) -> list[tuple[StreamPartition, Cursor]]:
         """Remove the cursors that serve no consumer, no index and no ledger, and return them."""
         empty = [(p, t) for p, t in self.all() if not t.members and not t.indexed and not t.sequenced]
         for place, cursor in empty:
@@ -282,7 +282,7 @@ class Positions:
         cursors = self.cursors.get((consumer[0], source), ())
         return next((cursor.position for cursor in cursors if consumer in cursor.members), 0)
 
-    def delta(self, moved: Iterable[Place], changed: Iterable[ConsumerId]) -> Delta:
+    def delta(self, moved: Iterable[StreamPartition], changed: Iterable[ConsumerId]) -> Delta:
         """Return what the state records after a round: the tails of the partitions that `moved`,
         and the consumers that `changed`."""
         tails = {place: find_tail(self.cursors[place]) for place in moved}

@@ -22,9 +22,8 @@ from overlay.kafka.admin import Admin, TopicFacts, new_topic
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
-from overlay.state.shard_state import Delta, ShardState
+from overlay.state.shard_state import Delta, ShardState, StreamPartition
 from overlay.worker.assignment import Assignment
-from overlay.worker.cursors.positions import Place
 
 from . import ledgers
 from .merging import merge_small
@@ -41,7 +40,7 @@ async def open_indexes(
     assignment: Assignment,
     state: ShardState,
     delta: Delta,
-) -> dict[Place, LogPosition]:
+) -> dict[StreamPartition, LogPosition]:
     """Open the indexes of the assignment's streams. Return where indexing goes on in each partition
     of the streams kept here.
 
@@ -59,7 +58,7 @@ async def open_indexes(
     present, refused = await _ensure_topics(
         admin, service, topics, {name for name in keeps if name not in known}, assignment
     )
-    resumes: dict[Place, LogPosition] = {}
+    resumes: dict[StreamPartition, LogPosition] = {}
     for name, topic in topics.items():
         # a ledger that the state knows, or several partitions: then the stream needs the topic
         is_kept = name in keeps and name not in assignment.unindexed

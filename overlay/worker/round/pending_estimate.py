@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,11 +38,9 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.match.values import narrow
 from overlay.scan.columns import Ints
 from overlay.scan.decode import Records
-from overlay.state.shard_state import ConsumerId
-from overlay.worker.cursors.positions import Place
+from overlay.state.shard_state import ConsumerId, StreamPartition
 
-if TYPE_CHECKING:
-    from .pipeline import Reader, Task
+from .task import Reader, Task
 
 CONTROL = 1 << 5
 """The attribute bit of control batches, which hold no records but the end of a transaction."""
@@ -85,7 +83,7 @@ class PendingEstimate:
     streams: Mapping[str, StreamConfig]
     indexes: Mapping[str, Index]
     compacted: Collection[str] = ()
-    _backlogs: dict[Place, dict[ConsumerId, Backlog]] = field(default_factory=dict)
+    _backlogs: dict[StreamPartition, dict[ConsumerId, Backlog]] = field(default_factory=dict)
     """Counts of consumers that are behind the end of the index, by partition."""
     _sights: dict[tuple[ConsumerId, TopicPartition], Sight] = field(default_factory=dict)
     """What these consumers had ahead of them when they last wanted something, as of the last
@@ -144,7 +142,7 @@ class PendingEstimate:
         chunks = None if index is None else index.chunks.get(source)
         return chunks if chunks is not None and len(chunks) and int(chunks.next_offset[-1]) > position else None
 
-    def _make_backlog(self, place: Place, reader: Reader, position: int, chunks: Chunks) -> Backlog:
+    def _make_backlog(self, place: StreamPartition, reader: Reader, position: int, chunks: Chunks) -> Backlog:
         """Return a new count of the records ahead of `position` that match the reader's
         subjects."""
         subjects = narrow(reader.subjects, reader.values)

@@ -8,9 +8,8 @@ pipeline is thrown away then, with everything else that the shard holds in memor
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,159 +21,21 @@ from overlay.dispatch.dead_letters import give_up, press_letters
 from overlay.dispatch.dispatcher import Offer
 from overlay.dispatch.record_slice import keep
 from overlay.field import Field
-from overlay.filter import Filter
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.match import Addressed, Addressing, Audience, Masks, Selection, Tally, Values
+from overlay.kafka.log_position import LogPosition
+from overlay.match import Addressed, Addressing, Audience, Masks, Selection
 from overlay.output.assemble import Numbers
-from overlay.output.batch_builder import BatchBuilder, OutputBatch, OutputTopic
+from overlay.output.batch_builder import BatchBuilder
 from overlay.output.undeliverable import find_refused
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
-from overlay.subject import Pattern
 
-from .indexing import Indexing, Sealed
+from .indexing import Indexing
 from .pending_estimate import PendingEstimate, Sight, View
 from .sequencing import Sequencing, cut, find_log_position
+from .task import Corruption, Progress, Reader, RoundResult, Task
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reader:
-    """A consumer as the pipeline sees it."""
-
-    id: ConsumerId
-    subjects: tuple[Pattern, ...]
-    output_topic: OutputTopic | None
-    """None for a pull consumer."""
-    filter: Filter | None = None
-    first_sequence: int = 0
-    """In a stream with a ledger, the stream sequence below which nothing is delivered."""
-    has_machine: bool = False
-    """Whether a machine decides about deliveries. Then matching records are offered to it instead
-    of being delivered."""
-    values: Values | None = None
-    """Condition on filter values (docs/filters.md); None to accept all."""
-    letters: OutputTopic | None = None
-    """The topic for dead letters of messages that are given up. Without a machine, these are the
-    records that the output can never take; if it is None, the consumer stops at such a record."""
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether the consumer wants every record of its subjects."""
-        return self.filter is None and self.values is None
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One cursor's part in a round: the offsets from `position` to `stop` of a fetch."""
-
-    stream: str
-    source: TopicPartition
-    fetched: Fetched
-    position: int
-    stop: int
-    readers: tuple[Reader, ...]
-    only: Ints | None = None
-    """Offsets to deliver and no others, ascending (last_per_subject); None to deliver all."""
-    floors: Mapping[ConsumerId, int] = field(default_factory=dict)
-    """By consumer, the offset below which it is given nothing."""
-    indexed: bool = False
-    """Whether the stream's chunk index is made from this task."""
-    sequenced: bool = False
-    """Whether the task's records get their stream sequences in this round."""
-    cursor_group: int = 0
-    """The number of its cursor's group, 0 if it is in none."""
-    others: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """In a stream with a ledger: by other partition, the readers' position there and the last
-    stable offset, -1 if that is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Corruption:
-    """A batch that could not be read, and whether it was skipped."""
-
-    stream: str
-    source: TopicPartition
-    malformed: Malformed
-    skipped: bool
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far one task came. `log_position` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
-
-    `is_put_off`: a corrupt batch is in the way in another partition of the cursor group, and consumers with machines
-    wait there.
-    """
-
-    task: Task
-    log_position: LogPosition
-    stopped: bool = False
-    is_put_off: bool = False
-
-
-@dataclass(slots=True)
-class RoundResult:
-    """What the pipeline made of a round."""
-
-    progress: list[Progress] = field(default_factory=list)
-    batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
-    offers: list[tuple[TopicPartition, Offer]] = field(default_factory=list)
-    """Records that consumers with machines want, and the partitions they are from."""
-    beyond: dict[ConsumerId, int] = field(default_factory=dict)
-    """By consumer with a machine, how many more records lie ahead, if that has changed; an
-    estimate."""
-    sequences: dict[ConsumerId, int] = field(default_factory=dict)
-    """The last consumer sequence of each consumer that was given something."""
-    delivered: Counter[ConsumerId] = field(default_factory=Counter)
-    """Messages by consumer."""
-    buried: Counter[ConsumerId] = field(default_factory=Counter)
-    """Messages given up, by consumer. If the consumer has a dead letter topic, `batches` holds a
-    dead letter for each."""
-    decoded: Counter[str] = field(default_factory=Counter)
-    """Records by stream."""
-    unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records that have no subject of the stream, by stream and reason."""
-    unsequenced: Counter[str] = field(default_factory=Counter)
-    """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
-    knows their sequences."""
-    corruptions: list[Corruption] = field(default_factory=list)
-    newest: dict[ConsumerId, int] = field(default_factory=dict)
-    """The source timestamp of the last record delivered to each consumer, ms since 1970."""
-    oldest: dict[ConsumerId, int] = field(default_factory=dict)
-    """The same of the first record."""
-    results: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
-    """Records by consumer and filter result: true, false or unknown."""
-    nulls: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
-    """Values that a filter named and that could not be read, by consumer and reason."""
-    backlog: bool = False
-    """Whether much more is waiting to be read."""
-    ledger: list[OutputBatch] = field(default_factory=list)
-    """Ledger entries, as batches for the index topics."""
-    given_out: dict[str, int] = field(default_factory=dict)
-    """By stream whose head was read, the sequence that comes next."""
-    index: list[OutputBatch] = field(default_factory=list)
-    """Chunk headers, as batches for the index topics."""
-    sealed: list[Sealed] = field(default_factory=list)
-    """The chunks of these headers."""
-    indexed: Counter[str] = field(default_factory=Counter)
-    """Records that went into chunks, by stream."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all batches."""
-        return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.ledger, *self.index))
-
-    def note(self, consumer: ConsumerId, tally: Tally) -> None:
-        """Count the filter results of a slice for a consumer."""
-        for result in ("true", "false", "unknown"):
-            if records := getattr(tally, result):
-                self.results[consumer, result] += records
-        for reason, values in tally.nulls.items():
-            self.nulls[consumer, reason] += values
 
 
 @dataclass(frozen=True, slots=True, eq=False)

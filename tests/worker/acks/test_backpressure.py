@@ -10,7 +10,7 @@ from overlay.state.shard_state import ConsumerState
 from overlay.worker.acks.backpressure import Backpressure
 from overlay.worker.acks.dispatch_loop import DispatchLoop
 from overlay.worker.cursors.positions import Positions
-from overlay.worker.round.pipeline import Reader
+from overlay.worker.round.task import Reader
 
 PLACE = ("S", ("t", 0))
 A, B, C = ("S", "a"), ("S", "b"), ("S", "c")

@@ -17,7 +17,7 @@ from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import Delta
 from overlay.worker.commit.commits import QUEUE_ROUNDS, CommitUnit
-from overlay.worker.round.pipeline import RoundResult
+from overlay.worker.round.task import RoundResult
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (

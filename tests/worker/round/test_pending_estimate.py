@@ -24,7 +24,8 @@ from overlay.scan.header import split
 from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern
 from overlay.worker.round.pending_estimate import PendingEstimate
-from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
+from overlay.worker.round.pipeline import Pipeline
+from overlay.worker.round.task import Reader, RoundResult, Task
 from overlay.worker.skip_routes import plan_detour
 from tests.index.partitions import Record, forget, say, seal, stream
 from tests.oracle import batches as raw

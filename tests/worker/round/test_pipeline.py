@@ -21,7 +21,8 @@ from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.subject import Pattern
-from overlay.worker.round.pipeline import Pipeline, Reader, RoundResult, Task
+from overlay.worker.round.pipeline import Pipeline
+from overlay.worker.round.task import Reader, RoundResult, Task
 from tests.oracle.batches import Record, parse
 from tests.oracle.push import TOKEN, parse_token
 from tests.support.batches import build
