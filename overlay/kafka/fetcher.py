@@ -297,6 +297,18 @@ class Fetcher:
         epoch of the batch before `position`, see PartitionFetch.
         """
         await self._client.add_topic(topic)
+        return self.start(topic, partition, position, stop, size, epoch)
+
+    def start(
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        stop: int = NO_STOP,
+        size: int | None = None,
+        epoch: int = NO_EPOCH,
+    ) -> PartitionFetch:
+        """Start reading as `open` does, in a topic that the client knows already."""
         partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch)
         self._partition_fetches.append(partition_fetch)
         self.wake()

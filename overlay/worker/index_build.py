@@ -147,14 +147,14 @@ class Build:
         if not self._bounds:
             self._bounds = await admin.find_bounds(assignment.sources[self.stream].partitions)
         positions = {
-            source: max(cursor.position for cursor in session.positions.cursors[self.stream, source] if cursor.indexed)
+            source: max(cursor.position for cursor in session.cursors.of((self.stream, source)) if cursor.indexed)
             for source in self._bounds
         }
         self.total = sum(end - first for first, end in self._bounds.values())
         self.done = sum(min(positions[s], end) - min(first, end) for s, (first, end) in self._bounds.items())
         self._found = self.done if self._found is None else self._found
         self.fresh = self.done - self._found
-        halted = {source: why for (_, source), why in session.halted.items()}
+        halted = {source: str(why) for (_, source), why in session.cursors.halts.items()}
         if all(positions[source] >= end or source in halted for source, (_, end) in self._bounds.items()):
             self._reached = not halted
             self._end("; ".join(halted.values()))

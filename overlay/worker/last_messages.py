@@ -21,21 +21,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
-from overlay.clock import monotonic
+from overlay.clock import monotonic, now_ms
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import merge_lasts
 from overlay.index.start_positions import find_lasts
 from overlay.index.topic import Index
-from overlay.kafka.fetcher import Fetcher, PartitionFetch
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.scan.columns import Ints
-from overlay.state.shard_state import ConsumerId, StreamPartition
+from overlay.state.shard_state import ConsumerId
 
 from .assignment import Assignment
-from .cursors.cursor import Cursor
-from .cursors.positions import Positions
+from .cursors.cursors import Cursors
 
 log = get_logger(__name__)
 
@@ -43,8 +42,6 @@ PROGRESS_S = 2.0
 """Seconds between two log lines of a search."""
 AT_ONCE = 4
 """Fetches of a search that are under way at once, besides those of the session."""
-
-Owners = list[tuple[StreamPartition, Cursor]]
 
 
 @dataclass(slots=True)
@@ -55,7 +52,7 @@ class Snapshots:
     client: AIOKafkaClient
     metrics: Metrics
     assignment: Assignment
-    positions: Positions
+    cursors: Cursors
     _searching: asyncio.Task[dict[TopicPartition, Ints]] | None = None
     """The current search; its result is the offsets to deliver in each partition."""
     _consumer: ConsumerId = ("", "")
@@ -63,29 +60,27 @@ class Snapshots:
 
     async def load(self) -> None:
         """Search the streams of one partition. Raises SourceChanged, SourceUnavailable."""
-        for (_, source), cursor in self.positions.all():
-            if cursor.is_alone and not cursor.undecided:
+        for (stream, source), cursor in self.cursors.all():
+            if cursor.is_searching and stream not in self.assignment.ledgers:
                 (consumer,) = cursor.members
                 found = await self._search(consumer, source, cursor.position, cursor.snapshot_end)
-                cursor.only = np.sort(np.fromiter(found.values(), np.int64, len(found)))
+                self.cursors.find(
+                    consumer, {source: np.sort(np.fromiter(found.values(), np.int64, len(found)))}, now_ms()
+                )
 
-    def decide(self, partition_fetches: Mapping[Cursor, PartitionFetch], note: Callable[[], None]) -> Owners:
-        """Return the cursors whose search has ended, and start the next one. `note` is called when
-        that one ends.
+    def decide(self, note: Callable[[], None], now: int) -> None:
+        """Have the consumer whose search has ended read what was found, and start the next search.
 
-        Raises SourceChanged, SourceUnavailable.
+        `note` is called when that one ends. `now`: ms since 1970. Raises SourceChanged,
+        SourceUnavailable.
         """
-        decided: Owners = []
         if self._searching is not None and self._searching.done():
             found, self._searching = self._searching.result(), None
-            for place, cursor in self._list_undecided(self._consumer):
-                cursor.only, cursor.undecided = found[place[1]], False
-                decided.append((place, cursor))
-        if self._searching is None and (consumer := self._find_next(partition_fetches)) is not None:
+            self.cursors.find(self._consumer, found, now)
+        if self._searching is None and (consumer := self._find_next()) is not None:
             self._consumer = consumer
             self._searching = asyncio.create_task(self._search_all(consumer), name="snapshot")
             self._searching.add_done_callback(lambda _: note())
-        return decided
 
     async def close(self) -> None:
         """Cancel the current search."""
@@ -93,20 +88,15 @@ class Snapshots:
             self._searching.cancel()
             await asyncio.gather(self._searching, return_exceptions=True)
 
-    def _list_undecided(self, consumer: ConsumerId) -> Owners:
-        every = self.positions.all()
-        return [(place, cursor) for place, cursor in every if cursor.undecided and consumer in cursor.members]
-
-    def _find_next(self, partition_fetches: Mapping[Cursor, PartitionFetch]) -> ConsumerId | None:
+    def _find_next(self) -> ConsumerId | None:
         """Return a waiting consumer for whose snapshot the ledger has all sequences, None if there
         is none."""
         waiting: dict[ConsumerId, bool] = {}
-        for (stream, source), cursor in self.positions.all():
-            if cursor.undecided:
+        for (stream, source), cursor in self.cursors.all():
+            if cursor.is_searching:
                 (consumer,) = cursor.members
-                stable_end = partition_fetches[cursor].stable_end
                 # the log may have lost its end since the snapshot was taken
-                end = min(cursor.snapshot_end, stable_end) if stable_end >= 0 else cursor.snapshot_end
+                end = min(cursor.snapshot_end, cursor.stable_end) if cursor.stable_end >= 0 else cursor.snapshot_end
                 is_known = self.assignment.ledgers[stream].end_of(source) >= end
                 waiting[consumer] = waiting.get(consumer, True) and is_known
         return next((consumer for consumer, is_known in waiting.items() if is_known), None)
@@ -114,14 +104,14 @@ class Snapshots:
     async def _search_all(self, consumer: ConsumerId) -> dict[TopicPartition, Ints]:
         """Return the offsets of the last messages in each partition of a stream with a ledger."""
         stream = consumer[0]
-        ledger, ends = self.assignment.ledgers[stream], self.positions.snapshots[consumer]
-        cursors = {s: t for (name, s), t in self.positions.all() if name == stream and consumer in t.members}
-        lows = find_lows({source: cursor.position for source, cursor in cursors.items()}, ledger)
+        ledger, ends = self.assignment.ledgers[stream], self.cursors.standing(consumer).snapshot
+        positions = {source: cursor.position for source, cursor in self.cursors.members_of(consumer)}
+        lows = find_lows(positions, ledger)
         fetcher = Fetcher(self.client, requests=AT_ONCE, apart=3)
         try:
             found = {
                 source: await self._search(consumer, source, lows[source], ends[source], fetcher)
-                for source in cursors
+                for source in positions
                 if source in ends
             }
         finally:

@@ -146,24 +146,18 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     positions: dict[str, int] = {}
     lag: int | None = 0
     catching_up = False
-    for (stream, (topic, partition)), cursors in session.positions.cursors.items():
+    for (stream, (topic, partition)), cursors in session.cursors.partitions():
         for cursor in cursors:
             if stream == consumer[0] and consumer in cursor.members:
                 positions[f"{topic}-{partition}"] = cursor.position
-                partition_fetch = session.partition_fetches.get(cursor)
-                known = (
-                    partition_fetch is not None and partition_fetch.stable_end >= 0
-                )  # the first response tells where the log ends
-                lag = (
-                    lag + max(0, partition_fetch.stable_end - cursor.position)
-                    if lag is not None and partition_fetch and known
-                    else None
-                )
+                # the first response tells where the log ends
+                is_known = lag is not None and cursor.stable_end >= 0
+                lag = (lag or 0) + max(0, cursor.stable_end - cursor.position) if is_known else None
                 tail = find_tail(cursors)
                 catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
     return {
         "state": "starting" if lag is None else "catching up" if catching_up else "running",
-        "consumer_sequence": session.positions.sequences[consumer],
+        "consumer_sequence": session.cursors.standing(consumer).sequence,
         "positions": positions,
         "lag_records": lag,
     }
@@ -188,18 +182,17 @@ def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
 def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | None:
     """Return how many records that match lie behind a consumer's positions, and whether that is exact; None if unknown."""
     count, is_exact = 0, True
-    for (stream, source), cursors in session.positions.cursors.items():
+    for (stream, source), cursors in session.cursors.partitions():
         if stream != consumer[0]:
             continue
         cursor = next((cursor for cursor in cursors if consumer in cursor.members), None)
-        partition_fetch = None if cursor is None else session.partition_fetches.get(cursor)
-        if cursor is None or partition_fetch is None or partition_fetch.stable_end < 0:
+        if cursor is None or cursor.stable_end < 0:
             return None
-        if cursor.position < partition_fetch.stable_end:
+        if cursor.position < cursor.stable_end:
             if (sight := session.pending_estimate.find(consumer, source)) is None:
                 return None
             count += sight.count
-            is_exact &= sight.is_exact and sight.end >= partition_fetch.stable_end
+            is_exact &= sight.is_exact and sight.end >= cursor.stable_end
     return count, is_exact
 
 
@@ -227,18 +220,15 @@ def report_stream(
             found["index"] = index | {"rate": rates.of_index(name, now_ms())}
         if name in session.assignment.stopped:
             stops.append(session.assignment.stopped[name])
-        for place, cursors in session.positions.cursors.items():
+        for place, cursors in session.cursors.partitions():
             # if there are consumers, a cursor that only serves the index says nothing of them
             reading = [cursor for cursor in cursors if cursor.members or not readers]
             if place[0] == name and reading:
                 topic, partition = place[1]
-                ends = [
-                    partition_fetch.stable_end for t in reading if (partition_fetch := session.partition_fetches.get(t))
-                ]
-                entry = {"end": max(ends, default=-1), "position": max(t.position for t in reading)}
+                entry = {"end": max(t.stable_end for t in reading), "position": max(t.position for t in reading)}
                 found["partitions"][f"{topic}-{partition}"] = entry
                 found["state"] = "running"
-        stops += (why for (stream_name, _), why in session.halted.items() if stream_name == name)
+        stops += (str(why) for (stream_name, _), why in session.cursors.halts.items() if stream_name == name)
         if name in session.assignment.sources and session.assignment.sources[name].unread:
             found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
     if stops:
@@ -263,10 +253,7 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     partitions = {}
     for (name, (topic, partition)), reach in session.reaches.items():
         if name == stream:
-            cursors = [t for t in session.positions.cursors[name, (topic, partition)] if t.indexed]
-            ends = [
-                partition_fetch.stable_end for t in cursors if (partition_fetch := session.partition_fetches.get(t))
-            ]
+            ends = [cursor.stable_end for cursor in session.cursors.of((name, (topic, partition))) if cursor.indexed]
             entry = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
             partitions[f"{topic}-{partition}"] = entry
     ledger = session.assignment.ledgers.get(stream)

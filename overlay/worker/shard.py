@@ -34,7 +34,7 @@ from .acks.setup import open_dispatch_loop
 from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
 from .consumer_topics import find_letters
-from .cursors.initial_positions import open_positions
+from .cursors.initial_positions import open_cursors
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention
@@ -210,7 +210,7 @@ class Shard:
                 admin=self.admin,
                 metrics=self.metrics,
                 assignment=assignment,
-                positions=open_positions(assignment, state, resumes),
+                cursors=open_cursors(assignment, state, resumes),
                 commits=Commits(
                     transactions,
                     state,
@@ -232,7 +232,7 @@ class Shard:
                     self.loaded,
                     assignment,
                     state,
-                    session.positions,
+                    session.cursors,
                     session.commits,
                     self.reply_sender,
                 )
@@ -312,7 +312,7 @@ class Shard:
         stopping = asyncio.create_task(stop.wait())
         expire = session.dispatch_loop.expire if session.dispatch_loop is not None else lambda lows: None
         trimming = asyncio.create_task(
-            follow_starts(self.admin, session.assignment, session.positions, expire), name="trim"
+            follow_starts(self.admin, session.assignment, session.cursors, expire), name="trim"
         )
         extending = asyncio.create_task(
             follow_retention(self.admin, session.assignment, self._unaltered), name="extend"

@@ -246,7 +246,7 @@ def test_who_does_not_ack_holds_up_nobody(
         with CommittedReader(scene.bootstrap, fast) as neighbour:
             await_records(neighbour, 600)
         (session,) = served.service.sessions
-        assert ("S", "slow") in session.positions.parked
+        assert ("S", "slow") in session.cursors.parked
         assert len(await_records(reader, 10)) == 10
         done = 0
         while done < 600:
@@ -254,7 +254,7 @@ def test_who_does_not_ack_holds_up_nobody(
             say(scene, found[done:])
             done = len(found)
         await_acked(served, "slow")
-        assert not session.positions.parked
+        assert not session.cursors.parked
     source = read_committed(scene.bootstrap, topic)
     check_output(reader.seen, expect(source), consumer="slow")
 

@@ -14,8 +14,8 @@ from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.pending.last_per_subject import merge_lasts
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerState
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.order import plan_steps
-from overlay.worker.cursors.positions import Positions
 from overlay.worker.last_messages import find_lows
 
 SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
@@ -88,19 +88,16 @@ def test_cursors_stay_where_they_are_until_it_is_known_what_they_deliver() -> No
     """And the ends are remembered for as long as a restart may step back below them."""
     ledger, log, _ = grow([{source: ["a", "b"] for source in SOURCES}])
     ends = {source: len(log[source]) for source in SOURCES}
-    positions = Positions(ordered=frozenset({"S"}))
+    cursors = Cursors(ledgers={"S": ledger})
     starts = dict.fromkeys(SOURCES, LogPosition(0))
-    positions.enlist(("S", "c"), ConsumerState(snapshot=ends), starts)
-    cursors = {source: positions.cursors["S", source] for source in SOURCES}
-    every = {cursor: 2 for some in cursors.values() for cursor in some}
-    assert not plan_steps(cursors, every, ledger, ledger.next_sequence).steps
-    for cursor in every:
-        cursor.only, cursor.undecided = np.array([1]), False
-    assert len(plan_steps(cursors, every, ledger, ledger.next_sequence).steps) == len(SOURCES)
-    for cursor in every:
-        cursor.log_position = LogPosition(2)
-    positions.align("S")
-    state = positions.state_of(("S", "c"))
+    cursors.enlist(("S", "c"), ConsumerState(snapshot=ends), starts)
+    some = {source: cursors.of(("S", source)) for source in SOURCES}
+    every = {cursor: 2 for each in some.values() for cursor in each}
+    assert not plan_steps(some, every, ledger, ledger.next_sequence).steps
+    cursors.find(("S", "c"), dict.fromkeys(SOURCES, np.array([1])), 0)
+    assert len(plan_steps(some, every, ledger, ledger.next_sequence).steps) == len(SOURCES)
+    cursors.pass_retention(every, 0)
+    state = cursors.state_of(("S", "c"))
     assert state.snapshot == ends
-    positions.enlist(("S", "d"), state, dict.fromkeys(SOURCES, LogPosition(2)))
-    assert all(len(some) == 1 and not some[0].is_alone for some in cursors.values())
+    cursors.enlist(("S", "d"), state, dict.fromkeys(SOURCES, LogPosition(2)))
+    assert all(len(each) == 1 and not each[0].is_alone for each in some.values())

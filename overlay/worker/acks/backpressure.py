@@ -9,13 +9,9 @@ on cursors of its own until it has caught up with the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from overlay.state.shard_state import ConsumerId, StreamPartition
-from overlay.worker.cursors.cursor import Cursor
-from overlay.worker.cursors.positions import Positions
-from overlay.worker.round.task import Reader
+from overlay.worker.cursors.cursors import Cursors, Moved
 
 from .dispatch_loop import DispatchLoop
 
@@ -26,35 +22,17 @@ that are left."""
 
 @dataclass(slots=True)
 class Backpressure:
-    """Parks and unparks the consumers of a session."""
+    """Decides which consumers of a session are parked and which resume."""
 
-    positions: Positions
+    cursors: Cursors
     dispatch_loop: DispatchLoop
-    readers: Mapping[ConsumerId, Reader]
-    returned: set[ConsumerId] = field(default_factory=set)
-    """Consumers that have returned since the caller last emptied this; the state must record their
-    positions differently."""
 
-    def leave(self) -> tuple[set[ConsumerId], list[tuple[StreamPartition, Cursor]]]:
-        """Park the consumers that are full. Return them, and the cursors that were removed since no
-        consumer is left on them."""
-        full = {consumer for consumer in self.dispatch_loop.find_held(FULL) if not self.positions.is_alone(consumer)}
-        full -= self.positions.parked.keys()
-        for consumer in full:
-            self.positions.park(consumer)
-        return full, self.positions.drop_empty() if full else []
+    def park(self) -> Moved:
+        """Park the consumers that are full."""
+        full = {consumer for consumer in self.dispatch_loop.find_held(FULL) if not self.cursors.is_alone(consumer)}
+        return self.cursors.park(full - self.cursors.parked)
 
-    def come_back(self) -> list[tuple[StreamPartition, Cursor]]:
-        """Unpark the consumers that have room again. Return all cursors they are on, new or
-        existing."""
-        waiting = self.positions.parked.keys() - self.dispatch_loop.find_held(FULL // 4)
-        if not waiting:
-            return []
-        for consumer in waiting:
-            output_topic = self.readers[consumer].output_topic
-            ordered = consumer[0] in self.positions.ordered
-            self.positions.unpark(
-                consumer, careful=ordered and output_topic is not None and not output_topic.transactional
-            )
-        self.returned |= waiting
-        return [(place, cursor) for place, cursor in self.positions.all() if cursor.members & waiting]
+    def resume(self, now: int) -> None:
+        """Put parked consumers that have room again on cursors. `now`: ms since 1970."""
+        if waiting := self.cursors.parked - self.dispatch_loop.find_held(FULL // 4):
+            self.cursors.resume(waiting, now)

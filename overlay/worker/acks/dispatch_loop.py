@@ -42,7 +42,7 @@ from overlay.output.record import Record
 from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
 from overlay.worker.commit.commits import Commits, CommitUnit
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.round.task import RoundResult
 
 from .ack_topics import AckTopics, Place
@@ -70,7 +70,7 @@ class DispatchLoop:
     listening: AckTopics
     ack_decoders: Mapping[str, AckDecoder]
     refetch: Refetch
-    positions: Positions
+    cursors: Cursors
     commits: Commits
     metrics: Metrics
     reply_sender: ReplySender
@@ -124,7 +124,7 @@ class DispatchLoop:
             held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
             self._offers.append(offer)
             self.machine_facts.offer(offer.consumer, offer.rows.size)
-            self.positions.holds[offer.consumer] = held.first_offsets
+            self.cursors.hold(offer.consumer, held.first_offsets)
         self._beyond |= beyond
         self.machine_facts.tell(beyond)
         if self._offers or beyond:
@@ -229,8 +229,9 @@ class DispatchLoop:
         if not self._behind:
             return set()
         behind = self.listening.find_behind()
-        moved = {c for c in self._behind if self.positions.heard[c] != behind.get(c, {})}
-        self.positions.heard |= {consumer: behind.get(consumer, {}) for consumer in moved}
+        moved = {c for c in self._behind if self.cursors.standing(c).heard != behind.get(c, {})}
+        for consumer in moved:
+            self.cursors.note_heard(consumer, behind.get(consumer, {}))
         self._behind = set(behind)
         return moved
 
@@ -341,13 +342,13 @@ class DispatchLoop:
         changed = set(work.records)
         for consumer in changed:
             facts = self.machine_facts.facts[consumer]
-            self.positions.sequences[consumer] = facts.delivered.consumer
+            self.cursors.note_sequence(consumer, facts.delivered.consumer)
             if held := self._held.get(consumer):
                 held.let_go(facts.position)
-                self.positions.holds[consumer] = held.first_offsets
+                self.cursors.hold(consumer, held.first_offsets)
         self.on_progress()
         machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
-        delta = self.positions.delta((), changed | set(moved)).merge(delta)
+        delta = self.cursors.delta((), changed | set(moved)).merge(delta)
         done = CommitUnit(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
         written = _describe(done.owned)  # `done` frees its batches before the commit
 

@@ -23,7 +23,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.worker.assignment import Assignment
 from overlay.worker.commit.commits import Commits
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.cursors import Cursors
 
 from .ack_starts import find_shared, is_another, is_new, settle
 from .ack_topics import AckTopics, Place
@@ -40,7 +40,7 @@ async def open_dispatch_loop(
     loaded: Loaded,
     assignment: Assignment,
     state: ShardState,
-    positions: Positions,
+    cursors: Cursors,
     commits: Commits,
     reply_sender: ReplySender,
 ) -> DispatchLoop | None:
@@ -55,7 +55,8 @@ async def open_dispatch_loop(
     prefix = loaded.service.topics.prefix
     streams = sorted({stream for stream, _ in machines})
     since, log_positions = await _find_acks(admin, metrics, prefix, streams, assignment, state)
-    positions.heard |= {consumer: state.consumers[consumer].heard for consumer in machines}
+    for consumer in machines:
+        cursors.note_heard(consumer, state.consumers[consumer].heard)
     ack_decoders = {
         stream: AckDecoder(
             stream,
@@ -80,7 +81,7 @@ async def open_dispatch_loop(
         ),
         ack_decoders,
         Refetch(client, admin, assignment.streams, locates),
-        positions,
+        cursors,
         commits,
         metrics,
         reply_sender,

@@ -14,31 +14,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
+from overlay.arrays import Ints
+from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId
 
+from .skip_route import SkipRoute
+from .table import State
+
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """One reading position in one partition, and the consumers that share it.
+    """One reading position in one partition, and the consumers that share it. Changed by `Cursors`
+    alone.
 
     Everything before `log_position` has been given to the members; `members`: these consumers.
     """
 
     log_position: LogPosition
     members: set[ConsumerId] = field(default_factory=set)
-    only: npt.NDArray[np.int64] | None = None
+    state: State = State.READING
+    only: Ints | None = None
     """Offsets to deliver and no others, below `snapshot_end`; None to deliver all. A cursor with
     such offsets is never joined (last_per_subject)."""
     snapshot_end: int = NO_STOP
     """The offset from which on the cursor reads like any other."""
-    undecided: bool = False
-    """Whether the offsets of `only` are still being searched. Until then the cursor stays where it
-    is (worker/last_messages.py)."""
     indexed: bool = False
     """Whether the stream's chunk index is made from what this cursor reads, besides serving its
     members."""
@@ -49,10 +50,17 @@ class Cursor:
     """Cursors of several partitions with the same number go together (order.py); 0 for one that is by itself."""
     careful: bool = False
     """Whether its members must not be told of sequences that are not committed yet."""
-    halted: bool = False
-    """A corrupt batch is in the way; those who reach it stop as well."""
     waits: bool = False
     """Whether a corrupt batch in any partition of its cursor group stops it (order.py)."""
+    route: SkipRoute | None = None
+    """What it may skip; None to read everything."""
+    fetched: Fetched | None = None
+    """Data that was taken for it and of which a part is not processed yet."""
+    stable_end: int = -1
+    """The last stable offset of its partition, as the last response told; -1 before the first
+    one."""
+    is_urgent: bool = False
+    """Whether others wait for what it has to fetch."""
 
     @property
     def position(self) -> int:
@@ -64,10 +72,20 @@ class Cursor:
         """Whether the cursor delivers selected offsets only, and so may join no other."""
         return self.only is not None
 
-    def finish_snapshot(self) -> None:
-        """Turn into an ordinary cursor once all last messages are delivered."""
-        if self.is_alone and self.position >= self.snapshot_end:
-            self.only, self.snapshot_end = None, NO_STOP
+    @property
+    def is_searching(self) -> bool:
+        return self.state is State.SEARCHING
+
+    @property
+    def is_halted(self) -> bool:
+        return self.state is State.HALTED
+
+    @property
+    def need(self) -> LogPosition:
+        """Where more data is needed: the end of what was taken, or its own position."""
+        if self.fetched is None or self.fetched.next_offset <= self.position:
+            return self.log_position
+        return self.fetched.log_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +120,3 @@ def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> l
         turns.append(Turn(cursor, stop))
     turns += [Turn(cursor, cursor.snapshot_end) for cursor in cursors if cursor.is_alone and cursor in fetched_to]
     return turns
-
-
-def join(cursors: list[Cursor]) -> list[Cursor]:
-    """Merge the cursors that have met, changing `cursors`. Return those that are no longer
-    needed."""
-    met: dict[tuple[int, int], Cursor] = {}
-    spent: list[Cursor] = []
-    for cursor in cursors:
-        if cursor.is_alone:
-            continue
-        first = met.setdefault((cursor.position, cursor.cursor_group), cursor)
-        if first is not cursor:
-            first.members |= cursor.members
-            first.halted |= cursor.halted
-            first.indexed |= cursor.indexed
-            first.sequenced |= cursor.sequenced
-            spent.append(cursor)
-    cursors[:] = [cursor for cursor in cursors if cursor not in spent]
-    return spent

@@ -12,20 +12,20 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ShardState, StreamPartition
 from overlay.worker.assignment import Assignment
 
-from .positions import Positions
+from .cursors import Cursors
+from .skip_route import Routes
 
 
-def open_positions(
-    assignment: Assignment, state: ShardState, indexed: Mapping[StreamPartition, LogPosition]
-) -> Positions:
+def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[StreamPartition, LogPosition]) -> Cursors:
     """Return the cursors of the assignment's consumers, ledgers and indexes.
 
     `indexed`: where indexing goes on. A consumer without a position in a partition begins at the
     start of its log.
     """
-    positions = Positions(ordered=frozenset(assignment.ledgers))
+    routes = Routes(assignment.streams, assignment.indexes, assignment.readers)
+    cursors = Cursors(assignment.readers, assignment.ledgers, routes)
     for stream, heads in assignment.heads.items():
-        positions.enlist_ledger(stream, heads)
+        cursors.enlist_ledger(stream, heads)
     for consumer, reader in assignment.readers.items():
         sources = assignment.sources[consumer[0]].partitions
         log_positions = {
@@ -46,10 +46,10 @@ def open_positions(
             and reader.output_topic is not None
             and not reader.output_topic.transactional
         )
-        positions.enlist(consumer, state.consumers[consumer], log_positions, careful=careful)
-    for place, log_position in indexed.items():
-        positions.enlist_index(place, log_position)
-    return positions
+        cursors.enlist(consumer, state.consumers[consumer], log_positions, careful=careful)
+    for partition, log_position in indexed.items():
+        cursors.enlist_index(partition, log_position)
+    return cursors
 
 
 def _step_back(

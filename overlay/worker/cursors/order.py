@@ -76,7 +76,7 @@ def plan_steps(
             steps += _follow(source, some, head[source], fetched_to, held)
     cursor_groups = sorted(_find_cursor_groups(cursors), key=lambda cursor_group: cursor_group.find_place(ledger))
     for i, cursor_group in enumerate(cursor_groups):
-        if cursor_group.number in sitting or cursor_group.is_undecided:
+        if cursor_group.number in sitting or cursor_group.is_searching:
             continue
         # a group reads up to the next group that it may join, else as far as sequences are given
         # out
@@ -115,7 +115,9 @@ class _CursorGroup:
     @property
     def places(self) -> dict[TopicPartition, int]:
         """The position in each partition, but for those that are left out."""
-        return {source: cursor.position for source, cursor in self.cursors.items() if self.waits or not cursor.halted}
+        return {
+            source: cursor.position for source, cursor in self.cursors.items() if self.waits or not cursor.is_halted
+        }
 
     @property
     def careful(self) -> bool:
@@ -128,9 +130,9 @@ class _CursorGroup:
         return any(cursor.is_alone for cursor in self.cursors.values())
 
     @property
-    def is_undecided(self) -> bool:
+    def is_searching(self) -> bool:
         """Whether the last messages of its consumer are still being searched."""
-        return any(cursor.undecided for cursor in self.cursors.values())
+        return any(cursor.is_searching for cursor in self.cursors.values())
 
     def may_join(self, other: _CursorGroup) -> bool:
         is_alike = (self.careful, self.waits) == (other.careful, other.waits)
@@ -158,7 +160,7 @@ class _CursorGroup:
                 steps.append(Step(source, cursor, start, reach))
                 at[source] = reach
             if reach < stop:
-                return steps, set() if cursor.halted else {cursor}
+                return steps, set() if cursor.is_halted else {cursor}
         return steps, set()
 
     def _list_stops(

@@ -37,7 +37,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.state.shard_state import Delta, ShardState
 from overlay.worker.assignment import Assignment
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.round.sequencing import write_round
 
 log = get_logger(__name__)
@@ -132,7 +132,7 @@ async def open_ledger(
 async def follow_starts(
     admin: Admin,
     assignment: Assignment,
-    positions: Positions,
+    cursors: Cursors,
     tell: Callable[[Mapping[str, int]], None],
     every_s: float = TRIM_EVERY_S,
 ) -> None:
@@ -153,14 +153,12 @@ async def follow_starts(
                 log.warning("starts of logs cannot be looked at", stream=stream, reason=str(error))
                 continue
             for source, (first, _) in bounds.items():
-                if any(
-                    cursor.halted and cursor.position < first for cursor in positions.cursors.get((stream, source), ())
-                ):
+                if any(cursor.is_halted and cursor.position < first for cursor in cursors.of((stream, source))):
                     raise SourceUnavailable(
                         f"{source[0]}-{source[1]}: the corrupt batch is gone from the log. Going on"
                     )
             if stream in assignment.ledgers:
-                assignment.ledgers[stream].drop(dict(_find_lows(stream, bounds, positions)))
+                assignment.ledgers[stream].drop(dict(_find_lows(stream, bounds, cursors)))
             tell({stream: find_low(assignment, stream, {source: first for source, (first, _) in bounds.items()})})
 
 
@@ -174,7 +172,7 @@ def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition
 
 
 def _find_lows(
-    stream: str, bounds: Mapping[TopicPartition, tuple[int, int]], positions: Positions
+    stream: str, bounds: Mapping[TopicPartition, tuple[int, int]], cursors: Cursors
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offset of each partition below which the ledger is not needed.
 
@@ -182,7 +180,7 @@ def _find_lows(
     the log's start and still need their sequences.
     """
     for source, (first, _) in bounds.items():
-        yield source, min([first, *(cursor.position for cursor in positions.cursors.get((stream, source), ()))])
+        yield source, min([first, *(cursor.position for cursor in cursors.of((stream, source)))])
 
 
 async def _catch_up(

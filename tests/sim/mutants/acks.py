@@ -148,11 +148,9 @@ ACKS = (
         without a new plan of what to leave out.""",
         (
             Change(
-                "overlay.worker.session",
-                "            self.detours.plan(place, cursor)\n"
-                "            await self._open(place, cursor)\n\n    async def _open",
-                "            if cursor not in self.partition_fetches:\n"
-                "                await self._open(place, cursor)\n\n    async def _open",
+                "overlay.worker.cursors.cursors",
+                "            if cursor.members & set(consumers):\n                self._plan(partition, cursor, now)\n",
+                "            if cursor.members == set(consumers):\n                self._plan(partition, cursor, now)\n",
             ),
         ),
         mend="54548cf",

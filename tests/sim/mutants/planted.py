@@ -164,9 +164,9 @@ PLANTED = (
         again.""",
         (
             Change(
-                "overlay.worker.session",
-                "        self.positions.sequences.update(outcome.sequences)\n",
-                "",
+                "overlay.worker.cursors.cursors",
+                "            self._standings[consumer].sequence = sequence\n",
+                "            pass\n",
             ),
         ),
     ),

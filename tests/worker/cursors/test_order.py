@@ -18,13 +18,16 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan import Decoder, make_plan
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
-from overlay.state.shard_state import ConsumerState
+from overlay.state.shard_state import ConsumerId, ConsumerState
 from overlay.worker.cursors.cursor import Cursor
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.order import STEPS, plan_steps
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.table import State
 from overlay.worker.round.sequencing import cut
+from overlay.worker.round.task import Reader, Task
 from tests.oracle.batches import Record
 from tests.support.batches import build
+from tests.worker.cursors.play import Player
 
 SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -34,16 +37,23 @@ class World:
     """A stream's logs, its ledger, and what its consumers were given."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    positions: Positions = field(default_factory=lambda: Positions(ordered=frozenset({"S"})))
+    cursors: Cursors = field(init=False)
+    readers: dict[ConsumerId, Reader] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     committed: int = 1
     given: dict[str, list[int]] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     """Sequences whose runs the ledger has lost."""
 
+    def __post_init__(self) -> None:
+        self.ledgers = {"S": self.ledger}
+        self.cursors = Cursors(self.readers, self.ledgers)
+        self.player = Player(self.cursors, self.ends, self._read)
+
     def lose(self, sequences: set[int]) -> None:
         """Let the ledger have been read back without the rounds that begin with these sequences, up to a restart."""
         before, self.ledger = self.ledger, Ledger()
+        self.ledgers["S"] = self.ledger
         at = 1
         while (run := before.locate(at)) is not None:
             at = run.next_sequence
@@ -67,36 +77,41 @@ class World:
     def enlist(self, name: str, positions: Mapping[TopicPartition, int], *, careful: bool) -> None:
         self.given[name] = []
         log_positions = {source: LogPosition(position) for source, position in positions.items()}
-        self.positions.enlist(("S", name), ConsumerState(), log_positions, careful=careful)
+        self.readers["S", name] = Reader(("S", name), (), None)
+        self.cursors.enlist(("S", name), ConsumerState(), log_positions, careful=careful)
 
-    def cursors(self) -> dict[TopicPartition, list[Cursor]]:
-        return {source: self.positions.cursors["S", source] for source in SOURCES}
+    def list_cursors(self) -> dict[TopicPartition, list[Cursor]]:
+        return {source: self.cursors.of(("S", source)) for source in SOURCES}
 
     def run(self, at_hand: Mapping[int, int]) -> int:
         """One round; `at_hand`: how many offsets have come for the cursors, by their number. The number of steps."""
-        cursors = self.cursors()
-        every = [(source, cursor) for source in SOURCES for cursor in cursors[source]]
-        fetched_to = {
-            cursor: min(self.ends[source], cursor.position + more)
-            for i, (source, cursor) in enumerate(every)
-            if (more := at_hand.get(i, 0)) and cursor.position < self.ends[source]
+        self.cursors.note_committed({"S": self.committed})
+        self.steps = 0
+        self.player.follow()
+        for which, length in at_hand.items():
+            if which < len(self.player.fetches):
+                self.player.fetch(which, length)
+        self.player.run_round(self._give_out)
+        return self.steps
+
+    def _give_out(self, tasks: list[Task]) -> None:
+        taken = {
+            task.source: (task.position, LogPosition(min(task.stop, task.fetched.next_offset)))
+            for task in tasks
+            if task.sequenced
         }
-        plan = plan_steps(cursors, fetched_to, self.ledger, self.committed)
-        taken = {s.source: (s.start, LogPosition(s.stop)) for s in plan.steps if s.cursor.sequenced}
-        assert len(taken) == sum(step.cursor.sequenced for step in plan.steps)
+        assert len(taken) == sum(task.sequenced for task in tasks)
         self.allocate(taken)
-        for step in plan.steps:
-            assert step.cursor.position == step.start < step.stop <= fetched_to[step.cursor]
-            for _, name in step.cursor.members:
-                for offset in range(step.start, step.stop):
-                    (sequence,) = self.ledger.sequence_of(step.source, np.array([offset])).tolist()
-                    assert (sequence or self.lost) and (not step.cursor.careful or sequence < self.committed)
-                    self.given[name].append(sequence)
-            step.cursor.log_position = LogPosition(step.stop)
-        self.positions.align("S")
-        for source in SOURCES:
-            self.positions.settle(("S", source))
-        return len(plan.steps)
+
+    def _read(self, task: Task, offsets: range) -> None:
+        assert offsets
+        self.steps += 1
+        for reader in task.readers:
+            is_careful = self.cursors.standing(reader.id).is_careful
+            for offset in offsets:
+                (sequence,) = self.ledger.sequence_of(task.source, np.array([offset])).tolist()
+                assert (sequence or self.lost) and (not is_careful or sequence < self.committed)
+                self.given[reader.id[1]].append(sequence)
 
 
 counts = st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 6), max_size=3)
@@ -132,7 +147,7 @@ def test_everybody_is_given_everything_in_order(
         world.lose(lost)
     world.committed = world.ledger.next_sequence
     if kept:
-        world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
+        world.cursors.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
     begins: dict[str, dict[TopicPartition, int]] = {}
     for number, (sequence, careful) in enumerate(starts):
         places = world.ledger.positions_at(sequence)
@@ -143,7 +158,7 @@ def test_everybody_is_given_everything_in_order(
         world.enlist("loose", begins["loose"], careful=False)
     if kept:
         for source in SOURCES:
-            world.positions.enlist_index(("S", source), LogPosition(min(indexed[source], world.ends[source])))
+            world.cursors.enlist_index(("S", source), LogPosition(min(indexed[source], world.ends[source])))
     for more, at_hand, commits in rounds:
         world.grow(more, sequenced=not kept)
         world.run(at_hand)
@@ -162,7 +177,7 @@ def test_everybody_is_given_everything_in_order(
         assert world.given[name].count(0) == wanted.count(0)
     # whoever may has joined the others
     careful = any(is_careful for _, is_careful in starts) and kept
-    assert all(len(some) <= 1 + careful for some in world.cursors().values())
+    assert all(len(some) <= 1 + careful for some in world.list_cursors().values())
 
 
 def test_records_without_sequences_are_read_though_none_come_after_them() -> None:
@@ -171,11 +186,11 @@ def test_records_without_sequences_are_read_though_none_come_after_them() -> Non
     world.grow(dict.fromkeys(SOURCES, 3), sequenced=True)
     world.lose({1, 4, 7})
     world.committed = world.ledger.next_sequence
-    world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
+    world.cursors.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
     assert world.run(dict.fromkeys(range(6), 100)) == len(SOURCES)
     assert world.given["c"] == [0] * 9
-    assert all(len(some) == 1 for some in world.cursors().values())
+    assert all(len(some) == 1 for some in world.list_cursors().values())
 
 
 def test_one_cursor_group_does_not_take_all_the_time() -> None:
@@ -191,7 +206,7 @@ def test_who_lacks_data_is_named() -> None:
     world = World()
     world.grow(dict.fromkeys(SOURCES, 2), sequenced=True)
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
-    cursors = world.cursors()
+    cursors = world.list_cursors()
     (second,), (third,) = cursors[SOURCES[1]], cursors[SOURCES[2]]
     plan = plan_steps(cursors, {second: 2, third: 2}, world.ledger, world.ledger.next_sequence)
     assert not plan.steps and plan.wanted == set(cursors[SOURCES[0]])
@@ -205,18 +220,22 @@ def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_cursor_g
         world.grow({source: 2}, sequenced=True)
     for name in ("acked", "plain"):
         world.enlist(name, dict.fromkeys(SOURCES, 0), careful=False)
-    ((stopped,),) = (world.cursors()[first],)
-    stopped.log_position, stopped.halted = LogPosition(1), True
-    parted = world.positions.part("S", stopped.cursor_group, {("S", "acked")})
-    assert [(source, cursor.members) for (_, source), cursor in parted] == [(s, {("S", "plain")}) for s in SOURCES]
-    world.positions.align("S")  # which leaves cursor groups apart that have just been parted
+    ((stopped,),) = (world.list_cursors()[first],)
+    stopped.log_position, stopped.state = LogPosition(1), State.HALTED
+    world.cursors.part(set(), 0)
+    assert all(len(some) == 1 for some in world.list_cursors().values()), "nobody waits who takes no acks"
+    world.cursors.part({("S", "acked")}, 0)
     for _ in range(2):
-        at_hand = {cursor: 2 for source in rest for cursor in world.cursors()[source]}
-        for step in plan_steps(world.cursors(), at_hand, world.ledger, world.ledger.next_sequence).steps:
+        parted = [(source, cursor.members) for source in SOURCES for cursor in world.list_cursors()[source]]
+        assert parted == [(source, {("S", name)}) for source in SOURCES for name in ("acked", "plain")]
+        world.cursors.part({("S", "acked")}, 0)
+        world.cursors.begin(0)  # which leaves cursor groups apart that have just been parted
+    for _ in range(2):
+        at_hand = {cursor: 2 for source in rest for cursor in world.list_cursors()[source]}
+        for step in plan_steps(world.list_cursors(), at_hand, world.ledger, world.ledger.next_sequence).steps:
             step.cursor.log_position = LogPosition(step.stop)
-    found = {min(cursor.members): cursor.position for cursor in world.cursors()[rest[0]]}
+    found = {min(cursor.members): cursor.position for cursor in world.list_cursors()[rest[0]]}
     assert found == {("S", "acked"): 0, ("S", "plain"): 2}
-    assert not world.positions.part("S", stopped.cursor_group, set()), "nobody waits who takes no acks"
 
 
 def test_who_catches_up_joins_though_records_keep_coming() -> None:
@@ -224,12 +243,12 @@ def test_who_catches_up_joins_though_records_keep_coming() -> None:
     world = World()
     world.grow(dict.fromkeys(SOURCES, 5), sequenced=True)
     world.committed = world.ledger.next_sequence
-    world.positions.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
+    world.cursors.enlist_ledger("S", {source: LogPosition(end) for source, end in world.ends.items()})
     world.enlist("c", dict.fromkeys(SOURCES, 0), careful=False)
     for _ in range(3):
         world.grow(dict.fromkeys(SOURCES, 1))
         world.run(dict.fromkeys(range(6), 100))
-    assert all(len(some) == 1 for some in world.cursors().values())
+    assert all(len(some) == 1 for some in world.list_cursors().values())
 
 
 @pytest.mark.parametrize("good", [0, 5])

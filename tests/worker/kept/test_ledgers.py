@@ -12,9 +12,9 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.partitions import Sources
+from overlay.state.shard_state import ConsumerState
 from overlay.worker.assignment import Assignment
-from overlay.worker.cursors.cursor import Cursor
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.kept.ledgers import follow_starts
 from tests.index.test_start_positions import delete_below
 from tests.support.kafka import DEADLINE_S, NewTopicFixture
@@ -36,12 +36,11 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     for topic, _ in sources:
         await asyncio.to_thread(delete_below, bootstrap, topic, 25)
     assignment = Assignment(sources={"S": Sources(tuple(sources), {})}, ledgers={"S": ledger})
-    positions = Positions(ordered=frozenset(["S"]))
-    positions.cursors |= {
-        ("S", sources[0]): [Cursor(LogPosition(30))],
-        ("S", sources[1]): [Cursor(LogPosition(12)), Cursor(LogPosition(30))],
-    }
-    following = asyncio.create_task(follow_starts(admin, assignment, positions, lambda lows: None, 0.05))
+    cursors = Cursors(ledgers={"S": ledger})
+    for name, position in (("ahead", 30), ("behind", 12)):
+        positions = {sources[0]: LogPosition(30), sources[1]: LogPosition(position)}
+        cursors.enlist(("S", name), ConsumerState(), positions)
+    following = asyncio.create_task(follow_starts(admin, assignment, cursors, lambda lows: None, 0.05))
     await asyncio.to_thread(wait_until, lambda: ledger.first_sequence > 1, DEADLINE_S, "some are forgotten")
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):

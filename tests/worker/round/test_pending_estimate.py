@@ -23,10 +23,10 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern
+from overlay.worker.cursors.skip_route import plan_route
 from overlay.worker.round.pending_estimate import PendingEstimate
 from overlay.worker.round.pipeline import Pipeline
 from overlay.worker.round.task import Reader, RoundResult, Task
-from overlay.worker.skip_routes import plan_detour
 from tests.index.partitions import Record, forget, say, seal, stream
 from tests.oracle import batches as raw
 from tests.oracle.push import TOKEN, parse_token
@@ -151,9 +151,9 @@ def test_tokens_say_what_lies_ahead_or_nothing(log: Log, data: st.DataObject) ->
     position, told = begin, dict.fromkeys((reader.id for reader in readers), 0)
     counted: set[ConsumerId] | None = None
     while position < log.size(total):
-        detour = plan_detour(readers, CONFIG, index.of(SOURCE), position, NOW)
-        if detour is not None:
-            position = detour.find_next(position, log.size(stable))
+        route = plan_route(readers, CONFIG, index.of(SOURCE), position, NOW)
+        if route is not None:
+            position = route.find_next(position, log.size(stable))
         first = next((i for i in range(stable) if log.size(i + 1) > position), None)
         if first is None:
             stable = data.draw(st.integers(min(stable + 1, total), total))

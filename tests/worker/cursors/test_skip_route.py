@@ -12,20 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from overlay.index.topic import Index
+from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
+from overlay.state.shard_state import ConsumerState
 from overlay.subject import Pattern
-from overlay.worker.assignment import Assignment
-from overlay.worker.cursors.cursor import Cursor
-from overlay.worker.cursors.positions import Positions
+from overlay.worker.cursors.cursors import Cursors, Look
+from overlay.worker.cursors.skip_route import NEAR, Routes, plan_visits
 from overlay.worker.round.task import Reader
-from overlay.worker.skip_routes import NEAR, Detours, plan_visits
+from overlay.worker.source_fetches import SourceFetches
 from tests.index.partitions import Record, load, seal, stream
 from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.worker.cursors.play import make_fetched
 from tests.worker.kept.test_indexes import await_indexed
 from tests.worker.scenes import Scene, await_caught_up, await_state, check_output, expect, read_committed, serve
 
@@ -126,68 +129,72 @@ def test_what_was_left_out_does_not_lie_ahead(scene: Scene, new_topic: NewTopicF
         assert (found["num_pending"], found["num_pending_is"]) == (0, "exact")
 
 
+def make_fetch(position: int, size: int | None = None) -> PartitionFetch:
+    return PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, position, NO_STOP, size)
+
+
 def test_a_partition_fetch_goes_on_where_its_cursor_does() -> None:
     """A cursor leaps to where the index is made, and its partition fetch to the end of the log; now both are one, and
     leave out nothing."""
-    detours = Detours(cast(Assignment, None), cast(Positions, None), cast(Metrics, None))
-    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 16_000, NO_STOP, 5)
-    cursor, place = Cursor(LogPosition(15_799)), ("S", ("t", 0))
-    detours.lead(place, cursor, partition_fetch, cursor.log_position)
-    assert (partition_fetch.position, partition_fetch.size) == (15_799, None)
+    cursors = Cursors()
+    fetches = SourceFetches(cursors, cast(Fetcher, None), cast(Admin, None), Metrics())
+    cursors.enlist(("S", "c"), ConsumerState(), {("t", 0): LogPosition(15_799)})
+    ((_, cursor),) = cursors.all()
+    fetch = fetches._fetches[cursor] = make_fetch(16_000, 5)
+    fetches.follow()
+    assert (fetch.position, fetch.size) == (15_799, None)
     data = np.empty(0, np.uint8)
     ready = Fetched(15_799, data, split(data).batches, NO_ABORTS, 16_000, 0, LogPosition(16_000))
     for position, kept in ((15_799, True), (15_900, True), (16_000, False)):
-        partition_fetch.ready, partition_fetch.position = ready, 16_000
-        detours.lead(place, cursor, partition_fetch, LogPosition(position))
-        assert (partition_fetch.ready is ready, partition_fetch.position) == (kept, 16_000)
-    detours.lead(place, cursor, partition_fetch, LogPosition(15_000))
-    assert partition_fetch.position == 15_000
+        fetch.ready, fetch.position = ready, 16_000
+        cursors.pass_retention({cursor: position}, 0)
+        fetches.follow()
+        assert (fetch.ready is ready, fetch.position) == (kept, 16_000)
 
 
 def test_a_partition_fetch_knows_the_batch_before_the_place_that_it_is_led_to() -> None:
     """What a chunk header says of it, so that a header of another log is noticed."""
-    place = "S", ("t", 0)
     chunks = load(stream(), [seal(stream(), [Record(10 * n, "ab"[n % 2])], 10 * n, 10 * n + 10) for n in range(4)])
     chunks.epoch[:] = 3, 4, 5, 6
     reader = Reader(("S", "c"), (Pattern.parse("b"),), None)
-    assignment = SimpleNamespace(
-        indexes={"S": SimpleNamespace(of=lambda _: chunks)}, readers={reader.id: reader}, streams={"S": stream()}
-    )
-    cursor = Cursor(LogPosition(0), {reader.id})
-    detours = Detours(cast(Assignment, assignment), Positions({place: [cursor]}), Metrics())
-    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
-    detours.plan(place, cursor)
-    assert cursor.log_position == chunks.log_position(0)
-    detours.lead(place, cursor, partition_fetch, cursor.log_position)
-    assert (partition_fetch.position, partition_fetch.epoch) == (10, 3)
-    detours.lead(place, cursor, partition_fetch, LogPosition(20, 4, 1))
-    assert (partition_fetch.position, partition_fetch.epoch) == (30, 5)
+    readers = {reader.id: reader}
+    index = cast(Index, SimpleNamespace(of=lambda _: chunks))
+    cursors = Cursors(readers, routes=Routes({"S": stream()}, {"S": index}, readers))
+    cursors.enlist(reader.id, ConsumerState(), {("t", 0): LogPosition(0)})
+    cursors.begin(0)
+    ((_, cursor, wish),) = cursors.take_wishes()
+    assert wish is not None and cursor.log_position == wish.log_position == chunks.log_position(0)
+    # what lies behind the fetch that is being processed is skipped as well
+    cursors.take_round({cursor: Look(make_fetched(10, 20, 40), 40)}, 0.0)
+    ((_, _, wish),) = cursors.take_wishes()
+    assert wish is not None and (wish.log_position.position, wish.log_position.epoch) == (30, 5)
 
 
 def test_a_partition_fetch_is_led_no_farther_than_its_cursor() -> None:
     """Where a cursor stands it needs what comes: only what lies behind that may be left out."""
-    place = "S", ("t", 0)
-    cursor = Cursor(LogPosition(0), only=np.array([0, 20_000]), snapshot_end=50_000)
-    detours = Detours(cast(Assignment, SimpleNamespace(indexes={})), Positions({place: [cursor]}), Metrics())
-    detours.plan(place, cursor)
-    partition_fetch = PartitionFetch(cast(Fetcher, SimpleNamespace(wake=lambda: None)), "t", 0, 0, NO_STOP)
+    reader = Reader(("S", "c"), (), None)
+    cursors = Cursors({reader.id: reader})
+    cursors.enlist(("S", "c"), ConsumerState(snapshot={("t", 0): 50_000}), {("t", 0): LogPosition(0)})
+    cursors.find(("S", "c"), {("t", 0): np.array([0, 20_000])}, 0)
+    ((_, cursor),) = cursors.all()
     cursor.log_position = LogPosition(500)  # those who were ahead have moved on since the leap ended here
-    detours.lead(place, cursor, partition_fetch, LogPosition(500))
-    assert partition_fetch.position == 500
-    detours.lead(place, cursor, partition_fetch, LogPosition(600))
-    assert partition_fetch.position == 20_000
+    ((_, _, wish),) = cursors.take_wishes()
+    assert wish is not None and wish.log_position.position == 500
+    cursors.take_round({cursor: Look(make_fetched(500, 600, 50_000), 50_000)}, 0.0)
+    ((_, _, wish),) = cursors.take_wishes()
+    assert wish is not None and wish.log_position.position == 20_000
 
 
 @given(st.lists(st.integers(0, 50_000), max_size=20, unique=True), st.integers(1, 60_000))
 def test_visits_come_to_every_offset_and_to_the_end(offsets: list[int], end: int) -> None:
     wanted = sorted(offsets)
-    detour = plan_visits(np.array(wanted, np.int64), end)
+    route = plan_visits(np.array(wanted, np.int64), end)
     read: list[int] = []
-    position = detour.find_next(0, NO_STOP)
+    position = route.find_next(0, NO_STOP)
     while position < end:
         read.append(position)
-        position = detour.find_next(position + 1, NO_STOP)
+        position = route.find_next(position + 1, NO_STOP)
     assert position == end
     assert {offset for offset in wanted if offset < end} <= set(read)
     assert all(any(at - offset >= 0 or offset - at <= NEAR for offset in wanted) for at in read)
-    assert detour.find_next(end + 5, NO_STOP) == end + 5
+    assert route.find_next(end + 5, NO_STOP) == end + 5

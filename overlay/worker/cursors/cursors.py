@@ -1,0 +1,787 @@
+"""The cursors of a session: where every consumer stands, in memory and ahead of what is committed.
+
+`Cursors` is the only writer of cursors. What was fetched and the time come in. What is to be
+fetched goes out as wishes, which the session carries out (worker/source_fetches.py). So the whole
+of it runs without Kafka, and a test can drive it against a twin that reads the log record by
+record.
+
+A round goes like this:
+
+1. `take_round` makes tasks of what was fetched. In a stream of one partition a cursor processes all
+   that is there, up to the next cursor. In a stream with a ledger only what the order by sequence
+   allows is processed (order.py); the rest stays with its cursor for the next round.
+2. The pipeline works on the tasks.
+3. `advance` moves the cursors to where the tasks have come, joins those that have met, and plans
+   what the joined ones may skip.
+4. `delta` tells what the state must record, and `take_wishes` what to fetch next.
+
+Consumers leave their cursors and come back in between (`park`, `resume`). table.py has the states
+of a cursor.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from overlay.arrays import Ints
+from overlay.errors import CorruptBatch, SourceUnavailable
+from overlay.index.ledger.ledger import Ledger
+from overlay.index.skip.plan import Saving
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.scan.decode import NO_STOP
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, StreamPartition
+from overlay.worker.round.sequencing import Linger
+from overlay.worker.round.task import Progress, Reader, RoundResult, Task
+
+from .cursor import Cursor, find_tail, plan_round
+from .order import plan_steps
+from .skip_route import Routes, SkipRoute, plan_visits
+from .standing import Standing
+from .table import TRANSITIONS, Move, State
+
+ROUND_BYTES = 8 << 20
+"""Bytes of fetched data from which on no further stream or partition is added to a round."""
+
+Owners = list[tuple[StreamPartition, Cursor]]
+
+
+class Look(NamedTuple):
+    """What is there for a cursor: the fetched data, if any, and its partition's last stable offset,
+    -1 if that is unknown."""
+
+    fetched: Fetched | None
+    stable_end: int
+
+
+NOTHING = Look(None, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be fetched for a cursor: its partition from `log_position` on."""
+
+    log_position: LogPosition
+    route: SkipRoute | None
+    """What may be skipped."""
+    is_urgent: bool
+
+    def find_size(self, position: int) -> int | None:
+        """Return the bytes that are worth fetching at once from `position` on, None if unknown."""
+        return None if self.route is None else self.route.find_size(position)
+
+
+@dataclass(slots=True)
+class Round:
+    """The tasks of a round."""
+
+    tasks: list[Task] = field(default_factory=list)
+    owners: Owners = field(default_factory=list)
+    """The cursor of each task."""
+    taken: Owners = field(default_factory=list)
+    """The cursors for which data was taken from the fetcher."""
+
+
+class Moved(NamedTuple):
+    """What the state must record anew: partitions in which a cursor has moved, and consumers.
+
+    `halted`: partitions that a corrupt batch has stopped.
+    """
+
+    partitions: set[StreamPartition]
+    consumers: set[ConsumerId]
+    halted: Collection[StreamPartition] = ()
+
+
+class Cursors:
+    """The cursors of a session's consumers, indexes and ledgers.
+
+    `readers`: all consumers; `ledgers`: by stream with a ledger, whose cursors advance in cursor
+    groups; `routes`: what cursors may skip.
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[ConsumerId, Reader] = MappingProxyType({}),
+        ledgers: Mapping[str, Ledger] = MappingProxyType({}),
+        routes: Routes | None = None,
+    ) -> None:
+        self._readers, self._ledgers, self._routes = readers, ledgers, routes or Routes()
+        self._cursors: dict[StreamPartition, list[Cursor]] = {}
+        self._standings: dict[ConsumerId, Standing] = {}
+        self.halts: dict[StreamPartition, CorruptBatch] = {}
+        """Partitions that cannot be read further, and why."""
+        self.parked: set[ConsumerId] = set()
+        """Consumers that have left their cursors."""
+        self.savings: list[tuple[str, Saving]] = []
+        """What the routes save that were planned, by stream. The caller counts and clears it."""
+        self._committed: dict[str, int] = {}
+        self._touched: set[StreamPartition] = set()
+        self._stirred: dict[Cursor, StreamPartition] = {}
+        self._gone: list[Cursor] = []
+        self._cursor_groups = 0
+        self._turn = 0
+        self._linger = Linger()
+        self._resting: dict[str, float] = {}
+
+    # who is there
+
+    def all(self) -> Iterator[tuple[StreamPartition, Cursor]]:
+        """Yield every cursor with its stream and partition."""
+        for partition, cursors in self._cursors.items():
+            for cursor in cursors:
+                yield partition, cursor
+
+    def partitions(self) -> Iterator[tuple[StreamPartition, list[Cursor]]]:
+        """Yield the cursors of each partition."""
+        yield from self._cursors.items()
+
+    def of(self, partition: StreamPartition) -> list[Cursor]:
+        """Return the cursors of a partition."""
+        return self._cursors.get(partition, [])
+
+    def members_of(self, consumer: ConsumerId) -> Iterator[tuple[TopicPartition, Cursor]]:
+        """Yield the cursors that a consumer is on, with their partitions."""
+        for (stream, source), cursors in self._cursors.items():
+            if stream == consumer[0]:
+                for cursor in cursors:
+                    if consumer in cursor.members:
+                        yield source, cursor
+
+    @property
+    def sequences(self) -> dict[ConsumerId, int]:
+        """The last consumer sequence given out to each consumer."""
+        return {consumer: standing.sequence for consumer, standing in self._standings.items()}
+
+    def standing(self, consumer: ConsumerId) -> Standing:
+        return self._standings[consumer]
+
+    def is_alone(self, consumer: ConsumerId) -> bool:
+        """Return whether the consumer is still being given last messages in any partition."""
+        return any(cursor.is_alone for _, cursor in self.members_of(consumer))
+
+    def is_at_end(self, consumer: ConsumerId) -> bool:
+        """Return whether a consumer has read all committed records, as far as the last responses
+        tell."""
+        cursors = [cursor for _, cursor in self.members_of(consumer)]
+        return bool(cursors) and all(cursor.position >= cursor.stable_end >= 0 for cursor in cursors)
+
+    # who comes
+
+    def enlist(
+        self,
+        consumer: ConsumerId,
+        state: ConsumerState,
+        log_positions: Mapping[TopicPartition, LogPosition],
+        *,
+        careful: bool = False,
+    ) -> None:
+        """Add a consumer to the cursor at its position in each partition, or to a new cursor.
+
+        `log_positions`: where it begins in each partition. `careful`: whether the consumer must not
+        be told of sequences before they are committed; matters in a stream with a ledger only.
+        """
+        self._standings[consumer] = Standing(
+            state.sequence,
+            state.snapshot,
+            state.floor,
+            state.heard,
+            state.replay_until,
+            careful,
+            left={source: at for source, at in state.own.items() if source not in log_positions},
+        )
+        self._join_up(consumer, state.snapshot, log_positions, careful)
+
+    def enlist_ledger(self, stream: str, heads: Mapping[TopicPartition, LogPosition]) -> None:
+        """Start numbering the stream's records at these positions. Call before adding consumers."""
+        cursor_group = self._make_cursor_group()
+        for source, log_position in heads.items():
+            self._add((stream, source), Cursor(log_position, sequenced=True, cursor_group=cursor_group))
+
+    def enlist_index(self, partition: StreamPartition, log_position: LogPosition) -> None:
+        """Make the chunk index of a partition from `log_position` on, by the cursor that is there
+        or a new one."""
+        ordered = partition[0] in self._ledgers
+        here = next(
+            (
+                cursor
+                for cursor in self.of(partition)
+                if cursor.position == log_position.position and not cursor.is_alone and cursor.sequenced == ordered
+            ),
+            None,
+        )
+        if here is None:
+            here = Cursor(log_position)
+            self._add(partition, here)
+        here.indexed = True
+
+    def begin(self, now: int) -> None:
+        """Plan what the cursors may skip, and join those that have met. `now`: ms since 1970."""
+        for partition, cursor in self.all():
+            self._plan(partition, cursor, now)
+        self._settle(set(self._cursors), now)
+
+    # who leaves and comes back
+
+    def park(self, consumers: Collection[ConsumerId]) -> Moved:
+        """Take consumers off their cursors, and remember where they left. Cursors on which nobody
+        is left end."""
+        if not consumers:
+            return Moved(set(), set())
+        for consumer in consumers:
+            mine = list(self.members_of(consumer))
+            self._standings[consumer].parked = {source: cursor.log_position for source, cursor in mine}
+            for _, cursor in mine:
+                cursor.members.discard(consumer)
+        self.parked |= set(consumers)
+        empty = [(p, t) for p, t in self.all() if not t.members and not t.indexed and not t.sequenced]
+        for partition, cursor in empty:
+            self._cursors[partition].remove(cursor)
+            self._end(cursor)
+        # where a cursor has ended, another one may be the foremost
+        partitions = {partition for partition, _ in empty}
+        others = {
+            member for partition in partitions for cursor in self._cursors[partition] for member in cursor.members
+        }
+        return Moved(partitions, others | set(consumers))
+
+    def resume(self, consumers: Collection[ConsumerId], now: int) -> None:
+        """Put parked consumers on cursors again, at the positions where they left. `now`: ms since
+        1970."""
+        for consumer in consumers:
+            standing = self._standings[consumer]
+            parked, snapshot = standing.parked, self.state_of(consumer).snapshot
+            assert parked is not None
+            standing.parked = None
+            self._join_up(consumer, snapshot, parked, standing.is_careful)
+        # a cursor that has come may be the foremost, and then the others are not at the tail any more
+        self._touched |= {partition for partition, cursor in self.all() if cursor.members & set(consumers)}
+        self.parked -= set(consumers)
+        for partition, cursor in self.all():
+            if cursor.members & set(consumers):
+                self._plan(partition, cursor, now)
+
+    def part(self, machines: Collection[ConsumerId], now: int) -> None:
+        """Have consumers with machines wait where a corrupt batch stops their cursor group. The
+        others in it go on, on cursors of their own.
+
+        `machines`: the consumers with machines. `now`: ms since 1970.
+        """
+        stopped = {
+            (stream, cursor.cursor_group)
+            for (stream, _), cursor in self.all()
+            if cursor.is_halted and cursor.cursor_group and not cursor.waits
+        }
+        for stream, cursor_group in sorted(stopped):
+            cursors = [
+                (partition, cursor)
+                for partition, cursor in self.all()
+                if partition[0] == stream and cursor.cursor_group == cursor_group
+            ]
+            members = {member for _, cursor in cursors for member in cursor.members}
+            if not (waiting := members & set(machines)):
+                continue
+            number = self._make_cursor_group()
+            for partition, cursor in cursors:
+                if members - waiting:
+                    rest = cursor.members - waiting
+                    other = replace(cursor, members=rest, cursor_group=number, route=None, fetched=None)
+                    self._add(partition, other)
+                    self._plan(partition, other, now)
+                cursor.members &= waiting
+                cursor.waits = True
+
+    def find(self, consumer: ConsumerId, offsets: Mapping[TopicPartition, Ints], now: int) -> None:
+        """Have a consumer of last messages read these offsets of each partition, ascending. `now`:
+        ms since 1970."""
+        for source, cursor in self.members_of(consumer):
+            if cursor.is_searching:
+                cursor.only = offsets[source]
+                self._move(cursor, Move.FIND)
+                self._plan((consumer[0], source), cursor, now)
+
+    def pass_retention(self, first: Mapping[Cursor, int], now: int) -> Moved:
+        """Move cursors whose positions are not in their logs any more to these offsets, and have
+        all of them fetched anew. `now`: ms since 1970."""
+        moved: set[StreamPartition] = set()
+        for partition, cursor in self.all():
+            if cursor in first:
+                if first[cursor] > cursor.position:
+                    self._move(cursor, Move.PASS, LogPosition(first[cursor]))
+                    moved.add(partition)
+                cursor.fetched = None
+                self._stirred[cursor] = partition
+        return Moved(moved, self._settle(moved, now) if moved else set())
+
+    # rounds
+
+    def take_round(self, looks: Mapping[Cursor, Look], now: float) -> Round:
+        """Return the tasks of the next round. `looks`: what is there for the cursors. `now`:
+        monotonic seconds.
+
+        Raises SourceUnavailable if data begins behind its cursor's position.
+        """
+        self.note_ends(looks)
+        made = Round()
+        size = 0
+        seen: set[str] = set()
+        partitions = list(self._cursors)
+        # a backlog in some partitions must not starve the others
+        self._turn = (self._turn + 1) % max(1, len(partitions))
+        for partition in partitions[self._turn :] + partitions[: self._turn]:
+            stream = partition[0]
+            if size >= ROUND_BYTES or stream in seen:
+                continue
+            count = len(made.tasks)
+            if stream in self._ledgers:
+                seen.add(stream)
+                self._take_stream(stream, looks, now, made)
+            else:
+                self._take_partition(partition, looks, made)
+            fetches = {id(task.fetched): task.fetched.data.size for task in made.tasks[count:]}
+            size += sum(fetches.values())
+        return made
+
+    def advance(self, owners: Owners, result: RoundResult, now: int) -> Moved:
+        """Move the cursors to where a round has brought them, and join those that have met. `now`:
+        ms since 1970.
+
+        Raises SourceUnavailable if a corrupt batch stops the head of a ledger: what it cannot read
+        has sequences only once a session begins behind it (kept/ledgers.py).
+        """
+        for (partition, cursor), progress in zip(owners, result.progress, strict=True):
+            if progress.stopped and cursor.sequenced:
+                raise SourceUnavailable(f"{_find_corruption(partition, result)}. The shard goes on behind it")
+        moved: set[StreamPartition] = set()
+        halted: list[StreamPartition] = []
+        for consumer, sequence in result.sequences.items():
+            self._standings[consumer].sequence = sequence
+        for (partition, cursor), progress in zip(owners, result.progress, strict=True):
+            if progress.log_position.position > cursor.position:
+                self._move(cursor, Move.ADVANCE, progress.log_position)
+                moved.add(partition)
+            if self._keeps_rest(partition, cursor, progress) or cursor.is_halted:
+                continue
+            self._stirred[cursor] = partition
+            if progress.stopped:
+                self._move(cursor, Move.STOP)
+                self.halts[partition] = _find_corruption(partition, result)
+                halted.append(partition)
+            elif cursor.position == progress.task.fetched.next_offset:
+                self._skip(partition, cursor)
+        touched, self._touched = self._touched, set()
+        changed = self._settle({partition for partition, _ in owners} | touched, now)
+        moved |= touched
+        return Moved(moved, changed, halted)
+
+    def rest(self, given_out: Mapping[str, int], now: float) -> float:
+        """Have the next ledger entries of busy streams wait, so that they get larger. Return the
+        longest pause in seconds.
+
+        `given_out`: by stream, the sequence that comes next. `now`: monotonic seconds.
+        """
+        pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
+        self._resting.update((stream, now + pause) for stream, pause in pauses.items())
+        return max(pauses.values(), default=0.0)
+
+    def take_wishes(self) -> Iterator[tuple[StreamPartition, Cursor, Wish | None]]:
+        """Yield what is to be fetched next for the cursors for which that may have changed; None
+        for a cursor that is halted."""
+        stirred, self._stirred = self._stirred, {}
+        for cursor, partition in stirred.items():
+            if cursor.state is not State.ENDED:
+                yield partition, cursor, self._find_wish(partition, cursor)
+
+    def take_gone(self) -> list[Cursor]:
+        """Return the cursors that have ended since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    # what others tell
+
+    def note_ends(self, looks: Mapping[Cursor, Look]) -> None:
+        """Note the last stable offsets of the cursors' partitions."""
+        for cursor, look in looks.items():
+            cursor.stable_end = look.stable_end
+
+    def note_committed(self, given_out: Mapping[str, int]) -> None:
+        """Note the first sequence of streams that is not committed yet."""
+        self._committed.update(given_out)
+
+    def note_sequence(self, consumer: ConsumerId, sequence: int) -> None:
+        """Note the last consumer sequence that a machine has given out."""
+        self._standings[consumer].sequence = sequence
+
+    def note_heard(self, consumer: ConsumerId, heard: Mapping[TopicPartition, int]) -> None:
+        """Note a consumer's own positions in ack topics."""
+        self._standings[consumer].heard = heard
+
+    def hold(self, consumer: ConsumerId, first_offsets: Mapping[TopicPartition, int]) -> None:
+        """Note the first offsets that were offered to a machine and are not delivered."""
+        self._standings[consumer].holds = first_offsets
+
+    # what the state records
+
+    def delta(self, partitions: Iterable[StreamPartition], consumers: Iterable[ConsumerId]) -> Delta:
+        """Return what the state records: the tails of these partitions, and these consumers."""
+        tails = {partition: find_tail(self._cursors[partition]) for partition in partitions}
+        positions = {partition: tail.log_position for partition, tail in tails.items() if tail is not None}
+        return Delta(positions, {consumer: self.state_of(consumer) for consumer in sorted(consumers)})
+
+    def everything(self) -> Delta:
+        """Return all positions as a delta. A session begins with it, so that the state has a
+        position for each partition before it records a consumer that has none of its own."""
+        return self.delta(self._cursors, self._standings)
+
+    def state_of(self, consumer: ConsumerId) -> ConsumerState:
+        """Return what the state records of a consumer."""
+        standing, own = self._standings[consumer], self._find_own(consumer)
+        # in a stream with a ledger a consumer may step back to below its floor or its snapshot's
+        # end (open_cursors)
+        kept = consumer[0] in self._ledgers
+        snapshot = {s: end for s, end in standing.snapshot.items() if kept or (s in own and own[s].position < end)}
+        floor = {s: at for s, at in standing.floor.items() if kept or at > self._find_position(consumer, s)}
+        return ConsumerState(standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until)
+
+    def _find_own(self, consumer: ConsumerId) -> dict[TopicPartition, LogPosition]:
+        """Return the positions that the state records for the consumer itself.
+
+        These are its positions on cursors other than the tail, and its holds. For a parked consumer
+        they are where it left its cursors. Partitions that its stream does not have now are
+        included.
+        """
+        standing = self._standings[consumer]
+        own = {
+            source: cursor.log_position
+            for source, cursor in self.members_of(consumer)
+            if cursor is not find_tail(self._cursors[consumer[0], source])
+        }
+        holds = {source: LogPosition(offset) for source, offset in standing.holds.items()}
+        return {**own, **standing.left, **(standing.parked or {}), **holds}
+
+    def _find_position(self, consumer: ConsumerId, source: TopicPartition) -> int:
+        """Return a consumer's position in a partition, 0 if it has none."""
+        if (parked := self._standings[consumer].parked) is not None:
+            return parked[source].position
+        cursors = self.of((consumer[0], source))
+        return next((cursor.position for cursor in cursors if consumer in cursor.members), 0)
+
+    # tasks
+
+    def _take_partition(self, partition: StreamPartition, looks: Mapping[Cursor, Look], made: Round) -> None:
+        """Add the tasks of one partition of a stream without a ledger."""
+        cursors = self._cursors[partition]
+        for turn in plan_round(cursors, _find_reach(cursors, looks)):
+            fetched = self._take(partition, turn.cursor, looks, made)
+            self._add_task(partition, turn.cursor, fetched, turn.cursor.position, turn.stop, made)
+
+    def _take_stream(self, stream: str, looks: Mapping[Cursor, Look], now: float, made: Round) -> None:
+        """Add the tasks of a stream with a ledger, in the order in which they have to run."""
+        cursors = {source: some for (name, source), some in self._cursors.items() if name == stream}
+        every = [(source, cursor) for source, some in cursors.items() for cursor in some]
+        ledger = self._ledgers[stream]
+        is_resting = now < self._resting.get(stream, 0.0)
+        reach = _find_reach([cursor for _, cursor in every if not (cursor.sequenced and is_resting)], looks)
+        plan = plan_steps(cursors, reach, ledger, self._committed.get(stream, ledger.next_sequence))
+        # the head is urgent too: it gives out sequences that other groups may need
+        for source, cursor in every:
+            is_urgent = cursor in plan.wanted or (cursor.sequenced and not is_resting)
+            if is_urgent != cursor.is_urgent:
+                cursor.is_urgent = is_urgent
+                self._stirred[cursor] = (stream, source)
+        for step in plan.steps:
+            partition, cursor = (stream, step.source), step.cursor
+            fetched = cursor.fetched or self._take(partition, cursor, looks, made)
+            self._add_task(partition, cursor, fetched, step.start, step.stop, made)
+
+    def _take(self, partition: StreamPartition, cursor: Cursor, looks: Mapping[Cursor, Look], made: Round) -> Fetched:
+        """Take the fetched data of a cursor."""
+        fetched = looks[cursor].fetched
+        assert fetched is not None
+        if fetched.position > cursor.position:
+            # this must never happen; if it did, the records in between would be delivered to no
+            # consumer
+            raise SourceUnavailable(
+                f"{partition[1]}: read from {fetched.position} instead of {cursor.position}. Reading again"
+            )
+        cursor.fetched = fetched
+        self._stirred[cursor] = partition
+        made.taken.append((partition, cursor))
+        return fetched
+
+    def _add_task(
+        self, partition: StreamPartition, cursor: Cursor, fetched: Fetched, start: int, stop: int, made: Round
+    ) -> None:
+        """Add the task that processes the offsets from `start` to `stop` for a cursor."""
+        stream, source = partition
+        readers = tuple(self._readers[consumer] for consumer in sorted(cursor.members))
+        floors = {consumer: self._standings[consumer].floor.get(source, 0) for consumer in cursor.members}
+        task = Task(
+            stream, source, fetched, start, stop, readers, cursor.only,
+            {consumer: floor for consumer, floor in floors.items() if floor > cursor.position},
+            cursor.indexed, cursor.sequenced, cursor.cursor_group, self._find_others(partition, cursor),
+        )  # fmt: skip
+        made.tasks.append(task)
+        made.owners.append((partition, cursor))
+
+    def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
+        """Return where the cursor's group is in the other partitions of its stream, with the last
+        stable offsets there.
+
+        Each entry is (position, last stable offset), with -1 for an unknown offset. Empty for a
+        stream without a ledger.
+        """
+        stream, source = partition
+        if stream not in self._ledgers or not cursor.members:
+            return {}
+        others: dict[TopicPartition, tuple[int, int]] = {}
+        for (name, other), cursors in self._cursors.items():
+            if name == stream and other != source:
+                mine = next((each for each in cursors if each.cursor_group == cursor.cursor_group), None)
+                others[other] = (0, -1) if mine is None else (mine.position, mine.stable_end)
+        return others
+
+    def _keeps_rest(self, partition: StreamPartition, cursor: Cursor, progress: Progress) -> bool:
+        """Return whether the rest of a cursor's data is kept for the next round. If not, drop it."""
+        fetched = cursor.fetched
+        if fetched is None:
+            return False
+        if (
+            partition[0] in self._ledgers
+            and not progress.stopped
+            and cursor.position == progress.task.stop < fetched.next_offset
+        ):
+            return True
+        cursor.fetched = None
+        return False
+
+    # meeting
+
+    def _settle(self, partitions: set[StreamPartition], now: int) -> set[ConsumerId]:
+        """Join cursors that have met. Return the consumers whose positions the state must record
+        differently from now on."""
+        ordered = {stream for stream, _ in partitions} & self._ledgers.keys()
+        for stream in ordered:
+            self._align(stream)
+        changed: set[ConsumerId] = set()
+        for partition in partitions | {partition for partition in self._cursors if partition[0] in ordered}:
+            cursors = self._cursors[partition]
+            changed |= {
+                member for cursor in cursors if len(cursors) > 1 or cursor.is_alone for member in cursor.members
+            }
+            # a joined cursor has more consumers, so it may skip less or other parts of the log, and
+            # may meet the next cursor at once
+            while self._join(partition):
+                for cursor in list(cursors):
+                    self._plan(partition, cursor, now)
+        return changed
+
+    def _join(self, partition: StreamPartition) -> bool:
+        """Join the cursors of a partition that have met. Return whether there were any."""
+        met: dict[tuple[int, int], Cursor] = {}
+        cursors = self._cursors[partition]
+        spent: list[Cursor] = []
+        for cursor in cursors:
+            _finish_snapshot(cursor)
+            if cursor.is_alone:
+                continue
+            first = met.setdefault((cursor.position, cursor.cursor_group), cursor)
+            if first is not cursor:
+                first.members |= cursor.members
+                first.indexed |= cursor.indexed
+                first.sequenced |= cursor.sequenced
+                if cursor.is_halted:
+                    self._move(first, Move.STOP)
+                spent.append(cursor)
+        for cursor in spent:
+            cursors.remove(cursor)
+            self._end(cursor)
+        return bool(spent)
+
+    def _align(self, stream: str) -> None:
+        """Merge the cursor groups of a stream that are at the same position in every partition.
+
+        Cursors that serve only the index join the head's group in partitions where they have
+        reached it.
+        """
+        cursors = {source: some for (name, source), some in self._cursors.items() if name == stream}
+        # where each group is in each partition, and which groups may not merge with others
+        places: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        apart: set[int] = set()
+        careful: set[int] = set()
+        waiting: set[int] = set()
+        for source, some in cursors.items():
+            head = next((cursor for cursor in some if cursor.sequenced), None)
+            for cursor in some:
+                if not cursor.cursor_group and head is not None and cursor.position == head.position:
+                    cursor.cursor_group = head.cursor_group
+                _finish_snapshot(cursor)
+                places[cursor.cursor_group][source] = cursor.position
+                apart |= {cursor.cursor_group} if cursor.is_alone else set()
+                careful |= {cursor.cursor_group} if cursor.careful else set()
+                waiting |= {cursor.cursor_group} if cursor.waits else set()
+        met: dict[tuple[object, ...], int] = {}
+        for number, positions in sorted(places.items()):
+            if not number or number in apart:
+                continue
+            into = met.setdefault((number in careful, number in waiting, *sorted(positions.items())), number)
+            if into != number:
+                for cursor in (cursor for some in cursors.values() for cursor in some if cursor.cursor_group == number):
+                    cursor.cursor_group = into
+
+    def _join_up(
+        self,
+        consumer: ConsumerId,
+        snapshot: Mapping[TopicPartition, int],
+        log_positions: Mapping[TopicPartition, LogPosition],
+        careful: bool,
+    ) -> None:
+        """Put a consumer on the cursor at its position in each partition, or on a new one."""
+        stream = consumer[0]
+        cursor_group = (
+            self._find_cursor_group(stream, snapshot, log_positions, careful) if stream in self._ledgers else 0
+        )
+        for source, log_position in log_positions.items():
+            here = _find_at(self.of((stream, source)), log_position, cursor_group)
+            if log_position.position < (end := snapshot.get(source, -1)):
+                nothing = np.empty(0, np.int64)
+                made = Cursor(log_position, {consumer}, State.SEARCHING, nothing, end)
+            elif here is not None:
+                here.members.add(consumer)
+                continue
+            else:
+                made = Cursor(log_position, {consumer})
+            made.cursor_group, made.careful = cursor_group, careful
+            self._add((stream, source), made)
+
+    def _find_cursor_group(
+        self,
+        stream: str,
+        snapshot: Mapping[TopicPartition, int],
+        log_positions: Mapping[TopicPartition, LogPosition],
+        careful: bool,
+    ) -> int:
+        """Return the number of the cursor group at exactly these positions, or a new number.
+
+        A consumer with a snapshot ahead always gets a group of its own.
+        """
+        cursors = {source: self.of((stream, source)) for source in log_positions}
+        some = next(iter(cursors.values()), [])
+        if any(log_position.position < snapshot.get(source, -1) for source, log_position in log_positions.items()):
+            return self._make_cursor_group()
+        for number in {cursor.cursor_group for cursor in some if cursor.cursor_group and cursor.careful == careful}:
+            if all(_find_at(cursors[source], log_position, number) for source, log_position in log_positions.items()):
+                return number
+        return self._make_cursor_group()
+
+    def _make_cursor_group(self) -> int:
+        self._cursor_groups += 1
+        return self._cursor_groups
+
+    # single cursors
+
+    def _add(self, partition: StreamPartition, cursor: Cursor) -> None:
+        self._cursors.setdefault(partition, []).append(cursor)
+        self._stirred[cursor] = partition
+
+    def _end(self, cursor: Cursor) -> None:
+        self._move(cursor, Move.END)
+        cursor.fetched = None
+        self._gone.append(cursor)
+
+    def _move(self, cursor: Cursor, move: Move, log_position: LogPosition | None = None) -> None:
+        """Change a cursor's state and position as table.py allows; any other move is a bug, and a KeyError."""
+        cursor.state = TRANSITIONS[cursor.state][move]
+        if log_position is not None:
+            cursor.log_position = log_position
+
+    def _plan(self, partition: StreamPartition, cursor: Cursor, now: int) -> None:
+        """Plan what a cursor may skip, and move it to the first part that it has to read.
+
+        A cursor that an index is made from skips nothing, and neither does one whose last messages
+        are not found yet.
+        """
+        self._stirred[cursor] = partition
+        cursor.route = None
+        if cursor.state is not State.READING:
+            return
+        if cursor.only is not None:
+            cursor.route = plan_visits(cursor.only, cursor.snapshot_end)
+        elif not cursor.indexed:
+            cursor.route = self._routes.plan(partition, cursor.members, cursor.position, now)
+        if cursor.route is not None:
+            self.savings.append((partition[0], cursor.route.route.saving))
+            self._skip(partition, cursor)
+
+    def _skip(self, partition: StreamPartition, cursor: Cursor) -> None:
+        """Move a cursor over what none of its consumers wants, up to the next cursor at most."""
+        if cursor.route is not None:
+            reached = cursor.route.find_next(cursor.position, self._find_ahead(partition, cursor))
+            if reached > cursor.position:
+                self._move(cursor, Move.SKIP, cursor.route.find_log_position(reached))
+
+    def _find_ahead(self, partition: StreamPartition, cursor: Cursor) -> int:
+        """Return the position of the next cursor that this one can join, NO_STOP if there is
+        none."""
+        if cursor.is_alone:
+            return NO_STOP
+        others = (t.position for t in self._cursors[partition] if not t.is_alone and t.position > cursor.position)
+        return min(others, default=NO_STOP)
+
+    def _find_wish(self, partition: StreamPartition, cursor: Cursor) -> Wish | None:
+        """Return what is to be fetched for a cursor next: what follows the data taken for it, past
+        what it may skip there."""
+        if cursor.is_halted:
+            return None
+        need = cursor.need
+        if cursor.route is not None and need.position > cursor.position:
+            reached = cursor.route.find_next(need.position, self._find_ahead(partition, cursor))
+            if reached > need.position:
+                need = cursor.route.find_log_position(reached)
+        return Wish(need, cursor.route, cursor.is_urgent)
+
+
+def _finish_snapshot(cursor: Cursor) -> None:
+    """Turn a cursor into an ordinary one once all its last messages are delivered."""
+    if cursor.is_alone and not cursor.is_searching and cursor.position >= cursor.snapshot_end:
+        cursor.only, cursor.snapshot_end = None, NO_STOP
+
+
+def _find_reach(cursors: Iterable[Cursor], looks: Mapping[Cursor, Look]) -> dict[Cursor, int]:
+    """Return the offset at which the data that is there ends, for the cursors that have some and
+    are not halted."""
+    reach: dict[Cursor, int] = {}
+    for cursor in cursors:
+        ready = cursor.fetched or looks.get(cursor, NOTHING).fetched
+        if ready is not None and not cursor.is_halted:
+            reach[cursor] = ready.reach
+    return reach
+
+
+def _find_at(cursors: Iterable[Cursor], log_position: LogPosition, cursor_group: int) -> Cursor | None:
+    """Return the cursor of this group at this position that others may join, None if there is
+    none."""
+    return next(
+        (
+            cursor
+            for cursor in cursors
+            if cursor.position == log_position.position and cursor.cursor_group == cursor_group and not cursor.is_alone
+        ),
+        None,
+    )
+
+
+def _find_corruption(partition: StreamPartition, result: RoundResult) -> CorruptBatch:
+    """Return what stops a partition in a round."""
+    bad = next(
+        corruption.malformed
+        for corruption in result.corruptions
+        if (corruption.stream, corruption.source, corruption.skipped) == (*partition, False)
+    )
+    return CorruptBatch(*partition[1], bad.base_offset, bad.fault.text)

@@ -1,0 +1,140 @@
+"""The fetches of a session's cursors: does what the cursors wish, and handles positions that a log
+does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from overlay.clock import now_ms
+from overlay.errors import SourceChanged
+from overlay.kafka.admin import Admin
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.state.shard_state import StreamPartition
+
+from .cursors.cursor import Cursor
+from .cursors.cursors import Cursors, Look, Moved, Round, Wish
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class SourceFetches:
+    """The partition fetches of the cursors, one for each cursor that is not halted."""
+
+    cursors: Cursors
+    fetcher: Fetcher
+    admin: Admin
+    metrics: Metrics
+    _fetches: dict[Cursor, PartitionFetch] = field(default_factory=dict)
+    _counted: int = 0
+    """Bytes of the fetcher that are counted already."""
+
+    def follow(self) -> None:
+        """Fetch what the cursors wish, and stop fetching for those that have ended."""
+        for cursor in self.cursors.take_gone():
+            if fetch := self._fetches.pop(cursor, None):
+                self.fetcher.shut(fetch)
+        for partition, cursor, wish in self.cursors.take_wishes():
+            self._follow(partition, cursor, wish)
+        for stream, saving in self.cursors.savings:
+            self.metrics.chunks.labels(stream, "no").inc(saving.skipped_chunks)
+            self.metrics.chunks.labels(stream, "maybe").inc(saving.read_chunks)
+        self.cursors.savings.clear()
+
+    def look(self) -> dict[Cursor, Look]:
+        """Return what is there for each cursor."""
+        return {
+            cursor: Look(fetch.ready if isinstance(fetch.ready, Fetched) else None, fetch.stable_end)
+            for cursor, fetch in self._fetches.items()
+        }
+
+    def take(self, made: Round) -> None:
+        """Let the fetcher go on behind the data that a round has taken."""
+        for (stream, _), cursor in made.taken:
+            fetched = self._fetches[cursor].take()
+            assert isinstance(fetched, Fetched)
+            self.metrics.records_fetched.labels(stream).inc(fetched.records)
+        self.metrics.bytes_fetched.inc(self.fetcher.bytes_fetched - self._counted)
+        self._counted = self.fetcher.bytes_fetched
+
+    def count_left(self, cursor: Cursor) -> int:
+        """Return how many offsets are still to be fetched for a cursor, 0 if it is halted."""
+        fetch = self._fetches.get(cursor)
+        return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
+
+    async def recover(self) -> Moved:
+        """Handle the fetches that have failed.
+
+        A cursor whose position is not in the log goes on at the log's start. Raises SourceChanged
+        if Kafka denies access, or if the log was truncated below a cursor's position.
+        """
+        first: dict[Cursor, int] = {}
+        for partition, cursor in self.cursors.all():
+            stream, (topic, number) = partition
+            match self._fetches[cursor].ready if cursor in self._fetches else None:
+                case Denied(reason):
+                    raise SourceChanged(reason, stream)
+                case Changed(position, cut):
+                    raise SourceChanged(
+                        f"{topic}-{number}: the log was truncated at {cut}, below the position {position}, and has grown"
+                        f" again. Run `overlay stream reset {stream}` to start anew",
+                        stream,
+                    )
+                case Lost():
+                    first[cursor] = await self._find_start(partition, cursor.position)
+                    if (lost := first[cursor] - cursor.position) > 0:
+                        self._note_loss(partition, cursor, lost)
+        if not first:
+            return Moved(set(), set())
+        moved = self.cursors.pass_retention(first, now_ms())
+        for cursor in first.keys() & self._fetches.keys():
+            self._fetches[cursor].seek(cursor.position, cursor.log_position.epoch)
+        return moved
+
+    def _follow(self, partition: StreamPartition, cursor: Cursor, wish: Wish | None) -> None:
+        """Fetch what a cursor wishes. Data that is there already and is needed is kept.
+
+        A fetch may move backwards: it may have been set beyond parts that the cursor had planned to
+        skip before it joined a cursor that skips nothing.
+        """
+        fetch = self._fetches.get(cursor)
+        if wish is None:
+            if fetch is not None:
+                fetch.rest()
+            return
+        at = wish.log_position
+        if fetch is None:
+            size = wish.find_size(at.position)
+            fetch = self._fetches[cursor] = self.fetcher.start(*partition[1], at.position, size=size, epoch=at.epoch)
+        elif not fetch.holds(at.position):
+            fetch.seek(at.position, at.epoch)
+        fetch.size = wish.find_size(fetch.position)
+        fetch.urgent = wish.is_urgent
+
+    async def _find_start(self, partition: StreamPartition, position: int) -> int:
+        """Return the offset to go on at in a log that does not have `position`: at least its start.
+
+        Raises SourceChanged if the log ends below `position`, since it is then a different log.
+        """
+        stream, source = partition
+        first, end = (await self.admin.find_bounds([source]))[source]
+        if position > end:
+            raise SourceChanged(
+                f"{source[0]}-{source[1]}: the log ends at {end}, below the position {position}: it was truncated or"
+                f" created again. Run `overlay stream reset {stream}` to start anew",
+                stream,
+            )
+        return max(first, position)
+
+    def _note_loss(self, partition: StreamPartition, cursor: Cursor, lost: int) -> None:
+        """Count and log records that retention deleted before a cursor read them.
+
+        A cursor that only the index is made from has lost nothing: retention would delete its
+        chunks as well.
+        """
+        if cursor.members:
+            stream, source = partition
+            self.metrics.records_lost.labels(stream).inc(lost)
+            log.error("retention passed the position", stream=stream, partition=source, lost=lost)

@@ -1,0 +1,91 @@
+"""Cursors without Kafka: fetches of any length arrive for any cursor, and rounds run on whatever is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
+from overlay.state.shard_state import StreamPartition
+from overlay.worker.cursors.cursor import Cursor
+from overlay.worker.cursors.cursors import Cursors, Look, Moved
+from overlay.worker.round.task import Progress, RoundResult, Task
+
+EMPTY = np.empty(0, np.uint8)
+
+
+def make_fetched(position: int, next_offset: int, stable_end: int) -> Fetched:
+    """Return a fetch of some offsets. What is in it nobody looks at."""
+    return Fetched(position, EMPTY, split(EMPTY).batches, NO_ABORTS, stable_end, 0, LogPosition(next_offset))
+
+
+@dataclass(slots=True)
+class Fetch:
+    """The fetch of one cursor: `ready` begins where it was led to, and the next one at `position`."""
+
+    partition: StreamPartition
+    position: int
+    ready: Fetched | None = None
+
+    def lead(self, position: int) -> None:
+        held = self.position == position if self.ready is None else self.ready.position <= position < self.position
+        if not held:
+            self.position, self.ready = position, None
+
+
+@dataclass(slots=True)
+class Player:
+    """Plays the session. `ends`: of the logs; `read`: takes the offsets of a task that were processed."""
+
+    cursors: Cursors
+    ends: Mapping[TopicPartition, int]
+    read: Callable[[Task, range], None]
+    fetches: dict[Cursor, Fetch] = field(default_factory=dict)
+
+    def follow(self) -> None:
+        for cursor in self.cursors.take_gone():
+            self.fetches.pop(cursor, None)
+        for partition, cursor, wish in self.cursors.take_wishes():
+            if wish is None:
+                self.fetches.pop(cursor, None)
+            else:
+                at = wish.log_position.position
+                self.fetches.setdefault(cursor, Fetch(partition, at)).lead(at)
+
+    def fetch(self, which: int, length: int) -> None:
+        """Let some offsets arrive for a cursor that has none."""
+        self.follow()
+        if fetches := list(self.fetches.values()):
+            fetch = fetches[which % len(fetches)]
+            end = self.ends[fetch.partition[1]]
+            if fetch.ready is None and fetch.position < end:
+                fetch.ready = make_fetched(fetch.position, min(end, fetch.position + length), end)
+                fetch.position = fetch.ready.next_offset
+
+    def fetch_all(self, length: int) -> None:
+        self.follow()
+        for which in range(len(self.fetches)):
+            self.fetch(which, length)
+
+    def run_round(self, give_out: Callable[[list[Task]], None] = lambda tasks: None) -> tuple[bool, Moved]:
+        """Whether there was anything to be worked on, and what moved. `give_out`: gives sequences to what is read."""
+        self.follow()
+        looks = {cursor: Look(fetch.ready, self.ends[fetch.partition[1]]) for cursor, fetch in self.fetches.items()}
+        made = self.cursors.take_round(looks, 0.0)
+        for _, cursor in made.taken:
+            self.fetches[cursor].ready = None
+        self.follow()
+        give_out(made.tasks)
+        result = RoundResult()
+        for task in made.tasks:
+            reached = max(task.position, min(task.stop, task.fetched.next_offset))
+            self.read(task, range(task.position, reached))
+            result.progress.append(Progress(task, LogPosition(reached)))
+        moved = self.cursors.advance(made.owners, result, 0)
+        self.follow()
+        return bool(made.tasks), moved
