@@ -24,13 +24,13 @@ from .outputs import read_output
 from .report import Checked, Pace, report
 from .screen import Screen
 from .selection import select
-from .service import Look, ServiceProcess, start_service
+from .service import Look, ServiceProcess, compile_kernels, start_service
 from .verdict import compare, expect
 
 TOPIC = "flights"
 _PAUSE_S = 0.04
 _PATIENCE_S = 180.0
-"""Seconds without progress before the demo gives up. Compiling kernels may take a part of them."""
+"""Seconds without progress before the demo gives up."""
 
 
 def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool:
@@ -48,6 +48,8 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
         records = count_records(flights, scale)
         with screen.show_publishing(records) as progress:
             publish(broker.bootstrap, TOPIC, scale, progress=progress, table=flights)
+        screen.say("compiling kernels: a minute or two the first time ...")
+        compile_kernels(home)
         service = start_service(home, write_config(home, broker.bootstrap))
         stack.callback(_stop_service, service, screen)
         with screen.show_scan(records) as step:

@@ -97,10 +97,7 @@ class ServiceProcess:
 
     def quote_log(self) -> str:
         """Return the end of the log for an error message, one event per line."""
-        lines = read_tail(self.home.log, _LOG_LINES).splitlines()
-        return "\n  ".join(
-            [f"The end of {self.home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"]
-        )
+        return _quote_log(self.home)
 
     def stop(self) -> int:
         """Stop the process by SIGTERM, wait for its end and return its exit code.
@@ -122,6 +119,19 @@ class ServiceProcess:
     def _get(self, path: str) -> Any:
         with _OPENER.open(self.url + path, timeout=_ANSWER_S) as answer:
             return json.load(answer)
+
+
+def compile_kernels(home: DemoHome) -> None:
+    """Compile the numeric code ahead of the service's start, or find it compiled. Raises DemoError.
+
+    The first time this takes a minute or two, on a slow machine longer. It has no deadline: it ends
+    by itself.
+    """
+    command = [sys.executable, "-m", "overlay.worker.warmup"]
+    with home.log.open("wb") as log:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if code.returncode:
+        raise DemoError(f"compiling the kernels ended with exit code {code.returncode}. {_quote_log(home)}")
 
 
 def start_service(home: DemoHome, url: str) -> ServiceProcess:
@@ -149,6 +159,11 @@ def start_service(home: DemoHome, url: str) -> ServiceProcess:
         os.close(lock)
     home.pid.write_text(f"{process.pid}\n")
     return ServiceProcess(home, url, process)
+
+
+def _quote_log(home: DemoHome) -> str:
+    lines = read_tail(home.log, _LOG_LINES).splitlines()
+    return "\n  ".join([f"The end of {home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"])
 
 
 def _read_consumer(found: dict[str, Any]) -> Delivered:

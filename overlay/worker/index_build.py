@@ -27,7 +27,7 @@ from overlay.metrics import Metrics
 from overlay.state.takeover import ensure_state_topic, state_topic
 
 from .membership import Membership
-from .round.task import RoundResult
+from .round.task import Counts
 from .service import SWITCH_S
 from .session import Session
 from .shard import Shard
@@ -160,7 +160,7 @@ class Build:
             self._end("; ".join(halted.values()))
 
 
-def _ignore(outcome: RoundResult) -> None:
+def _ignore(counts: Counts) -> None:
     """Do nothing: the positions of the session tell how far the index is."""
 
 

@@ -15,7 +15,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
 
 from .cursors.cursor import find_tail
-from .round.task import RoundResult
+from .round.task import Counts
 
 if TYPE_CHECKING:
     from .session import Session
@@ -42,18 +42,18 @@ class Rates:
     """Slots of the last ten seconds: time in ms, delivered records by consumer, decoded and indexed
     records by stream."""
 
-    def note(self, outcome: RoundResult, now: int) -> None:
+    def note(self, counts: Counts, now: int) -> None:
         """Count the result of a committed round. `now`: ms since 1970."""
-        self.delivered.update(outcome.delivered)
-        self.decoded.update(outcome.decoded)
-        self.newest.update(outcome.newest)
+        self.delivered.update(counts.delivered)
+        self.decoded.update(counts.decoded)
+        self.newest.update(counts.newest)
         self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
             self._recent.append((now, Counter(), Counter(), Counter()))
         _, delivered, decoded, indexed = self._recent[-1]
-        delivered.update(outcome.delivered)
-        decoded.update(outcome.decoded)
-        indexed.update(outcome.indexed)
+        delivered.update(counts.delivered)
+        decoded.update(counts.decoded)
+        indexed.update(counts.indexed)
 
     def _recall(self, now: int) -> deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]]:
         """The counts of the last ten seconds; older ones are forgotten."""

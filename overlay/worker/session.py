@@ -13,6 +13,7 @@ failure the whole session is thrown away and the next one begins from the state 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -170,7 +171,7 @@ class Session:
                 rest = await jobs.run(pipeline.close, now_ms())
                 if rest.index:
                     self.counting.take(rest)
-                    await self.commits.put(CommitUnit(rest, self.cursors.delta((), ())))
+                    await self.commits.put(CommitUnit(self.cursors.delta((), ()), index=rest.index))
                 if self.dispatch_loop is not None and self._serving is not None:
                     self.dispatch_loop.end()
                     await self._serving
@@ -184,7 +185,7 @@ class Session:
         moved = await self.fetches.recover()
         if moved.partitions:
             # the moved positions are stored even if no record ever follows them
-            await self.commits.put(CommitUnit(RoundResult(), self.cursors.delta(moved.partitions, moved.consumers)))
+            await self.commits.put(CommitUnit(self.cursors.delta(moved.partitions, moved.consumers)))
         self.following.read()
         now = now_ms()
         self.snapshots.decide(changed.set, now)
@@ -209,29 +210,40 @@ class Session:
         for partition in moved.halted:
             log.error("partition stopped", stream=partition[0], reason=str(self.cursors.halts[partition]))
         self.pending_estimate.publish()
-        partitions, consumers = moved.partitions, moved.consumers | {*result.delivered, *result.buried}
+        partitions, consumers = moved.partitions, moved.consumers | {*result.counts.delivered, *result.counts.buried}
         # the order matters: cursors join first, then consumers are offered records, then full ones
         # leave
         if self.dispatch_loop is not None and self._backpressure is not None:
-            result.beyond |= self.pending_estimate.settle(self.cursors.is_at_end)
-            consumers |= self.dispatch_loop.offer(result.offers, result.beyond)
+            ended = self.pending_estimate.settle(self.cursors.is_at_end)
+            consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
             left = self._backpressure.park()
             partitions, consumers = partitions | left.partitions, consumers | left.consumers
         self.fetches.follow()
-        result.backlog = any(
+        backlog = any(
             task.fetched.data.size >= BACKLOG_BYTES and self.fetches.count_left(cursor) > 0
             for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
         )
         self.counting.take(result)
         self._tell_progress()
-        unit = CommitUnit(result, self.cursors.delta(partitions, consumers))
-        if result.given_out:
-            unit.on_commit = lambda done: self._note_committed(done, changed)
-            if pause := self.cursors.rest(result.given_out, monotonic()):
-                asyncio.get_running_loop().call_later(pause, changed.set)
-        if plain := [outgoing for _, outgoing in result.batches if not outgoing.batch.is_transactional]:
-            unit.plain = asyncio.create_task(self._send_plain(plain))
-        return unit
+        given_out = result.given_out
+        if given_out and (pause := self.cursors.rest(given_out, monotonic())):
+            asyncio.get_running_loop().call_later(pause, changed.set)
+
+        def note_committed(_: Sequence[int]) -> None:
+            self.cursors.note_committed(given_out)
+            changed.set()  # cursor groups may wait for committed sequences
+
+        plain = [outgoing for _, outgoing in result.batches if not outgoing.batch.is_transactional]
+        return CommitUnit(
+            self.cursors.delta(partitions, consumers),
+            result.batches,
+            result.ledger,
+            result.index,
+            counts=result.counts,
+            backlog=backlog,
+            on_commit=note_committed if given_out else None,
+            plain=asyncio.create_task(self._send_plain(plain)) if plain else None,
+        )
 
     def _note_progress(self) -> None:
         """Wake the reading loop after a delivery: a parked consumer may have room again."""
@@ -243,11 +255,6 @@ class Session:
         end only after the last record was processed."""
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
             self.dispatch_loop.offer((), ended)
-
-    def _note_committed(self, done: CommitUnit, changed: asyncio.Event) -> None:
-        """Note which sequences are committed, and wake the reading loop."""
-        self.cursors.note_committed(done.outcome.given_out)
-        changed.set()  # cursor groups may wait for committed sequences
 
     def _tell_progress(self) -> None:
         """Log every PROGRESS_S how far behind the catching-up cursors are."""

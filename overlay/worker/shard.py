@@ -39,7 +39,7 @@ from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention
 from .membership import Membership
-from .round.task import RoundResult
+from .round.task import Counts
 from .session import Session
 from .watch import watch_topics
 
@@ -73,7 +73,7 @@ class Shard:
     admin: Admin
     metrics: Metrics
     membership: Membership
-    on_commit: Callable[[RoundResult], None]
+    on_commit: Callable[[Counts], None]
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     reply_sender: ReplySender = field(init=False)
@@ -217,7 +217,7 @@ class Shard:
                     place,
                     self.admin,
                     self.metrics,
-                    self._note_outcome,
+                    self._note_counts,
                     self._note_commit,
                     assignment.output_partitions,
                     since_all=state.length,
@@ -280,14 +280,14 @@ class Shard:
     def _note_commit(self) -> None:
         self._failures = 0
 
-    def _note_outcome(self, outcome: RoundResult) -> None:
+    def _note_counts(self, counts: Counts) -> None:
         """Note that the output topics of a committed round accept records, and pass the round
         on."""
-        for consumer in {*outcome.delivered, *outcome.buried}:
+        for consumer in {*counts.delivered, *counts.buried}:
             config = self.mine[consumer]
             for topic in (config.deliver_subject, find_letters(config)):
                 self._refusals.pop(topic, None)
-        self.on_commit(outcome)
+        self.on_commit(counts)
 
     async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:
         """Return a sender for the output topics that are not written in transactions, None if there

@@ -35,7 +35,7 @@ from .acks.dispatch_loop import DispatchLoop
 from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_consumer, report_service, report_stream
-from .round.task import RoundResult
+from .round.task import Counts
 from .session import Session
 from .shard import Shard
 
@@ -313,13 +313,13 @@ class ShardManager:
                 log.warning("shard given up with a transaction under way", shard=task.get_name())
                 task.cancel()
 
-    def _note_commit(self, outcome: RoundResult) -> None:
+    def _note_commit(self, counts: Counts) -> None:
         """Count a committed round in the metrics and the rates."""
         now = now_ms()
-        for consumer, records in outcome.delivered.items():
+        for consumer, records in counts.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)
-            if (oldest := outcome.oldest.get(consumer)) is not None:
+            if (oldest := counts.oldest.get(consumer)) is not None:
                 self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
-        for consumer, records in outcome.buried.items():
+        for consumer, records in counts.buried.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
-        self.rates.note(outcome, now)
+        self.rates.note(counts, now)

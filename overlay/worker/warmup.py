@@ -70,7 +70,7 @@ def load_kernels() -> None:
         ledger = Ledger()
         outcome = Pipeline({"W": stream}, {}, {"W": "w.index"}, {"W": ledger}).run([task], 0)
         assert ledger.sequence_from(task.source, 0) == ledger.positions_at(1)[task.source] + 1 == 1
-        assert sum(outcome.delivered.values()) == len(plain)
+        assert sum(outcome.counts.delivered.values()) == len(plain)
         assert ledger.locate(1) is not None
         assert not ledger.append(
             restart(ledger.standing, {task.source: LogPosition(0)})

@@ -5,6 +5,8 @@ And what it does for consumers with acks: deliver by a machine, hear acks, deliv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from overlay.config import ConsumerConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
 from overlay.config.filters import compile_filter
@@ -80,14 +82,14 @@ def open_pipeline() -> Work:
                 digest.add(f"output {name}", outgoing.partition, outgoing.batch.build())
             digest.add("index", *_build(outcome.index))
             digest.add("ledger", *_build(outcome.ledger))
-            digest.add("counts", sorted(outcome.delivered.items()), sorted(outcome.results.items()))
+            digest.add("counts", sorted(outcome.counts.delivered.items()), sorted(outcome.results.items()))
             digest.add("counts", sorted(outcome.nulls.items()), sorted(outcome.unaddressed.items()))
         return digest.finish()
 
     return work
 
 
-def _build(batches: list[OutputBatch]) -> list[bytes]:
+def _build(batches: Sequence[OutputBatch]) -> list[bytes]:
     return [outgoing.batch.build() for outgoing in batches]
 
 

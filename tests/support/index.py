@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 
 from overlay.config import load
 from overlay.index.skip.chunks import Chunks
@@ -33,8 +34,9 @@ def check_chunks(chunks: Chunks, scene: Scene, topic: str, first: int = 0, parti
     assert chunks.first_offset[0] == first
     assert chunks.first_offset[1:].tolist() == chunks.next_offset[:-1].tolist()
     records = [r for r in read_committed(scene.bootstrap, topic) if r.partition == partition]
+    offsets = [record.offset for record in records]
     for row, (low, high) in enumerate(zip(chunks.first_offset.tolist(), chunks.next_offset.tolist(), strict=True)):
-        held = [record for record in records if low <= record.offset < high]
+        held = records[bisect_left(offsets, low) : bisect_left(offsets, high)]
         assert chunks.records[row] == len(held)
         assert chunks.addressed[row] == len(expect(held))
     for pattern in ("a.*", "*.y", ">"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlay.worker.report import SLOT_MS, WINDOW_MS, Rates
-from overlay.worker.round.task import RoundResult
+from overlay.worker.round.task import Counts
 
 CONSUMER = ("S", "c")
 
@@ -15,9 +15,7 @@ def test_rates_of_many_rounds() -> None:
     rates = Rates(began=0)
     for now in range(30_000):
         records = 1 if now < 20_000 else 3
-        rates.note(
-            RoundResult(delivered=Counter({CONSUMER: records}), decoded=Counter(S=2), newest={CONSUMER: now}), now
-        )
+        rates.note(Counts(delivered={CONSUMER: records}, decoded={"S": 2}, newest={CONSUMER: now}), now)
     assert rates.delivered[CONSUMER] == 20_000 + 3 * 10_000
     assert (rates.decoded["S"], rates.newest[CONSUMER]) == (60_000, 29_999)
     assert abs(rates.of_consumer(CONSUMER, 30_000) - 3_000) <= 3_000 * SLOT_MS / WINDOW_MS
@@ -27,8 +25,8 @@ def test_rates_of_many_rounds() -> None:
 
 
 def test_what_is_noted_belongs_to_whoever_notes_it() -> None:
-    rates, outcome = Rates(began=0), RoundResult(delivered=Counter({CONSUMER: 1}))
-    rates.note(outcome, 10)
-    rates.note(outcome, 20)
-    assert outcome.delivered[CONSUMER] == 1
+    rates, counts = Rates(began=0), Counts(delivered=Counter({CONSUMER: 1}))
+    rates.note(counts, 10)
+    rates.note(counts, 20)
+    assert counts.delivered[CONSUMER] == 1
     assert rates.of_consumer(CONSUMER, 1_000) == 2

@@ -12,7 +12,7 @@ from overlay.config import ConsumerConfig
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
-from overlay.worker.round.task import RoundResult
+from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import LIGHT, ShardManager, is_light, shard_of
 from tests.control.books import make_config, make_files
 
@@ -92,5 +92,5 @@ def test_deliveries_of_no_known_time_are_counted() -> None:
     nothing = cast("Any", None)
     shard_manager = ShardManager(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
     id = ("S", "c")
-    shard_manager._note_commit(RoundResult(delivered=Counter({id: 3})))
+    shard_manager._note_commit(Counts(delivered=Counter({id: 3})))
     assert shard_manager.rates.delivered[id] == 3

@@ -17,7 +17,7 @@ consumers that are behind the new position. The unit of the delivery removes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
 from overlay.worker.commit.commits import Commits, CommitUnit
 from overlay.worker.cursors.cursors import Cursors
-from overlay.worker.round.task import RoundResult
+from overlay.worker.round.task import Counts
 
 from .ack_topics import AckTopics, Place
 from .interest import Readers
@@ -217,10 +217,9 @@ class DispatchLoop:
         self._heard_to |= acks
         caught_up = self._note_heard()
         if work or acks or caught_up:
-            done = self._make_round(work, Delta(acks=acks), caught_up)
-            if plain := [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]:
-                done.plain = asyncio.create_task(self._send_plain(plain, send_plain))
-            await self.commits.put(done)
+            plain = [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]
+            sending = asyncio.create_task(self._send_plain(plain, send_plain)) if plain else None
+            await self.commits.put(self._make_unit(work, Delta(acks=acks), caught_up, sending))
         return True
 
     def _note_heard(self) -> set[ConsumerId]:
@@ -327,18 +326,14 @@ class DispatchLoop:
             for consumer, events in said.items()
         }
 
-    def _make_round(self, work: Work, delta: Delta, moved: Iterable[ConsumerId] = ()) -> CommitUnit:
+    def _make_unit(
+        self, work: Work, delta: Delta, moved: Iterable[ConsumerId], plain: asyncio.Task[None] | None
+    ) -> CommitUnit:
         """Return a step's results as a commit unit, with the new positions of its consumers.
 
-        `moved`: consumers whose position in an ack topic has changed.
+        `moved`: consumers whose position in an ack topic has changed. `plain`: sends what belongs
+        to no transaction.
         """
-        outcome = RoundResult(
-            batches=work.batches,
-            delivered=work.delivered,
-            buried=work.buried,
-            newest=work.newest,
-            oldest=work.oldest,
-        )
         changed = set(work.records)
         for consumer in changed:
             facts = self.machine_facts.facts[consumer]
@@ -347,18 +342,24 @@ class DispatchLoop:
                 held.let_go(facts.position)
                 self.cursors.hold(consumer, held.first_offsets)
         self.on_progress()
-        machines = {consumer: write_machine(consumer, value) for consumer, value in work.records.items()}
-        delta = self.cursors.delta((), changed | set(moved)).merge(delta)
-        done = CommitUnit(outcome, delta, machines, work.is_checkpoint, answers=[each for _, each in work.answers])
-        written = _describe(done.owned)  # `done` frees its batches before the commit
+        answers = [each for _, each in work.answers]
+        written = _describe([(c, out) for c, out in work.batches if out.batch.is_transactional])
 
-        def finish(done: CommitUnit) -> None:
-            self._note_places(written, done.offsets)
-            self.reply_sender.put_announced(done.answers)
+        def finish(offsets: Sequence[int]) -> None:
+            self._note_places(written, offsets)
+            self.reply_sender.put_announced(answers)
 
-        self.reply_sender.announce(done.answers)
-        done.on_commit = finish
-        return done
+        self.reply_sender.announce(answers)
+        return CommitUnit(
+            self.cursors.delta((), changed | set(moved)).merge(delta),
+            work.batches,
+            machines={consumer: write_machine(consumer, value) for consumer, value in work.records.items()},
+            is_checkpoint=work.is_checkpoint,
+            answers=answers,
+            counts=Counts(work.delivered, work.buried, work.newest, work.oldest),
+            on_commit=finish,
+            plain=plain,
+        )
 
     def _count(self, heard: Iterable[tuple[str, DecodedAcks]], work: Work) -> None:
         """Count acks, refusals and redeliveries in the metrics."""

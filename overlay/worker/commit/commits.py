@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from overlay.clock import monotonic
@@ -33,7 +33,7 @@ from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
-from overlay.worker.round.task import RoundResult
+from overlay.worker.round.task import Counts
 
 from .transaction_parts import PARTITIONS, split
 
@@ -60,44 +60,42 @@ TELL_ALL_EVERY = 10_000
 so that older records can be deleted."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CommitUnit:
-    """Output batches, state delta and callbacks that are committed together: a round of the
-    pipeline or a step of the dispatcher."""
+    """What is committed together: a round of the pipeline, or a step of the dispatcher."""
 
-    outcome: RoundResult
     delta: Delta
-    machines: dict[ConsumerId, list[Record]] = field(default_factory=dict)
+    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
+    """Output batches, each with its consumer."""
+    ledger: Sequence[OutputBatch] = ()
+    """Ledger entries, as batches for the index topics."""
+    index: Sequence[OutputBatch] = ()
+    """Chunk headers, as batches for the index topics."""
+    machines: Mapping[ConsumerId, Sequence[Record]] = field(default_factory=dict)
     """State records of the consumers' machines."""
     is_checkpoint: bool = False
     """Whether `machines` holds the whole state of every machine."""
-    size: int = field(init=False)
-    """Bytes of its batches and answers; 0 once the batches are with Kafka and the answers are
-    passed on."""
-    offsets: list[int] = field(default_factory=list)
-    """The offsets of the batches in `owned`, once they are with Kafka."""
     answers: Sequence[Entry | OutputBatch] = ()
     """Replies to clients that wait for them; `on_commit` sends them."""
-    on_commit: Callable[[CommitUnit], None] | None = None
-    """Called with this unit after its commit."""
+    counts: Counts = field(default_factory=Counts)
+    """What is counted after the commit."""
+    backlog: bool = False
+    """Whether much more is waiting to be read."""
+    on_commit: Callable[[Sequence[int]], None] | None = None
+    """Called after the commit, with the offsets of the batches in `owned`."""
     plain: asyncio.Task[Any] | None = None
     """The task that sends the batches of at-least-once consumers. It must end before the positions
     are written."""
-    sent: bool = False
-    """Whether its transactional batches are in the open transaction."""
-
-    def __post_init__(self) -> None:
-        self.size = self.outcome.size + sum(answer.size for answer in self.answers)
 
     @property
     def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
         """Its transactional output batches, each with its consumer."""
-        return [(consumer, outgoing) for consumer, outgoing in self.outcome.batches if outgoing.batch.is_transactional]
+        return [(consumer, outgoing) for consumer, outgoing in self.batches if outgoing.batch.is_transactional]
 
     @property
     def transactional(self) -> list[OutputBatch]:
         """These batches, and those of the ledgers and the chunk indexes."""
-        return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]
+        return [*(outgoing for _, outgoing in self.owned), *self.ledger, *self.index]
 
     @property
     def is_light(self) -> bool:
@@ -107,7 +105,32 @@ class CommitUnit:
     @property
     def is_waited_for(self) -> bool:
         """Whether readers or clients wait for its commit; positions alone can wait."""
-        return bool(self.owned or self.outcome.ledger or self.answers)
+        return bool(self.owned or self.ledger or self.answers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its batches and answers."""
+        outgoing = (*(each for _, each in self.batches), *self.ledger, *self.index)
+        return sum(each.batch.size for each in outgoing) + sum(answer.size for answer in self.answers)
+
+
+class _Queued:
+    """A unit on its way. Its batches are let go of once they are with Kafka."""
+
+    def __init__(self, unit: CommitUnit) -> None:
+        self.unit = unit
+        self.size = unit.size
+        """Bytes that are still held."""
+        self.offsets: list[int] = []
+        """The offsets of the batches in `owned`, once they are with Kafka."""
+        self.is_sent = False
+        """Whether its transactional batches are in the open transaction."""
+
+    def let_go(self) -> int:
+        """Free the batches. Return how many bytes were held."""
+        self.unit = replace(self.unit, batches=(), ledger=(), index=())
+        held, self.size = self.size, 0
+        return held
 
 
 @dataclass(slots=True)
@@ -121,8 +144,8 @@ class Commits:
     """Topic and partition of the shard's state."""
     admin: Admin
     metrics: Metrics
-    on_outcome: Callable[[RoundResult], None]
-    """Called with the result of a round once readers can see it."""
+    on_counts: Callable[[Counts], None]
+    """Called with what a unit counts once readers can see it."""
     on_commit: Callable[[], None]
     """Called after each successful transaction that contained rounds."""
     partitions: int = 0
@@ -130,7 +153,7 @@ class Commits:
     has_machines: bool = False
     """Whether consumers have machines. Then the shard's state is complete only in a unit with
     `is_checkpoint`."""
-    _queue: asyncio.Queue[CommitUnit | None] = field(default_factory=asyncio.Queue)
+    _queue: asyncio.Queue[_Queued | None] = field(default_factory=asyncio.Queue)
     _queued: int = 0
     """Bytes that wait to be sent."""
     _drained: asyncio.Event = field(default_factory=asyncio.Event)
@@ -152,14 +175,15 @@ class Commits:
         await self.transactions.begin()
         await self._record(everything, opening)
 
-    async def put(self, done: CommitUnit) -> None:
+    async def put(self, unit: CommitUnit) -> None:
         """Queue a unit, and wait while too much is waiting to be sent."""
-        if done.is_checkpoint:
+        if unit.is_checkpoint:
             self.since_all = 0
-        self._queued += done.size
-        self._queue.put_nowait(done)
-        if done.plain is not None and not done.transactional:
-            done.plain.add_done_callback(lambda _: self._release(done))
+        queued = _Queued(unit)
+        self._queued += queued.size
+        self._queue.put_nowait(queued)
+        if unit.plain is not None and not unit.transactional:
+            unit.plain.add_done_callback(lambda _: self._release(queued))
             # its records are being sent already, so the reading loop need not wait for a
             # transaction to end
             return
@@ -174,12 +198,12 @@ class Commits:
     async def run(self) -> None:
         """Commit what is put, until `end`. Write an empty record every PROOF_S if there is nothing
         to commit."""
-        pending: list[CommitUnit] = []
+        pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:
-            fresh = await self._take_rounds()
+            fresh = await self._take_queued()
             await self._gather(pending, fresh)
-            waited_for = any(done.is_waited_for for done in fresh)
+            waited_for = any(each.unit.is_waited_for for each in fresh)
             if pending and (waited_for or self._ended or monotonic() - written >= LAZY_S):
                 backlog = await self._commit(pending)
                 pending, written = [], monotonic()
@@ -190,34 +214,35 @@ class Commits:
                 await self._record(Delta())
                 written = monotonic()
 
-    async def _gather(self, pending: list[CommitUnit], fresh: Iterable[CommitUnit]) -> None:
+    async def _gather(self, pending: list[_Queued], fresh: Iterable[_Queued]) -> None:
         """Add fresh units to those that are to be committed.
 
         A light unit is finished here; only its positions remain to be written, and are merged with
         those of the unit before it if that is light as well.
         """
-        for done in fresh:
-            if done.is_light:
-                await self._settle_plain(done)
-                self._finish(done)
-                done.outcome = RoundResult(backlog=done.outcome.backlog)
-                if pending and pending[-1].is_light:
-                    done.delta = pending.pop().delta.merge(done.delta)
-            pending.append(done)
+        for each in fresh:
+            if each.unit.is_light:
+                await self._settle_plain(each.unit)
+                self._finish(each)
+                delta = each.unit.delta
+                if pending and pending[-1].unit.is_light:
+                    delta = pending.pop().unit.delta.merge(delta)
+                each = _Queued(CommitUnit(delta, backlog=each.unit.backlog))
+            pending.append(each)
 
-    async def _take_rounds(self) -> list[CommitUnit]:
+    async def _take_queued(self) -> list[_Queued]:
         """Return all queued units, or wait for one. Return nothing if none arrives within
         LAZY_S."""
         first = await self._next(LAZY_S)
-        rounds = [first] if first else []
+        taken = [first] if first else []
         while not self._queue.empty() and not self._ended:
             more = self._queue.get_nowait()
             self._drained.set()
             self._ended = more is None
-            rounds += [more] if more else []
-        return rounds
+            taken += [more] if more else []
+        return taken
 
-    async def _next(self, patience: float) -> CommitUnit | None:
+    async def _next(self, patience: float) -> _Queued | None:
         """Return the next unit, None if none arrives within `patience` seconds or none will arrive
         any more."""
         if self._ended:
@@ -230,84 +255,82 @@ class Commits:
                 return fresh
         return None
 
-    async def _commit(self, rounds: list[CommitUnit]) -> bool:
+    async def _commit(self, queued: list[_Queued]) -> bool:
         """Commit these units in one transaction, with those that arrive during a backlog. Return
         whether there still is a backlog."""
         if self.partitions > PARTITIONS:
-            return await self._commit_in_parts(rounds)
+            return await self._commit_in_parts(queued)
         began = monotonic()
         await self.transactions.begin()
-        last = rounds[-1]
-        for done in rounds[:-1]:
-            await self._send(done)
-        while last.outcome.backlog and (left := began + BULK_S - monotonic()) > 0:
+        last = queued[-1]
+        for each in queued[:-1]:
+            await self._send(each)
+        while last.unit.backlog and (left := began + BULK_S - monotonic()) > 0:
             await self._send(last)
             more = await self._next(left)
             if more is None:
                 break
-            rounds.append(more)
+            queued.append(more)
             last = more
-        await self._settle_plain(last)
-        delta = functools.reduce(Delta.merge, (done.delta for done in rounds))
-        offsets = await self._record(delta, () if last.sent else last.transactional, *_join_machines(rounds))
+        await self._settle_plain(last.unit)
+        units = [each.unit for each in queued]
+        delta = functools.reduce(Delta.merge, (unit.delta for unit in units))
+        offsets = await self._record(delta, () if last.is_sent else last.unit.transactional, *_join_machines(units))
         last.offsets = last.offsets or offsets
         self.metrics.commit_seconds.observe(monotonic() - began)
-        for done in rounds:
-            self._finish(done)
+        for each in queued:
+            self._finish(each)
         self.on_commit()
-        return last.outcome.backlog
+        return last.unit.backlog
 
-    async def _commit_in_parts(self, rounds: Sequence[CommitUnit]) -> bool:
+    async def _commit_in_parts(self, queued: Sequence[_Queued]) -> bool:
         """Commit units one after the other, each in as many transactions as its partitions need.
         Return whether there is a backlog."""
-        for done in rounds:
-            await self._settle_plain(done)
-            parts = list(split(done.owned, done.delta, self.state.cursors, PARTITIONS))
+        for each in queued:
+            unit = each.unit
+            await self._settle_plain(unit)
+            parts = list(split(unit.owned, unit.delta, self.state.cursors, PARTITIONS))
             # no consumer may be told of a sequence before its ledger entry is committed
-            parts[0][0].extend(done.outcome.ledger)
+            parts[0][0].extend(unit.ledger)
             # the index goes with the cursors, since it has no position of its own
-            parts[-1][0].extend(done.outcome.index)
+            parts[-1][0].extend(unit.index)
+            left = dict(unit.machines)
             for batches, delta in parts:
                 is_last = delta is parts[-1][1]
-                machines = {c: r for c, r in done.machines.items() if is_last or c in delta.consumers}
-                done.machines = {c: r for c, r in done.machines.items() if c not in machines}
+                mine = [consumer for consumer in left if is_last or consumer in delta.consumers]
+                records = [record for consumer in mine for record in left.pop(consumer)]
                 began = monotonic()
                 await self.transactions.begin()
-                records = [record for each in machines.values() for record in each]
-                done.offsets += await self._record(delta, batches, records, done.is_checkpoint and len(parts) == 1)
+                each.offsets += await self._record(delta, batches, records, unit.is_checkpoint and len(parts) == 1)
                 self.metrics.commit_seconds.observe(monotonic() - began)
                 await asyncio.sleep(PAUSE_S)
-            self._finish(done)
+            self._finish(each)
             self.on_commit()
-        return rounds[-1].outcome.backlog
+        return queued[-1].unit.backlog
 
-    async def _send(self, done: CommitUnit) -> None:
+    async def _send(self, queued: _Queued) -> None:
         """Send a unit's batches in the open transaction."""
-        await self._settle_plain(done)
-        done.offsets = await self.transactions.send(done.transactional)
-        done.sent = True
-        self._release(done)
+        await self._settle_plain(queued.unit)
+        queued.offsets = await self.transactions.send(queued.unit.transactional)
+        queued.is_sent = True
+        self._release(queued)
 
-    def _finish(self, done: CommitUnit) -> None:
-        """Announce that a unit's records are readable: run its callback and count its round."""
-        if done.on_commit is not None:
-            done.on_commit(done)
-        self._release(done)
-        self.on_outcome(done.outcome)
+    def _finish(self, queued: _Queued) -> None:
+        """Announce that a unit's records are readable: run its callback and count it."""
+        if queued.unit.on_commit is not None:
+            queued.unit.on_commit(queued.offsets)
+        self._release(queued)
+        self.on_counts(queued.unit.counts)
 
-    def _release(self, done: CommitUnit) -> None:
+    def _release(self, queued: _Queued) -> None:
         """Free the batches of a unit, which Kafka has now."""
-        done.outcome.batches.clear()
-        done.outcome.ledger.clear()
-        done.outcome.index.clear()
-        self._queued -= done.size
-        done.size = 0
+        self._queued -= queued.let_go()
         self._drained.set()
 
-    async def _settle_plain(self, done: CommitUnit) -> None:
+    async def _settle_plain(self, unit: CommitUnit) -> None:
         """Wait until a unit's plain sends have ended. Raises their error."""
-        if done.plain is not None:
-            await done.plain
+        if unit.plain is not None:
+            await unit.plain
 
     async def _record(
         self,
@@ -346,17 +369,17 @@ class Commits:
             log.warning("old state records are kept", reason=str(error))
 
 
-def _join_machines(rounds: Sequence[CommitUnit]) -> tuple[list[Record], bool]:
+def _join_machines(units: Sequence[CommitUnit]) -> tuple[list[Record], bool]:
     """Return the machine records of units that are committed together, and whether they hold the
     state of all machines."""
     machines: dict[ConsumerId, list[Record]] = {}
     is_checkpoint = False
-    for done in rounds:
-        if done.is_checkpoint:
+    for unit in units:
+        if unit.is_checkpoint:
             machines.clear()
             is_checkpoint = True
-        for consumer in done.delta.forgotten:
+        for consumer in unit.delta.forgotten:
             machines.pop(consumer, None)
-        for consumer, records in done.machines.items():
+        for consumer, records in unit.machines.items():
             machines.setdefault(consumer, []).extend(records)
     return [record for records in machines.values() for record in records], is_checkpoint

@@ -25,25 +25,25 @@ class Counting:
     """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
     one."""
 
-    def take(self, outcome: RoundResult) -> None:
+    def take(self, result: RoundResult) -> None:
         """Count the result of a round."""
-        for stream, records in outcome.decoded.items():
+        for stream, records in result.counts.decoded.items():
             self.metrics.records_decoded.labels(stream).inc(records)
-        for (stream, reason), records in outcome.unaddressed.items():
+        for (stream, reason), records in result.unaddressed.items():
             self.metrics.records_unaddressed.labels(stream, reason).inc(records)
-        for stream, records in outcome.unsequenced.items():
+        for stream, records in result.unsequenced.items():
             if records:
                 self.metrics.records_lost.labels(stream).inc(records)
                 log.error("records have no sequence, and cannot be acked: not delivered", stream=stream, lost=records)
-        for sealed in outcome.sealed:
+        for sealed in result.sealed:
             self.metrics.chunks_sealed.labels(sealed.stream).inc()
             self.reaches[sealed.stream, sealed.source].add(sealed)
-        for (consumer, result), records in outcome.results.items():
+        for (consumer, value), records in result.results.items():
             self.metrics.records_evaluated.labels(*consumer).inc(records)
-            self.metrics.filter_results.labels(*consumer, result).inc(records)
-        for (consumer, reason), values in outcome.nulls.items():
+            self.metrics.filter_results.labels(*consumer, value).inc(records)
+        for (consumer, reason), values in result.nulls.items():
             self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
-        for corruption in outcome.corruptions:
+        for corruption in result.corruptions:
             self._note(corruption)
 
     def _note(self, corruption: Corruption) -> None:

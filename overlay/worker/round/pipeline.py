@@ -33,7 +33,7 @@ from overlay.state.shard_state import ConsumerId
 from .indexing import Indexing
 from .pending_estimate import PendingEstimate, Sight, View
 from .sequencing import Sequencing, cut, find_log_position
-from .task import Corruption, Progress, Reader, RoundResult, Task
+from .task import Corruption, Gathering, Progress, Reader, RoundResult, Task
 
 Ints = npt.NDArray[np.int64]
 
@@ -74,38 +74,37 @@ class Pipeline:
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
         """Process one round. Without tasks, only seal the chunks that are old enough. `now`: ms
         since 1970, also written on output records."""
-        outcome = RoundResult()
+        gathered = Gathering()
         if self._pending_estimate is not None:
             self._pending_estimate.begin_round()
-        outcome.ledger, outcome.given_out = self._sequencing.give_out(tasks, now)
+        ledger, given_out = self._sequencing.give_out(tasks, now)
         for task in tasks:
-            self._run_task(task, now, outcome)
+            self._run_task(task, now, gathered)
         owners = {reader.output_topic: reader.id for task in tasks for reader in task.readers if reader.output_topic}
-        outcome.batches += ((owners[output_topic], outgoing) for output_topic, outgoing in self._builder.flush())
-        outcome.sealed, outcome.index = self._indexing.finish(now)
-        outcome.sequences = {consumer: self._sequences[consumer] for consumer in outcome.delivered}
-        return outcome
+        gathered.batches += ((owners[output_topic], outgoing) for output_topic, outgoing in self._builder.flush())
+        sealed, index = self._indexing.finish(now)
+        sequences = {consumer: self._sequences[consumer] for consumer in gathered.delivered}
+        return gathered.finish(sequences, ledger, given_out, index, sealed)
 
     def close(self, now: int) -> RoundResult:
         """Seal all chunks, even small ones. A later pipeline goes on with chunks that are not
         full."""
-        outcome = RoundResult()
-        outcome.sealed, outcome.index = self._indexing.finish(now, last=True)
-        return outcome
+        sealed, index = self._indexing.finish(now, last=True)
+        return RoundResult(index=index, sealed=sealed)
 
-    def _run_task(self, task: Task, now: int, outcome: RoundResult) -> None:
+    def _run_task(self, task: Task, now: int, gathered: Gathering) -> None:
         before = next(
-            (p for p in outcome.progress if (p.stopped or p.is_put_off) and p.task.fetched is task.fetched), None
+            (p for p in gathered.progress if (p.stopped or p.is_put_off) and p.task.fetched is task.fetched), None
         )
         if before is not None:  # another part of a fetch that is not read so far
-            outcome.progress.append(replace(before, task=task))
+            gathered.progress.append(replace(before, task=task))
             return
-        if _waits(task, outcome):
-            outcome.progress.append(Progress(task, LogPosition(task.position), is_put_off=True))
+        if _waits(task, gathered):
+            gathered.progress.append(Progress(task, LogPosition(task.position), is_put_off=True))
             return
         topic, partition = task.source
         screen = self._screen(task)
-        progress = Progress(task, LogPosition(task.position))
+        at, stopped = LogPosition(task.position), False
         view = self._pending_estimate.open(task) if self._pending_estimate is not None and task.readers else None
         seal, fields = None, screen.masks.fields
         if task.indexed:
@@ -122,48 +121,41 @@ class Pipeline:
         )
         for piece in pieces:
             if isinstance(piece, Malformed):
-                self._pass_over(piece, progress, outcome)
-                if progress.stopped:
+                stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
+                gathered.corruptions.append(Corruption(task.stream, task.source, piece, not stopped))
+                at = LogPosition(max(at.position, piece.base_offset) if stopped else piece.next_offset)
+                if stopped:
                     break
             else:
-                progress.log_position = LogPosition(piece.records.next_offset)
-                self._deal(task, piece, screen, view, now, outcome)
+                at = LogPosition(piece.records.next_offset)
+                self._deal(task, piece, screen, view, now, gathered)
             if seal is not None:
                 seal.add(piece, now)
-        if not progress.stopped:
+        if not stopped:
             # the rest of the task's range holds no records
-            reached = max(progress.log_position.position, min(task.stop, task.fetched.next_offset))
-            progress.log_position = find_log_position(task.fetched, reached)
+            at = find_log_position(task.fetched, max(at.position, min(task.stop, task.fetched.next_offset)))
         if view is not None:
-            outcome.beyond |= view.close(progress.log_position.position)
-        outcome.progress.append(progress)
-
-    def _pass_over(self, piece: Malformed, progress: Progress, outcome: RoundResult) -> None:
-        """Stop at a corrupt batch or skip it, as the stream's `on_corrupt` says."""
-        task = progress.task
-        progress.stopped = self._streams[task.stream].on_corrupt is OnCorrupt.STOP
-        outcome.corruptions.append(Corruption(task.stream, task.source, piece, not progress.stopped))
-        at = max(progress.log_position.position, piece.base_offset) if progress.stopped else piece.next_offset
-        progress.log_position = LogPosition(at)
+            gathered.beyond |= view.close(at.position)
+        gathered.progress.append(Progress(task, at, stopped))
 
     def _deal(
-        self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, outcome: RoundResult
+        self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, gathered: Gathering
     ) -> None:
         """Match a slice, and add its records to the output batches and offers of the readers that
         want them."""
-        self._count(task, piece, outcome)
+        self._count(task, piece, gathered)
         wanted = _narrow(task, piece, screen.audience.select(piece.codes))
         sights = view.pass_by(piece.records, wanted) if view is not None else {}
         sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
-            outcome.note(task.readers[i].id, tally)
+            gathered.note(task.readers[i].id, tally)
         # consumers with machines are offered the rows; all others get them into their output here
         offered = {i: rows for i, rows in sifted.rows.items() if task.readers[i].has_machine}
         if offered:
-            self._offer(task, piece, offered, outcome)
+            self._offer(task, piece, offered, gathered)
             if view is not None:
                 beyond = {task.readers[i].id: sights[i].count if i in sights else 0 for i in offered}
-                outcome.beyond |= view.tell(beyond)
+                gathered.beyond |= view.tell(beyond)
         for i, rows in sifted.rows.items():
             reader = task.readers[i]
             if reader.output_topic is None or i in offered:
@@ -176,7 +168,7 @@ class Pipeline:
                 if not rows.size:
                     continue
             if reader.letters is not None:
-                rows, sequences = _sort_out(task, reader, piece, rows, sequences, now, outcome)
+                rows, sequences = _sort_out(task, reader, piece, rows, sequences, now, gathered)
                 if not rows.size:
                     continue
             first = self._sequences.get(reader.id, 0) + 1
@@ -184,16 +176,16 @@ class Pipeline:
             numbers = Numbers(sequences, np.arange(first, first + rows.size), pending=pending)
             self._builder.add(reader.output_topic, piece, rows, task.source[1], numbers, now)
             self._sequences[reader.id] = first + rows.size - 1
-            outcome.delivered[reader.id] += rows.size
-            outcome.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
-            outcome.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
+            gathered.delivered[reader.id] += rows.size
+            gathered.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
+            gathered.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
 
-    def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], outcome: RoundResult) -> None:
+    def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], gathered: Gathering) -> None:
         """Keep the rows that machines want, once for all of them, and offer each machine its
         own."""
         rows = distinct(np.concatenate(list(wanted.values())))
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
-        outcome.unsequenced[task.stream] += int((sequences == 0).sum())
+        gathered.unsequenced[task.stream] += int((sequences == 0).sum())
         rows, sequences = rows[sequences > 0], sequences[sequences > 0]
         if not rows.size:
             return
@@ -203,16 +195,16 @@ class Pipeline:
             if first := task.readers[i].first_sequence:
                 places = places[sequences[places] >= first]
             if places.size:
-                outcome.offers.append((task.source, Offer(task.readers[i].id, kept, places)))
+                gathered.offers.append((task.source, Offer(task.readers[i].id, kept, places)))
 
     @staticmethod
-    def _count(task: Task, piece: Addressed, outcome: RoundResult) -> None:
+    def _count(task: Task, piece: Addressed, gathered: Gathering) -> None:
         """Count the records of a slice."""
-        outcome.decoded[task.stream] += len(piece.records)
+        gathered.decoded[task.stream] += len(piece.records)
         if task.indexed:
-            outcome.indexed[task.stream] += len(piece.records)
+            gathered.indexed[task.stream] += len(piece.records)
         for reason, count in piece.count_unaddressed().items():
-            outcome.unaddressed[task.stream, reason] += count
+            gathered.unaddressed[task.stream, reason] += count
 
     def _screen(self, task: Task) -> _Screen:
         """Return the screen for exactly these readers."""
@@ -230,12 +222,13 @@ class Pipeline:
         return self._screens[key]
 
 
-def _waits(task: Task, outcome: RoundResult) -> bool:
+def _waits(task: Task, gathered: Gathering) -> bool:
     """Return whether a task lies behind a corrupt batch in the order of sequences, with consumers that need this order."""
     if not task.cursor_group or not any(reader.has_machine for reader in task.readers):
         return False
     return any(
-        p.stopped and (p.task.stream, p.task.cursor_group) == (task.stream, task.cursor_group) for p in outcome.progress
+        p.stopped and (p.task.stream, p.task.cursor_group) == (task.stream, task.cursor_group)
+        for p in gathered.progress
     )
 
 
@@ -245,7 +238,7 @@ def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, 
 
 
 def _sort_out(
-    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, outcome: RoundResult
+    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, gathered: Gathering
 ) -> tuple[Ints, Ints]:
     """Write dead letters for the rows that the output can never take. Return the other rows and
     their stream sequences.
@@ -258,8 +251,8 @@ def _sort_out(
         return rows, sequences
     letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
     pressed = press_letters(reader.letters, piece, rows[refused], letters, task.source[1], now)
-    outcome.batches += ((reader.id, outgoing) for outgoing in pressed)
-    outcome.buried[reader.id] += refused.size
+    gathered.batches += ((reader.id, outgoing) for outgoing in pressed)
+    gathered.buried[reader.id] += refused.size
     return np.delete(rows, refused), np.delete(sequences, refused)
 
 

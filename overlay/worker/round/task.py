@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from overlay.arrays import Ints
@@ -81,7 +81,7 @@ class Corruption:
     skipped: bool
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far one task came. `log_position` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
 
@@ -95,57 +95,78 @@ class Progress:
     is_put_off: bool = False
 
 
-@dataclass(slots=True)
-class RoundResult:
-    """What the pipeline made of a round."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted once it is committed."""
 
-    progress: list[Progress] = field(default_factory=list)
-    batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
-    offers: list[tuple[TopicPartition, Offer]] = field(default_factory=list)
-    """Records that consumers with machines want, and the partitions they are from."""
-    beyond: dict[ConsumerId, int] = field(default_factory=dict)
-    """By consumer with a machine, how many more records lie ahead, if that has changed; an
-    estimate."""
-    sequences: dict[ConsumerId, int] = field(default_factory=dict)
-    """The last consumer sequence of each consumer that was given something."""
-    delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    delivered: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Messages by consumer."""
-    buried: Counter[ConsumerId] = field(default_factory=Counter)
-    """Messages given up, by consumer. If the consumer has a dead letter topic, `batches` holds a
-    dead letter for each."""
-    decoded: Counter[str] = field(default_factory=Counter)
-    """Records by stream."""
-    unaddressed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records that have no subject of the stream, by stream and reason."""
-    unsequenced: Counter[str] = field(default_factory=Counter)
-    """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
-    knows their sequences."""
-    corruptions: list[Corruption] = field(default_factory=list)
-    newest: dict[ConsumerId, int] = field(default_factory=dict)
+    buried: Mapping[ConsumerId, int] = field(default_factory=dict)
+    """Messages given up, by consumer. If the consumer has a dead letter topic, there is a dead letter for each."""
+    newest: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
-    oldest: dict[ConsumerId, int] = field(default_factory=dict)
+    oldest: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The same of the first record."""
-    results: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
-    """Records by consumer and filter result: true, false or unknown."""
-    nulls: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
-    """Values that a filter named and that could not be read, by consumer and reason."""
-    backlog: bool = False
-    """Whether much more is waiting to be read."""
-    ledger: list[OutputBatch] = field(default_factory=list)
-    """Ledger entries, as batches for the index topics."""
-    given_out: dict[str, int] = field(default_factory=dict)
-    """By stream whose head was read, the sequence that comes next."""
-    index: list[OutputBatch] = field(default_factory=list)
-    """Chunk headers, as batches for the index topics."""
-    sealed: list[Sealed] = field(default_factory=list)
-    """The chunks of these headers."""
-    indexed: Counter[str] = field(default_factory=Counter)
+    decoded: Mapping[str, int] = field(default_factory=dict)
+    """Records by stream."""
+    indexed: Mapping[str, int] = field(default_factory=dict)
     """Records that went into chunks, by stream."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of all batches."""
-        return sum(outgoing.batch.size for outgoing in (*(o for _, o in self.batches), *self.ledger, *self.index))
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What the pipeline made of a round. Never changed after it was made."""
+
+    progress: Sequence[Progress] = ()
+    """One for each task, in their order."""
+    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
+    offers: Sequence[tuple[TopicPartition, Offer]] = ()
+    """Records that consumers with machines want, and the partitions they are from."""
+    beyond: Mapping[ConsumerId, int] = field(default_factory=dict)
+    """By consumer with a machine, how many more records lie ahead, if that has changed; an
+    estimate."""
+    sequences: Mapping[ConsumerId, int] = field(default_factory=dict)
+    """The last consumer sequence of each consumer that was given something."""
+    counts: Counts = field(default_factory=Counts)
+    unaddressed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Records that have no subject of the stream, by stream and reason."""
+    unsequenced: Mapping[str, int] = field(default_factory=dict)
+    """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
+    knows their sequences."""
+    corruptions: Sequence[Corruption] = ()
+    results: Mapping[tuple[ConsumerId, str], int] = field(default_factory=dict)
+    """Records by consumer and filter result: true, false or unknown."""
+    nulls: Mapping[tuple[ConsumerId, str], int] = field(default_factory=dict)
+    """Values that a filter named and that could not be read, by consumer and reason."""
+    ledger: Sequence[OutputBatch] = ()
+    """Ledger entries, as batches for the index topics."""
+    given_out: Mapping[str, int] = field(default_factory=dict)
+    """By stream whose head was read, the sequence that comes next."""
+    index: Sequence[OutputBatch] = ()
+    """Chunk headers, as batches for the index topics."""
+    sealed: Sequence[Sealed] = ()
+    """The chunks of these headers."""
+
+
+class Gathering:
+    """What the pipeline gathers while it works on a round; `finish` makes the result."""
+
+    def __init__(self) -> None:
+        self.progress: list[Progress] = []
+        self.batches: list[tuple[ConsumerId, OutputBatch]] = []
+        self.offers: list[tuple[TopicPartition, Offer]] = []
+        self.beyond: dict[ConsumerId, int] = {}
+        self.delivered: Counter[ConsumerId] = Counter()
+        self.buried: Counter[ConsumerId] = Counter()
+        self.newest: dict[ConsumerId, int] = {}
+        self.oldest: dict[ConsumerId, int] = {}
+        self.decoded: Counter[str] = Counter()
+        self.indexed: Counter[str] = Counter()
+        self.unaddressed: Counter[tuple[str, str]] = Counter()
+        self.unsequenced: Counter[str] = Counter()
+        self.corruptions: list[Corruption] = []
+        self.results: Counter[tuple[ConsumerId, str]] = Counter()
+        self.nulls: Counter[tuple[ConsumerId, str]] = Counter()
 
     def note(self, consumer: ConsumerId, tally: Tally) -> None:
         """Count the filter results of a slice for a consumer."""
@@ -154,3 +175,31 @@ class RoundResult:
                 self.results[consumer, result] += records
         for reason, values in tally.nulls.items():
             self.nulls[consumer, reason] += values
+
+    def finish(
+        self,
+        sequences: Mapping[ConsumerId, int],
+        ledger: Sequence[OutputBatch],
+        given_out: Mapping[str, int],
+        index: Sequence[OutputBatch],
+        sealed: Sequence[Sealed],
+    ) -> RoundResult:
+        """Return the result of the round, with what it gives out and seals."""
+        counts = Counts(self.delivered, self.buried, self.newest, self.oldest, self.decoded, self.indexed)
+        return RoundResult(
+            self.progress,
+            self.batches,
+            self.offers,
+            self.beyond,
+            sequences,
+            counts,
+            self.unaddressed,
+            self.unsequenced,
+            self.corruptions,
+            self.results,
+            self.nulls,
+            ledger,
+            given_out,
+            index,
+            sealed,
+        )

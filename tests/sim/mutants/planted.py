@@ -87,8 +87,8 @@ PLANTED = (
         (
             Change(
                 "overlay.worker.commit.commits",
-                "        self._queued += done.size\n",
-                "        self._queued += done.size\n        self.state.cursors.update(done.delta.cursors)\n",
+                "        self._queued += queued.size\n",
+                "        self._queued += queued.size\n        self.state.cursors.update(unit.delta.cursors)\n",
             ),
             Change(
                 "overlay.worker.commit.commits",
@@ -153,8 +153,8 @@ PLANTED = (
         (
             Change(
                 "overlay.worker.commit.commits",
-                "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.ledger, *self.outcome.index]\n",
-                "        return [*(outgoing for _, outgoing in self.owned), *self.outcome.index]\n",
+                "        return [*(outgoing for _, outgoing in self.owned), *self.ledger, *self.index]\n",
+                "        return [*(outgoing for _, outgoing in self.owned), *self.index]\n",
             ),
         ),
     ),

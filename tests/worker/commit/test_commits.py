@@ -17,7 +17,6 @@ from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import Delta
 from overlay.worker.commit.commits import QUEUE_ROUNDS, CommitUnit
-from overlay.worker.round.task import RoundResult
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -150,4 +149,4 @@ def test_a_machine_that_has_nothing_to_say_does_not_keep_the_log_of_states(
 def test_a_round_counts_its_answers() -> None:
     """Else the limit of what waits to be committed would not hold for what pull requests are given."""
     answers = [Entry("replies", Record(None, bytes(1_000))) for _ in range(3)]
-    assert CommitUnit(RoundResult(), Delta(), answers=answers).size >= 3_000
+    assert CommitUnit(Delta(), answers=answers).size >= 3_000

@@ -81,11 +81,11 @@ class Player:
             self.fetches[cursor].ready = None
         self.follow()
         give_out(made.tasks)
-        result = RoundResult()
+        progress: list[Progress] = []
         for task in made.tasks:
             reached = max(task.position, min(task.stop, task.fetched.next_offset))
             self.read(task, range(task.position, reached))
-            result.progress.append(Progress(task, LogPosition(reached)))
-        moved = self.cursors.advance(made.owners, result, 0)
+            progress.append(Progress(task, LogPosition(reached)))
+        moved = self.cursors.advance(made.owners, RoundResult(progress), 0)
         self.follow()
         return bool(made.tasks), moved

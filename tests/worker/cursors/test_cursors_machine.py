@@ -182,7 +182,7 @@ class CursorsMachine(RuleBasedStateMachine):
         for name in gone:
             if ("S", name) in self.kinds:
                 self.check("S", name)
-                self.state.apply(Delta(forgotten=frozenset({("S", name)})))
+                self.state.apply(Delta(forgotten=(("S", name),)))
                 for known in (self.kinds, self.begins, self.given, self.lost):
                     known.pop(("S", name), None)
         if self.numbered:

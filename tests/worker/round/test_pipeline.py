@@ -177,7 +177,7 @@ def test_filters_take_their_consumers_records_out() -> None:
     assert read_offsets(outcome, "a") == [i for i in range(7, 20) if i % 5 != 4]
     assert read_offsets(outcome, "b") == list(range(20))
     assert read_offsets(outcome, "c") == [0, 1, 2]
-    assert outcome.delivered == {("S", "a"): 10, ("S", "b"): 20, ("S", "c"): 3}
+    assert outcome.counts.delivered == {("S", "a"): 10, ("S", "b"): 20, ("S", "c"): 3}
     assert outcome.results == {
         (("S", "a"), "true"): 10, (("S", "a"), "false"): 6, (("S", "a"), "unknown"): 4,
         (("S", "c"), "true"): 3, (("S", "c"), "false"): 13, (("S", "c"), "unknown"): 4,
@@ -190,7 +190,10 @@ def test_a_filter_that_takes_nothing_moves_the_position_all_the_same() -> None:
     outcome = pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100"))], NOW)
     assert outcome.batches == [] and outcome.sequences == {}
     assert outcome.progress[0].log_position.position == 20
-    assert pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100 OR p.to = 'x'"))], NOW).delivered == {}
+    assert (
+        pipeline.run([make_task(make_numbers(20), make_reader(sql="n > 100 OR p.to = 'x'"))], NOW).counts.delivered
+        == {}
+    )
 
 
 def test_only_what_a_consumer_may_be_given_is_evaluated() -> None:
@@ -212,7 +215,7 @@ def test_a_filter_sees_the_time_of_the_round() -> None:
     reader = make_reader(sql="UTC() - p.creation_time < 5")
     pipeline = Pipeline({"S": make_stream()}, {})
     assert read_offsets(pipeline.run([make_task(make_numbers(20), reader)], NOW)) == [0, 1, 2, 3, 4]
-    assert pipeline.run([make_task(make_numbers(20), reader)], NOW + 3).delivered == {reader.id: 2}
+    assert pipeline.run([make_task(make_numbers(20), reader)], NOW + 3).counts.delivered == {reader.id: 2}
 
 
 @pytest.mark.parametrize("letters_limit", [1_048_588, 3_000])
@@ -227,10 +230,10 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     readers = [replace(plain, output_topic=small, letters=letters), make_reader("d")]
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
-    assert outcome.buried == {plain.id: 3}
-    assert outcome.delivered == {plain.id: 7, ("S", "d"): 10}
+    assert outcome.counts.buried == {plain.id: 3}
+    assert outcome.counts.delivered == {plain.id: 7, ("S", "d"): 10}
     buried = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == plain.id]
-    outcome.batches = [(consumer, out) for consumer, out in outcome.batches if out.topic != "graves"]
+    outcome = replace(outcome, batches=[each for each in outcome.batches if each[1].topic != "graves"])
     assert read_offsets(outcome, "c") == [1, 2, 3, 5, 6, 7, 8]
     assert read_offsets(outcome, "d") == list(range(10))
     found = [record for out in buried for batch in parse(out.batch.build()) for record in batch.records]
