@@ -82,6 +82,17 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
         return False
 
 
+async def is_any_within(events: Iterable[asyncio.Event], seconds: float | None) -> bool:
+    """Wait until one of some events is set, at most `seconds` (None: without limit). Return whether one was."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
     """Await `work` and return True. If `stop` is set first, cancel the work and return False."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())

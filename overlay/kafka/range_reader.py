@@ -14,6 +14,7 @@ from overlay.waits import is_set_within
 
 from .fetcher import Changed, Denied, Fetched, Fetcher, Lost
 from .log_position import TopicPartition
+from .lost_position import refuse
 
 PATIENCE_S = 30.0
 LOOK_BACK = 16
@@ -57,12 +58,8 @@ async def read_span(
                         return  # a batch that cannot be read: the decoder of the caller reports it
                 case Lost(at):
                     raise SourceChanged(f"{topic}-{partition}@{at}: the log does not hold this offset any more")
-                case Changed(at, cut):
-                    raise SourceChanged(
-                        f"{topic}-{partition}@{at}: the log was truncated at {cut} while it was read, and has grown again"
-                    )
-                case Denied(reason):
-                    raise SourceChanged(reason)
+                case Changed() | Denied() as found:
+                    raise refuse(found, (topic, partition), "Read it anew")
                 case None:
                     await _wait(fetcher, topic, partition, position)
     finally:

@@ -104,9 +104,15 @@ class _Sender:
 class PlainSender(_Sender):
     """A sender for `delivery: at_least_once`: batches without a transaction."""
 
+    def __init__(self, kafka: Properties) -> None:
+        super().__init__(kafka)
+        self._order = asyncio.Lock()
+
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send and await batches; return the offset of each. Raises DeliveryFailed or Fenced."""
-        return await self._produce.send(batches, DEADLINE_S)
+        """Send and await batches, in the order of the calls; return the offset of each. Raises
+        DeliveryFailed or Fenced."""
+        async with self._order:
+            return await self._produce.send(batches, DEADLINE_S)
 
 
 class Transactions(_Sender):

@@ -24,9 +24,10 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Fetcher
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.output.batch_builder import OutputBatch, refuse_oversized
+from overlay.output.batch_builder import refuse_oversized
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import StreamPartition
+from overlay.waits import is_any_within
 
 from .acks.backpressure import Backpressure
 from .acks.dispatch_loop import DispatchLoop
@@ -46,8 +47,6 @@ log = get_logger(__name__)
 
 BACKLOG_BYTES = 1 << 19
 """Bytes of one fetch from which on a partition that has more to read counts as a backlog."""
-PROGRESS_S = 5.0
-"""Seconds between two log lines about cursors that are catching up."""
 SEAL_S = 1.0
 """Seconds between two checks for chunks that are old enough to be sealed, while no records come."""
 
@@ -79,8 +78,6 @@ class Session:
     it then."""
     _serving: asyncio.Task[None] | None = None
     _backpressure: Backpressure | None = None
-    _plain_order: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _told: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
         self.following = Following(self.assignment)
@@ -115,8 +112,9 @@ class Session:
             committing = asyncio.create_task(self.commits.run(), name="committing")
             if self.dispatch_loop is not None:
                 self._backpressure = Backpressure(self.cursors, self.dispatch_loop)
-                self.dispatch_loop.on_progress = self._note_progress
-                self._serving = asyncio.create_task(self.dispatch_loop.run(self._send_plain), name="dispatching")
+                # a parked consumer may have room again after a delivery
+                self.dispatch_loop.on_progress = lambda: self.cursors.parked and fetcher.changed.set()
+                self._serving = asyncio.create_task(self.dispatch_loop.run(), name="dispatching")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
             await fetcher.close()
@@ -140,7 +138,6 @@ class Session:
         is fetched meanwhile makes the next round larger, and so cheaper per record.
         """
         patience = SEAL_S if self.assignment.index_topics else None
-        stopping = asyncio.create_task(stop.wait())
         sending: asyncio.Task[None] | None = None
         try:
             async with Jobs("pipeline") as jobs:
@@ -156,7 +153,7 @@ class Session:
                     made = await self._prepare(changed)
                     if not made.tasks:
                         self._note_ends()
-                        if not await _is_quiet(changed, stopping, patience):
+                        if await is_any_within([changed, stop], patience):
                             continue
                     result = await jobs.run(pipeline.run, made.tasks, now_ms())
                     if not made.tasks and not result.index and not result.ledger:
@@ -177,7 +174,6 @@ class Session:
                     await self._serving
                 self.commits.end()
         finally:
-            stopping.cancel()
             await self.snapshots.close()
 
     async def _prepare(self, changed: asyncio.Event) -> Round:
@@ -224,7 +220,7 @@ class Session:
             for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
         )
         self.counting.take(result)
-        self._tell_progress()
+        self.counting.tell_progress(self.cursors, monotonic())
         given_out = result.given_out
         if given_out and (pause := self.cursors.rest(given_out, monotonic())):
             asyncio.get_running_loop().call_later(pause, changed.set)
@@ -234,6 +230,7 @@ class Session:
             changed.set()  # cursor groups may wait for committed sequences
 
         plain = [outgoing for _, outgoing in result.batches if not outgoing.batch.is_transactional]
+        sending = asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None
         return CommitUnit(
             self.cursors.delta(partitions, consumers),
             result.batches,
@@ -242,43 +239,11 @@ class Session:
             counts=result.counts,
             backlog=backlog,
             on_commit=note_committed if given_out else None,
-            plain=asyncio.create_task(self._send_plain(plain)) if plain else None,
+            plain=sending,
         )
-
-    def _note_progress(self) -> None:
-        """Wake the reading loop after a delivery: a parked consumer may have room again."""
-        if self.cursors.parked:
-            self.fetches.fetcher.changed.set()
 
     def _note_ends(self) -> None:
         """Tell machines that nothing lies ahead of them. A partition fetch may learn of the log's
         end only after the last record was processed."""
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
             self.dispatch_loop.offer((), ended)
-
-    def _tell_progress(self) -> None:
-        """Log every PROGRESS_S how far behind the catching-up cursors are."""
-        if monotonic() - self._told < PROGRESS_S:
-            return
-        self._told = monotonic()
-        for (stream, (topic, partition)), cursor in self.cursors.all():
-            if (left := cursor.stable_end - cursor.position) > 0:
-                names = sorted(name for _, name in cursor.members)[:3]
-                log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
-
-    async def _send_plain(self, batches: list[OutputBatch]) -> list[int]:
-        """Send batches outside of transactions, in the order of the calls. Return their offsets."""
-        assert self.plain is not None
-        async with self._plain_order:
-            return await self.plain.send(batches)
-
-
-async def _is_quiet(changed: asyncio.Event, stopping: asyncio.Task[bool], patience: float | None) -> bool:
-    """Wait until something was fetched or the service stops. Return True if neither happened within
-    `patience` seconds; None waits forever."""
-    waiting = asyncio.create_task(changed.wait())
-    try:
-        done, _ = await asyncio.wait((waiting, stopping), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        return not done
-    finally:
-        waiting.cancel()

@@ -235,6 +235,7 @@ class Shard:
                     session.cursors,
                     session.commits,
                     self.reply_sender,
+                    session.plain,
                 )
                 await session.snapshots.load()
                 self.trouble, self._served_since = "", monotonic()

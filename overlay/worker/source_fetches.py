@@ -9,6 +9,7 @@ from overlay.clock import now_ms
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.lost_position import find_start, refuse
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StreamPartition
@@ -72,20 +73,19 @@ class SourceFetches:
         """
         first: dict[Cursor, int] = {}
         for partition, cursor in self.cursors.all():
-            stream, (topic, number) = partition
-            match self._fetches[cursor].ready if cursor in self._fetches else None:
-                case Denied(reason):
-                    raise SourceChanged(reason, stream)
-                case Changed(position, cut):
-                    raise SourceChanged(
-                        f"{topic}-{number}: the log was truncated at {cut}, below the position {position}, and has grown"
-                        f" again. Run `overlay stream reset {stream}` to start anew",
-                        stream,
-                    )
-                case Lost():
-                    first[cursor] = await self._find_start(partition, cursor.position)
-                    if (lost := first[cursor] - cursor.position) > 0:
-                        self._note_loss(partition, cursor, lost)
+            stream, source = partition
+            advice = f"Run `overlay stream reset {stream}` to start anew"
+            try:
+                match self._fetches[cursor].ready if cursor in self._fetches else None:
+                    case Denied() | Changed() as found:
+                        raise refuse(found, source, advice)
+                    case Lost():
+                        first[cursor] = await find_start(self.admin, source, cursor.position, advice)
+            except SourceChanged as error:
+                error.stream = stream
+                raise
+            if (lost := first.get(cursor, 0) - cursor.position) > 0:
+                self._note_loss(partition, cursor, lost)
         if not first:
             return Moved(set(), set())
         moved = self.cursors.pass_retention(first, now_ms())
@@ -112,21 +112,6 @@ class SourceFetches:
             fetch.seek(at.position, at.epoch)
         fetch.size = wish.find_size(fetch.position)
         fetch.urgent = wish.is_urgent
-
-    async def _find_start(self, partition: StreamPartition, position: int) -> int:
-        """Return the offset to go on at in a log that does not have `position`: at least its start.
-
-        Raises SourceChanged if the log ends below `position`, since it is then a different log.
-        """
-        stream, source = partition
-        first, end = (await self.admin.find_bounds([source]))[source]
-        if position > end:
-            raise SourceChanged(
-                f"{source[0]}-{source[1]}: the log ends at {end}, below the position {position}: it was truncated or"
-                f" created again. Run `overlay stream reset {stream}` to start anew",
-                stream,
-            )
-        return max(first, position)
 
     def _note_loss(self, partition: StreamPartition, cursor: Cursor, lost: int) -> None:
         """Count and log records that retention deleted before a cursor read them.

@@ -31,7 +31,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.client.connection import Connection, Connections
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
-from overlay.errors import CorruptBatch, SourceChanged, SourceUnavailable
+from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_scope
@@ -39,6 +39,7 @@ from overlay.index.start_positions import WINDOW
 from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
 from overlay.scan.columns import Ints
@@ -63,6 +64,8 @@ REQUESTS = 8
 """Requests in flight to a broker: one whose answer is being processed, and a few that hide the
 round trip.
 """
+ADVICE = "Read it anew"
+"""What a user can do about a log that has changed."""
 SMALL_BYTES = 256 << 10
 """Bytes of a fetch that is processed in the loop: handing it to a thread would take longer."""
 COUNT_ROWS = 1 << 20
@@ -332,14 +335,8 @@ class Scan:
                     partition_fetch.seek(position)
             case Lost():
                 await self._recover(partition_fetch, stretch)
-            case Changed(at, cut):
-                topic, partition = stretch.source
-                raise SourceChanged(
-                    f"{topic}-{partition}: the log was truncated at {cut}, below the position {at}, and has grown again."
-                    " Read it anew"
-                )
-            case Denied(reason):
-                raise SourceChanged(reason)
+            case Changed() | Denied() as found:
+                raise refuse(found, stretch.source, ADVICE)
 
     def _note(self, part: Part, offsets: int) -> None:
         self.progress.done += offsets
@@ -367,18 +364,13 @@ class Scan:
         Raises SourceChanged if it is another log.
         """
         topic, partition = stretch.source
-        first, end = (await self.admin.find_bounds([stretch.source]))[stretch.source]
-        if partition_fetch.position > end:
-            raise SourceChanged(
-                f"{topic}-{partition}: the log ends at {end}, below the position {partition_fetch.position}:"
-                " it was truncated or created again. Read it anew"
-            )
+        first = await find_start(self.admin, stretch.source, partition_fetch.position, ADVICE)
         lost = max(0, min(first, partition_fetch.stop) - partition_fetch.position)
         if lost:
             self.progress.lost += lost
             self.progress.done += lost
             log.warning("retention passed the position", topic=topic, partition=partition, lost=lost)
-        partition_fetch.seek(max(first, partition_fetch.position))
+        partition_fetch.seek(first)
 
 
 async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:

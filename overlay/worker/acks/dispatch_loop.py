@@ -17,9 +17,8 @@ consumers that are behind the new position. The unit of the delivery removes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 
@@ -39,6 +38,7 @@ from overlay.metrics import Metrics
 from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
 from overlay.worker.commit.commits import Commits, CommitUnit
@@ -50,7 +50,6 @@ from .interest import Readers
 from .machine_facts import MachineFacts
 from .refetch import Refetch
 
-SendPlain = Callable[[list[OutputBatch]], Coroutine[Any, Any, list[int]]]
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
 """Of a batch: its consumer, its partition, the number of its records, and their first and last
 consumer sequence; (0, -1) if it holds no deliveries."""
@@ -76,7 +75,9 @@ class DispatchLoop:
     reply_sender: ReplySender
     """Belongs to the shard and outlives the session: it remembers topics that have refused records,
     maybe in an earlier session."""
-    on_progress: Callable[[], None] = lambda: None
+    plain: PlainSender | None = None
+    """Sends batches that belong to no transaction."""
+    on_progress: Callable[[], object] = lambda: None
     """Called when consumers may have room for more offers."""
     machine_facts: MachineFacts = field(init=False)
     readers: Readers = field(init=False)
@@ -164,8 +165,8 @@ class DispatchLoop:
 
     # the work
 
-    async def run(self, send_plain: SendPlain) -> None:
-        """Serve until `end`. `send_plain`: sends batches that belong to no transaction."""
+    async def run(self) -> None:
+        """Serve until `end`."""
         fetcher = Fetcher(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
         fetcher.changed = self._wake
         watching: asyncio.Task[None] | None = None
@@ -178,7 +179,7 @@ class DispatchLoop:
                 while not is_last:
                     is_last = self._ended
                     self._wake.clear()
-                    if not await self._step(jobs, send_plain, is_last) and not is_last:
+                    if not await self._step(jobs, is_last) and not is_last:
                         await self._rest()
         finally:
             if watching is not None:
@@ -186,7 +187,7 @@ class DispatchLoop:
                 await asyncio.gather(watching, return_exceptions=True)
             await fetcher.close()
 
-    async def _step(self, jobs: Jobs, send_plain: SendPlain, is_last: bool) -> bool:
+    async def _step(self, jobs: Jobs, is_last: bool) -> bool:
         """Run one step of the dispatcher if there is anything to do. Return whether there was."""
         await self.reply_sender.make_room()
         self.dispatcher.hold_back(self.reply_sender.full)
@@ -218,7 +219,7 @@ class DispatchLoop:
         caught_up = self._note_heard()
         if work or acks or caught_up:
             plain = [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]
-            sending = asyncio.create_task(self._send_plain(plain, send_plain)) if plain else None
+            sending = asyncio.create_task(self._send_plain(plain)) if plain else None
             await self.commits.put(self._make_unit(work, Delta(acks=acks), caught_up, sending))
         return True
 
@@ -234,9 +235,10 @@ class DispatchLoop:
         self._behind = set(behind)
         return moved
 
-    async def _send_plain(self, batches: list[tuple[ConsumerId, OutputBatch]], send: SendPlain) -> None:
+    async def _send_plain(self, batches: list[tuple[ConsumerId, OutputBatch]]) -> None:
         """Send batches outside of transactions, and record where they went."""
-        offsets = await send([outgoing for _, outgoing in batches])
+        assert self.plain is not None
+        offsets = await self.plain.send([outgoing for _, outgoing in batches])
         self._note_places(_describe(batches), offsets)
 
     def _note_places(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:

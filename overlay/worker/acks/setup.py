@@ -20,6 +20,7 @@ from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.worker.assignment import Assignment
 from overlay.worker.commit.commits import Commits
@@ -43,6 +44,7 @@ async def open_dispatch_loop(
     cursors: Cursors,
     commits: Commits,
     reply_sender: ReplySender,
+    plain: PlainSender | None,
 ) -> DispatchLoop | None:
     """Return the dispatch loop for the assignment's consumers with machines, None if there are
     none.
@@ -85,6 +87,7 @@ async def open_dispatch_loop(
         commits,
         metrics,
         reply_sender,
+        plain,
     )
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from overlay.clock import monotonic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StreamPartition
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.round.indexing import Reach
 from overlay.worker.round.task import Corruption, RoundResult
 
 log = get_logger(__name__)
+
+
+PROGRESS_S = 5.0
+"""Seconds between two log lines about cursors that are catching up."""
 
 
 @dataclass(slots=True)
@@ -24,6 +30,7 @@ class Counting:
     _corrupt: set[tuple[StreamPartition, int]] = field(default_factory=set)
     """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
     one."""
+    _told: float = field(default_factory=monotonic)
 
     def take(self, result: RoundResult) -> None:
         """Count the result of a round."""
@@ -45,6 +52,16 @@ class Counting:
             self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
         for corruption in result.corruptions:
             self._note(corruption)
+
+    def tell_progress(self, cursors: Cursors, now: float) -> None:
+        """Log every PROGRESS_S how far behind the catching-up cursors are. `now`: monotonic seconds."""
+        if now - self._told < PROGRESS_S:
+            return
+        self._told = now
+        for (stream, (topic, partition)), cursor in cursors.all():
+            if (left := cursor.stable_end - cursor.position) > 0:
+                names = sorted(name for _, name in cursor.members)[:3]
+                log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _note(self, corruption: Corruption) -> None:
         """Count and log a corrupt batch, once."""
