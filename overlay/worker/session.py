@@ -111,9 +111,8 @@ class Session:
             reading = asyncio.create_task(self._read(fetcher.changed, stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
             if self.dispatch_loop is not None:
-                self._backpressure = Backpressure(self.cursors, self.dispatch_loop)
-                # a parked consumer may have room again after a delivery
-                self.dispatch_loop.on_progress = lambda: self.cursors.parked and fetcher.changed.set()
+                self._backpressure = Backpressure(self.cursors, self.dispatch_loop, fetcher.changed.set)
+                self.dispatch_loop.on_progress = self._backpressure.note_progress
                 self._serving = asyncio.create_task(self.dispatch_loop.run(), name="dispatching")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:

@@ -9,6 +9,7 @@ on cursors of its own until it has caught up with the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from overlay.worker.cursors.cursors import Cursors, Moved
@@ -22,10 +23,12 @@ that are left."""
 
 @dataclass(slots=True)
 class Backpressure:
-    """Decides which consumers of a session are parked and which resume."""
+    """Decides which consumers of a session are parked and which resume. `wake`: has `resume` called
+    soon."""
 
     cursors: Cursors
     dispatch_loop: DispatchLoop
+    wake: Callable[[], None] = lambda: None
 
     def park(self) -> Moved:
         """Park the consumers that are full."""
@@ -36,3 +39,8 @@ class Backpressure:
         """Put parked consumers that have room again on cursors. `now`: ms since 1970."""
         if waiting := self.cursors.parked - self.dispatch_loop.find_held(FULL // 4):
             self.cursors.resume(waiting, now)
+
+    def note_progress(self) -> None:
+        """Note a delivery: a parked consumer may have room again."""
+        if self.cursors.parked:
+            self.wake()

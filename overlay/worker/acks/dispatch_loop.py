@@ -77,7 +77,7 @@ class DispatchLoop:
     maybe in an earlier session."""
     plain: PlainSender | None = None
     """Sends batches that belong to no transaction."""
-    on_progress: Callable[[], object] = lambda: None
+    on_progress: Callable[[], None] = lambda: None
     """Called when consumers may have room for more offers."""
     machine_facts: MachineFacts = field(init=False)
     readers: Readers = field(init=False)
