@@ -34,7 +34,8 @@ from .acks.dispatch_loop import DispatchLoop
 from .assignment import Assignment
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
-from .cursors.cursors import Cursors, Round
+from .cursors.cursors import Cursors
+from .cursors.intake import Round
 from .kept.following import Following
 from .last_messages import Snapshots
 from .round.indexing import Reach

@@ -15,7 +15,8 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import StreamPartition
 
 from .cursors.cursor import Cursor
-from .cursors.cursors import Cursors, Look, Moved, Round, Wish
+from .cursors.cursors import Cursors, Moved, Wish
+from .cursors.intake import Look, Round
 
 log = get_logger(__name__)
 
@@ -53,9 +54,8 @@ class SourceFetches:
 
     def take(self, made: Round) -> None:
         """Let the fetcher go on behind the data that a round has taken."""
-        for (stream, _), cursor in made.taken:
-            fetched = self._fetches[cursor].take()
-            assert isinstance(fetched, Fetched)
+        for (stream, _), cursor, fetched in made.taken:
+            self._fetches[cursor].take()
             self.metrics.records_fetched.labels(stream).inc(fetched.records)
         self.metrics.bytes_fetched.inc(self.fetcher.bytes_fetched - self._counted)
         self._counted = self.fetcher.bytes_fetched

@@ -32,7 +32,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "overlay.worker.commit.commits.QUEUE_BYTES": (500, 5_000),
     "overlay.worker.commit.commits.QUEUE_ROUNDS": (1,),
     "overlay.worker.commit.commits.TELL_ALL_EVERY": (3, 50),
-    "overlay.worker.cursors.cursors.ROUND_BYTES": (500, 5_000),
+    "overlay.worker.cursors.intake.ROUND_BYTES": (500, 5_000),
     "overlay.worker.round.indexing.BATCH_BYTES": (500, 5_000),
     "overlay.worker.cursors.order.STEPS": (1, 4),
 }

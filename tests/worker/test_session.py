@@ -39,7 +39,7 @@ def small_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults: dict[str, Any] | None = Fetcher.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "partition_bytes", 1_000)
-    monkeypatch.setattr("overlay.worker.cursors.cursors.ROUND_BYTES", 1)
+    monkeypatch.setattr("overlay.worker.cursors.intake.ROUND_BYTES", 1)
 
 
 def count_lost(served: Served) -> float:

@@ -7,9 +7,7 @@ record.
 
 A round goes like this:
 
-1. `take_round` makes tasks of what was fetched. In a stream of one partition a cursor processes all
-   that is there, up to the next cursor. In a stream with a ledger only what the order by sequence
-   allows is processed (order.py); the rest stays with its cursor for the next round.
+1. `take_round` makes tasks of what was fetched (intake.py).
 2. The pipeline works on the tasks.
 3. `advance` moves the cursors to where the tasks have come, joins those that have met, and plans
    what the joined ones may skip.
@@ -23,7 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -33,34 +31,16 @@ from overlay.arrays import Ints
 from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.skip.plan import Saving
-from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, StreamPartition
-from overlay.worker.round.sequencing import Linger
-from overlay.worker.round.task import Progress, Reader, RoundResult, Task
+from overlay.worker.round.task import Progress, Reader, RoundResult
 
-from .cursor import Cursor, find_tail, plan_round
-from .order import plan_steps
+from .cursor import Cursor, find_tail
+from .intake import Intake, Look, Owners, Round
 from .skip_route import Routes, SkipRoute, plan_visits
 from .standing import Standing
 from .table import TRANSITIONS, Move, State
-
-ROUND_BYTES = 8 << 20
-"""Bytes of fetched data from which on no further stream or partition is added to a round."""
-
-Owners = list[tuple[StreamPartition, Cursor]]
-
-
-class Look(NamedTuple):
-    """What is there for a cursor: the fetched data, if any, and its partition's last stable offset,
-    -1 if that is unknown."""
-
-    fetched: Fetched | None
-    stable_end: int
-
-
-NOTHING = Look(None, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +55,6 @@ class Wish:
     def find_size(self, position: int) -> int | None:
         """Return the bytes that are worth fetching at once from `position` on, None if unknown."""
         return None if self.route is None else self.route.find_size(position)
-
-
-@dataclass(slots=True)
-class Round:
-    """The tasks of a round."""
-
-    tasks: list[Task] = field(default_factory=list)
-    owners: Owners = field(default_factory=list)
-    """The cursor of each task."""
-    taken: Owners = field(default_factory=list)
-    """The cursors for which data was taken from the fetcher."""
 
 
 class Moved(NamedTuple):
@@ -112,7 +81,7 @@ class Cursors:
         ledgers: Mapping[str, Ledger] = MappingProxyType({}),
         routes: Routes | None = None,
     ) -> None:
-        self._readers, self._ledgers, self._routes = readers, ledgers, routes or Routes()
+        self._ledgers, self._routes = ledgers, routes or Routes()
         self._cursors: dict[StreamPartition, list[Cursor]] = {}
         self._standings: dict[ConsumerId, Standing] = {}
         self.halts: dict[StreamPartition, CorruptBatch] = {}
@@ -126,9 +95,7 @@ class Cursors:
         self._stirred: dict[Cursor, StreamPartition] = {}
         self._gone: list[Cursor] = []
         self._cursor_groups = 0
-        self._turn = 0
-        self._linger = Linger()
-        self._resting: dict[str, float] = {}
+        self._intake = Intake(readers, ledgers)
 
     # who is there
 
@@ -328,24 +295,14 @@ class Cursors:
         Raises SourceUnavailable if data begins behind its cursor's position.
         """
         self.note_ends(looks)
-        made = Round()
-        size = 0
-        seen: set[str] = set()
-        partitions = list(self._cursors)
-        # a backlog in some partitions must not starve the others
-        self._turn = (self._turn + 1) % max(1, len(partitions))
-        for partition in partitions[self._turn :] + partitions[: self._turn]:
-            stream = partition[0]
-            if size >= ROUND_BYTES or stream in seen:
-                continue
-            count = len(made.tasks)
-            if stream in self._ledgers:
-                seen.add(stream)
-                self._take_stream(stream, looks, now, made)
-            else:
-                self._take_partition(partition, looks, made)
-            fetches = {id(task.fetched): task.fetched.data.size for task in made.tasks[count:]}
-            size += sum(fetches.values())
+        made = self._intake.take_round(self._cursors, self._standings, looks, self._committed, now)
+        for partition, cursor, fetched in made.taken:
+            cursor.fetched = fetched
+            self._stirred[cursor] = partition
+        for partition, cursor in self.all():
+            if cursor.is_urgent != (cursor in made.urgent):
+                cursor.is_urgent = cursor in made.urgent
+                self._stirred[cursor] = partition
         return made
 
     def advance(self, owners: Owners, result: RoundResult, now: int) -> Moved:
@@ -386,9 +343,7 @@ class Cursors:
 
         `given_out`: by stream, the sequence that comes next. `now`: monotonic seconds.
         """
-        pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
-        self._resting.update((stream, now + pause) for stream, pause in pauses.items())
-        return max(pauses.values(), default=0.0)
+        return self._intake.rest(given_out, now)
 
     def take_wishes(self) -> Iterator[tuple[StreamPartition, Cursor, Wish | None]]:
         """Yield what is to be fetched next for the cursors for which that may have changed; None
@@ -472,80 +427,7 @@ class Cursors:
         cursors = self.of((consumer[0], source))
         return next((cursor.position for cursor in cursors if consumer in cursor.members), 0)
 
-    # tasks
-
-    def _take_partition(self, partition: StreamPartition, looks: Mapping[Cursor, Look], made: Round) -> None:
-        """Add the tasks of one partition of a stream without a ledger."""
-        cursors = self._cursors[partition]
-        for turn in plan_round(cursors, _find_reach(cursors, looks)):
-            fetched = self._take(partition, turn.cursor, looks, made)
-            self._add_task(partition, turn.cursor, fetched, turn.cursor.position, turn.stop, made)
-
-    def _take_stream(self, stream: str, looks: Mapping[Cursor, Look], now: float, made: Round) -> None:
-        """Add the tasks of a stream with a ledger, in the order in which they have to run."""
-        cursors = {source: some for (name, source), some in self._cursors.items() if name == stream}
-        every = [(source, cursor) for source, some in cursors.items() for cursor in some]
-        ledger = self._ledgers[stream]
-        is_resting = now < self._resting.get(stream, 0.0)
-        reach = _find_reach([cursor for _, cursor in every if not (cursor.sequenced and is_resting)], looks)
-        plan = plan_steps(cursors, reach, ledger, self._committed.get(stream, ledger.next_sequence))
-        # the head is urgent too: it gives out sequences that other groups may need
-        for source, cursor in every:
-            is_urgent = cursor in plan.wanted or (cursor.sequenced and not is_resting)
-            if is_urgent != cursor.is_urgent:
-                cursor.is_urgent = is_urgent
-                self._stirred[cursor] = (stream, source)
-        for step in plan.steps:
-            partition, cursor = (stream, step.source), step.cursor
-            fetched = cursor.fetched or self._take(partition, cursor, looks, made)
-            self._add_task(partition, cursor, fetched, step.start, step.stop, made)
-
-    def _take(self, partition: StreamPartition, cursor: Cursor, looks: Mapping[Cursor, Look], made: Round) -> Fetched:
-        """Take the fetched data of a cursor."""
-        fetched = looks[cursor].fetched
-        assert fetched is not None
-        if fetched.position > cursor.position:
-            # this must never happen; if it did, the records in between would be delivered to no
-            # consumer
-            raise SourceUnavailable(
-                f"{partition[1]}: read from {fetched.position} instead of {cursor.position}. Reading again"
-            )
-        cursor.fetched = fetched
-        self._stirred[cursor] = partition
-        made.taken.append((partition, cursor))
-        return fetched
-
-    def _add_task(
-        self, partition: StreamPartition, cursor: Cursor, fetched: Fetched, start: int, stop: int, made: Round
-    ) -> None:
-        """Add the task that processes the offsets from `start` to `stop` for a cursor."""
-        stream, source = partition
-        readers = tuple(self._readers[consumer] for consumer in sorted(cursor.members))
-        floors = {consumer: self._standings[consumer].floor.get(source, 0) for consumer in cursor.members}
-        task = Task(
-            stream, source, fetched, start, stop, readers, cursor.only,
-            {consumer: floor for consumer, floor in floors.items() if floor > cursor.position},
-            cursor.indexed, cursor.sequenced, cursor.cursor_group, self._find_others(partition, cursor),
-        )  # fmt: skip
-        made.tasks.append(task)
-        made.owners.append((partition, cursor))
-
-    def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where the cursor's group is in the other partitions of its stream, with the last
-        stable offsets there.
-
-        Each entry is (position, last stable offset), with -1 for an unknown offset. Empty for a
-        stream without a ledger.
-        """
-        stream, source = partition
-        if stream not in self._ledgers or not cursor.members:
-            return {}
-        others: dict[TopicPartition, tuple[int, int]] = {}
-        for (name, other), cursors in self._cursors.items():
-            if name == stream and other != source:
-                mine = next((each for each in cursors if each.cursor_group == cursor.cursor_group), None)
-                others[other] = (0, -1) if mine is None else (mine.position, mine.stable_end)
-        return others
+    # rounds, inside
 
     def _keeps_rest(self, partition: StreamPartition, cursor: Cursor, progress: Progress) -> bool:
         """Return whether the rest of a cursor's data is kept for the next round. If not, drop it."""
@@ -751,17 +633,6 @@ def _finish_snapshot(cursor: Cursor) -> None:
     """Turn a cursor into an ordinary one once all its last messages are delivered."""
     if cursor.is_alone and not cursor.is_searching and cursor.position >= cursor.snapshot_end:
         cursor.only, cursor.snapshot_end = None, NO_STOP
-
-
-def _find_reach(cursors: Iterable[Cursor], looks: Mapping[Cursor, Look]) -> dict[Cursor, int]:
-    """Return the offset at which the data that is there ends, for the cursors that have some and
-    are not halted."""
-    reach: dict[Cursor, int] = {}
-    for cursor in cursors:
-        ready = cursor.fetched or looks.get(cursor, NOTHING).fetched
-        if ready is not None and not cursor.is_halted:
-            reach[cursor] = ready.reach
-    return reach
 
 
 def _find_at(cursors: Iterable[Cursor], log_position: LogPosition, cursor_group: int) -> Cursor | None:

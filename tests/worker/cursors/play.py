@@ -13,7 +13,8 @@ from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from overlay.state.shard_state import StreamPartition
 from overlay.worker.cursors.cursor import Cursor
-from overlay.worker.cursors.cursors import Cursors, Look, Moved
+from overlay.worker.cursors.cursors import Cursors, Moved
+from overlay.worker.cursors.intake import Look
 from overlay.worker.round.task import Progress, RoundResult, Task
 
 EMPTY = np.empty(0, np.uint8)
@@ -77,7 +78,7 @@ class Player:
         self.follow()
         looks = {cursor: Look(fetch.ready, self.ends[fetch.partition[1]]) for cursor, fetch in self.fetches.items()}
         made = self.cursors.take_round(looks, 0.0)
-        for _, cursor in made.taken:
+        for _, cursor, _ in made.taken:
             self.fetches[cursor].ready = None
         self.follow()
         give_out(made.tasks)

@@ -22,7 +22,8 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.state.shard_state import ConsumerState
 from overlay.subject import Pattern
-from overlay.worker.cursors.cursors import Cursors, Look
+from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.cursors.intake import Look
 from overlay.worker.cursors.skip_route import NEAR, Routes, plan_visits
 from overlay.worker.round.task import Reader
 from overlay.worker.source_fetches import SourceFetches

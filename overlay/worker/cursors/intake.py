@@ -1,0 +1,195 @@
+"""What a round takes in: the tasks that can be made of what was fetched.
+
+In a stream of one partition a cursor processes all that is there, up to the next cursor. In a
+stream with a ledger only what the order by sequence allows is processed (order.py); the rest stays
+with its cursor for the next round.
+
+Nothing is changed here. `Cursors` notes what was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from overlay.errors import SourceUnavailable
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import TopicPartition
+from overlay.state.shard_state import ConsumerId, StreamPartition
+from overlay.worker.round.sequencing import Linger
+from overlay.worker.round.task import Reader, Task
+
+from .cursor import Cursor, plan_round
+from .order import plan_steps
+from .standing import Standing
+
+ROUND_BYTES = 8 << 20
+"""Bytes of fetched data from which on no further stream or partition is added to a round."""
+
+Owners = list[tuple[StreamPartition, Cursor]]
+
+
+class Look(NamedTuple):
+    """What is there for a cursor: the fetched data, if any, and its partition's last stable offset,
+    -1 if that is unknown."""
+
+    fetched: Fetched | None
+    stable_end: int
+
+
+NOTHING = Look(None, -1)
+
+
+@dataclass(slots=True)
+class Round:
+    """The tasks of a round."""
+
+    tasks: list[Task] = field(default_factory=list)
+    owners: Owners = field(default_factory=list)
+    """The cursor of each task."""
+    taken: list[tuple[StreamPartition, Cursor, Fetched]] = field(default_factory=list)
+    """Data that is not with the fetcher any more but with its cursor."""
+    urgent: set[Cursor] = field(default_factory=set)
+    """Cursors for whose next data others wait."""
+
+
+class Intake:
+    """Makes the tasks of rounds. `readers`: all consumers; `ledgers`: by stream."""
+
+    def __init__(self, readers: Mapping[ConsumerId, Reader], ledgers: Mapping[str, Ledger]) -> None:
+        self._readers, self._ledgers = readers, ledgers
+        self._turn = 0
+        self._linger = Linger()
+        self._resting: dict[str, float] = {}
+
+    def take_round(
+        self,
+        cursors: Mapping[StreamPartition, Sequence[Cursor]],
+        standings: Mapping[ConsumerId, Standing],
+        looks: Mapping[Cursor, Look],
+        committed: Mapping[str, int],
+        now: float,
+    ) -> Round:
+        """Return the next round. `committed`: by stream with a ledger, the first sequence that is not
+        committed yet. `now`: monotonic seconds.
+
+        Raises SourceUnavailable if data begins behind its cursor's position.
+        """
+        making = _Making(self._readers, cursors, standings, looks, Round())
+        size = 0
+        seen: set[str] = set()
+        partitions = list(cursors)
+        # a backlog in some partitions must not starve the others
+        self._turn = (self._turn + 1) % max(1, len(partitions))
+        for partition in partitions[self._turn :] + partitions[: self._turn]:
+            stream = partition[0]
+            if size >= ROUND_BYTES or stream in seen:
+                continue
+            count = len(making.made.tasks)
+            if (ledger := self._ledgers.get(stream)) is not None:
+                seen.add(stream)
+                is_resting = now < self._resting.get(stream, 0.0)
+                making.take_stream(stream, ledger, committed.get(stream, ledger.next_sequence), is_resting=is_resting)
+            else:
+                making.take_partition(partition)
+            size += sum({id(task.fetched): task.fetched.data.size for task in making.made.tasks[count:]}.values())
+        return making.made
+
+    def rest(self, given_out: Mapping[str, int], now: float) -> float:
+        """Have the next ledger entries of busy streams wait, as `Cursors.rest` says."""
+        pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
+        self._resting.update((stream, now + pause) for stream, pause in pauses.items())
+        return max(pauses.values(), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """A round that is being made."""
+
+    readers: Mapping[ConsumerId, Reader]
+    cursors: Mapping[StreamPartition, Sequence[Cursor]]
+    standings: Mapping[ConsumerId, Standing]
+    looks: Mapping[Cursor, Look]
+    made: Round
+
+    def take_partition(self, partition: StreamPartition) -> None:
+        """Add the tasks of one partition of a stream without a ledger."""
+        cursors = self.cursors[partition]
+        for turn in plan_round(cursors, self._find_reach(cursors)):
+            fetched = self._take(partition, turn.cursor)
+            self._add_task(partition, turn.cursor, fetched, turn.cursor.position, turn.stop)
+
+    def take_stream(self, stream: str, ledger: Ledger, committed: int, *, is_resting: bool) -> None:
+        """Add the tasks of a stream with a ledger, in the order in which they have to run.
+
+        `committed`: the first sequence that is not committed yet. `is_resting`: whether the head
+        waits for more data.
+        """
+        cursors = {source: some for (name, source), some in self.cursors.items() if name == stream}
+        every = [cursor for some in cursors.values() for cursor in some]
+        reach = self._find_reach([cursor for cursor in every if not (cursor.sequenced and is_resting)])
+        plan = plan_steps(cursors, reach, ledger, committed)
+        # the head is urgent too: it gives out sequences that other groups may need
+        self.made.urgent.update(plan.wanted, (cursor for cursor in every if cursor.sequenced and not is_resting))
+        taken: dict[Cursor, Fetched] = {}
+        for step in plan.steps:
+            partition, cursor = (stream, step.source), step.cursor
+            fetched = cursor.fetched or taken.get(cursor)
+            if fetched is None:
+                fetched = taken[cursor] = self._take(partition, cursor)
+            self._add_task(partition, cursor, fetched, step.start, step.stop)
+
+    def _find_reach(self, cursors: Iterable[Cursor]) -> dict[Cursor, int]:
+        """Return the offset at which the data that is there ends, for the cursors that have some and
+        are not halted."""
+        reach: dict[Cursor, int] = {}
+        for cursor in cursors:
+            ready = cursor.fetched or self.looks.get(cursor, NOTHING).fetched
+            if ready is not None and not cursor.is_halted:
+                reach[cursor] = ready.reach
+        return reach
+
+    def _take(self, partition: StreamPartition, cursor: Cursor) -> Fetched:
+        """Take the fetched data of a cursor."""
+        fetched = self.looks[cursor].fetched
+        assert fetched is not None
+        if fetched.position > cursor.position:
+            # this must never happen; if it did, the records in between would be delivered to no
+            # consumer
+            raise SourceUnavailable(
+                f"{partition[1]}: read from {fetched.position} instead of {cursor.position}. Reading again"
+            )
+        self.made.taken.append((partition, cursor, fetched))
+        return fetched
+
+    def _add_task(self, partition: StreamPartition, cursor: Cursor, fetched: Fetched, start: int, stop: int) -> None:
+        """Add the task that processes the offsets from `start` to `stop` for a cursor."""
+        stream, source = partition
+        readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))
+        floors = {consumer: self.standings[consumer].floor.get(source, 0) for consumer in cursor.members}
+        task = Task(
+            stream, source, fetched, start, stop, readers, cursor.only,
+            {consumer: floor for consumer, floor in floors.items() if floor > cursor.position},
+            cursor.indexed, cursor.sequenced, cursor.cursor_group, self._find_others(partition, cursor),
+        )  # fmt: skip
+        self.made.tasks.append(task)
+        self.made.owners.append((partition, cursor))
+
+    def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
+        """Return where the cursor's group is in the other partitions of its stream, with the last
+        stable offsets there.
+
+        Each entry is (position, last stable offset), with -1 for an unknown offset. Empty for a
+        cursor that is in no group or has no members.
+        """
+        stream, source = partition
+        if not cursor.cursor_group or not cursor.members:
+            return {}
+        others: dict[TopicPartition, tuple[int, int]] = {}
+        for (name, other), cursors in self.cursors.items():
+            if name == stream and other != source:
+                mine = next((each for each in cursors if each.cursor_group == cursor.cursor_group), None)
+                others[other] = (0, -1) if mine is None else (mine.position, mine.stable_end)
+        return others
