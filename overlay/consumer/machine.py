@@ -20,7 +20,7 @@ feeds events in. Then it reads the records that `find_next_up` names and passes 
 
 The caller owes the machine three things:
 
-- It offers the messages that match, in stream order and without gaps, as many as `wanted` says.
+- It offers the messages that match, in stream order and without gaps.
 - It makes records of Deliver's columns. It reports records that it cannot read any more as Removed,
   and the stream's new first sequence as Expired.
 - It sends effects out together with the state that they belong to (snapshot.py), so that the state
@@ -65,7 +65,7 @@ class Machine:
     """The state machine of one consumer; the module's text describes it. All times are ns since 1970.
 
     `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered
-    (start.py). `replay_until`: the stream's last sequence when the consumer was created, for replay
+    (index/start_positions.py). `replay_until`: the stream's last sequence when the consumer was created, for replay
     original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns added to
     inactive_threshold, so that many consumers are not removed at the same moment. `incarnation`:
     the name of this machine in its ack tokens (lineage.py); empty for tokens of version 1, which
@@ -149,17 +149,6 @@ class Machine:
     def position(self) -> int:
         """The last stream sequence that was processed: delivered, or found not to match."""
         return self.offers.peek()[0] - 1 if self.offers.count else self.up_to
-
-    def wanted(self, ahead: int) -> int:
-        """Return how many more messages the caller should offer.
-
-        The aim is `ahead` offered messages, or fewer if fewer could be delivered now. 0 unless the
-        consumer is awake.
-        """
-        if self.state is not State.AWAKE:
-            return 0
-        room = self.window.room if self.config.is_push else min(self.window.room, self.waiting.claimed)
-        return max(min(room, ahead) - self.offers.count, 0)
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most

@@ -425,14 +425,6 @@ def test_a_deleted_consumer_takes_nothing_more() -> None:
     assert (driver.machine.state, driver.timer) == (State.GONE, NEVER)
 
 
-def test_what_is_wanted() -> None:
-    driver = Driver(configure(pull=True))
-    assert driver.machine.wanted(100) == 0
-    driver.do(Pulled(PullRequest(7), "r"))
-    assert driver.machine.wanted(100) == 7
-    assert driver.machine.wanted(5) == 5
-
-
 def test_a_message_that_ends_counts_for_what_may_go_out() -> None:
     """Nothing is left for the message behind it then, which waits for the next turn."""
     driver = Driver(configure(max_deliver=2, dead_letter="dead"))
