@@ -52,7 +52,7 @@ from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Facts, Gate, describe, find_gate, take_facts
 from .lineage import Lineage
 from .pace import BURST, Pace
-from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
+from .pulls import DELETED, PullRequest, check_pull, idle
 from .queues import Offers
 from .sizing import measure_token
 from .table import PAUSED, TRANSITIONS, State
@@ -88,7 +88,7 @@ class Machine:
         self.window = Window(config, start)
         self.offers = Offers()
         self.pace = Pace(config, replay_until, burst, incarnation)
-        self.waiting = Waiting(config, self._say)
+        self.waiting = Waiting(config)
         self.up_to = start - 1
         self.beyond = 0
         self.paused_until = 0
@@ -197,11 +197,12 @@ class Machine:
         if not reply:
             return
         refused = check_pull(request, self.config)
-        if refused is None and isinstance(request, PullRequest):
-            self.active_at = now
-            refused = self.waiting.admit(request, reply, event.pin, self.num_pending + self.window.queued, now)
         if refused is not None:
             self.effects.append(Status(reply, refused))
+        elif isinstance(request, PullRequest):
+            self.active_at = now
+            available = self.num_pending + self.window.queued
+            self.effects += self.waiting.admit(request, reply, event.pin, available, now)
 
     def _leave_pulls(self, event: events.Unreachable, now: int) -> None:
         self.waiting.drop(event.heads, event.addresses)
@@ -257,11 +258,11 @@ class Machine:
         if len(self.waiting):
             # a waiting pull request keeps the consumer active until the request ends
             self.active_at = now
-        self.waiting.run_out(now)
+        self.effects += self.waiting.run_out(now)
         # send the heartbeats that are due, of pull requests and of the deliver subject
         flow = self.pace.flow
         stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(self.window.room)) else ""
-        self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
+        self.effects += self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
         if self.state is not State.ASLEEP and self.beat_at <= now:
             text = idle(self.window.delivered.consumer, self.position, stalled)
             self.effects.append(Status("", text))
@@ -277,7 +278,7 @@ class Machine:
         self.effects += change(self, event.config)
 
     def _delete(self, event: events.Deleted, now: int) -> None:
-        self.waiting.end_all(DELETED)
+        self.effects += self.waiting.end_all(DELETED)
         self.effects.append(Advise(Advisory.DELETED))
 
     # deliveries
@@ -291,7 +292,7 @@ class Machine:
         """
         self.ready_at = NEVER
         if self.state in PAUSED:
-            self.waiting.end_one_shots()
+            self.effects += self.waiting.end_one_shots()
         while self.state is State.AWAKE and self._has_taker(now):
             if not self._left and (self.window.queued or (self.offers.count and self.window.room)):
                 self.ready_at = now
@@ -313,7 +314,7 @@ class Machine:
                 is_sent = self._send(time, size, None, now)
             else:
                 if not self.beyond:
-                    self.waiting.end_one_shots()
+                    self.effects += self.waiting.end_one_shots()
                 return
             if not is_sent:
                 return
@@ -346,7 +347,8 @@ class Machine:
         if (ready_at := self.pace.ready_at(now, time, size)) > now:
             self.ready_at = ready_at
             return False
-        waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
+        waiter, ended = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
+        self.effects += ended
         if waiter is None:
             return False
         if self.waiting.take_pin(waiter, now):
@@ -355,8 +357,7 @@ class Machine:
         most = self.waiting.run_length(waiter) if self.pace.is_even else 1
         count = self._give(waiter, most, again is not None, now)
         self.pace.spend(now, time, size, self.window.delivered.stream)
-        self.waiting.serve(waiter, count, size, now)
-        self.waiting.finish(waiter)
+        self.effects += self.waiting.serve(waiter, count, size, now)
         return True
 
     def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
@@ -382,9 +383,6 @@ class Machine:
         if self.config.idle_heartbeat:
             self.beat_at = now + self.config.idle_heartbeat
         return given.sequences.size
-
-    def _say(self, waiter: Waiter, text: StatusText) -> None:
-        self.effects.append(Status(waiter.reply, text))
 
     def _ask(self, subject: str) -> None:
         """Send a flow control request: with this subject, or if it is empty, with a new one if only

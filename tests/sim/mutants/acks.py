@@ -229,8 +229,8 @@ ACKS = (
                 "        if (ready_at := self.pace.ready_at(now, time, size)) > now:\n"
                 "            self.ready_at = ready_at\n"
                 "            return False\n"
-                "        waiter = ",
-                "        waiter = ",
+                "        waiter, ended = ",
+                "        waiter, ended = ",
             ),
         ),
         mend="19c1433",
