@@ -156,6 +156,6 @@ def count_pending_bytes(count: int) -> int:
         sequences = np.arange(first, first + BATCH)
         run = Run(sequences, np.full(BATCH, now), np.full(BATCH, 200))
         machine.handle(Offered(run, int(sequences[-1])), now)
-    if machine.window.pending.count != count:
-        raise WrongAnswer(f"{machine.window.pending.count} of {count} messages are pending")
-    return int(machine.window.nbytes)
+    if machine.state.window.pending.count != count:
+        raise WrongAnswer(f"{machine.state.window.pending.count} of {count} messages are pending")
+    return int(machine.state.window.nbytes)

@@ -69,7 +69,7 @@ def take_delta(machine: Machine) -> bytes:
     """Return a record of what changed since the last record; the changes count as written from then
     on.
     """
-    window = machine.window
+    window = machine.state.window
     touched = window.take_touched()
     rows = window.pending.find(touched)
     ended = np.setdiff1d(touched, window.pending.view("sequence")[rows])
@@ -84,7 +84,7 @@ def take_delta(machine: Machine) -> bytes:
 
 def take_checkpoint(machine: Machine) -> bytes:
     """Return a record of the whole state. The next delta is relative to it."""
-    window = machine.window
+    window = machine.state.window
     window.take_touched()
     window.again_fresh = []
     rows = np.flatnonzero(window.pending.view("state") != Row.GONE)
@@ -92,7 +92,7 @@ def take_checkpoint(machine: Machine) -> bytes:
 
 
 def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints], *, is_checkpoint: bool) -> bytes:
-    window = machine.window
+    window = machine.state.window
     head: dict[str, Any] = {
         "kind": "checkpoint" if is_checkpoint else "delta",
         "rows": rows.size,
@@ -100,14 +100,14 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
         "again": again[0].size,
         "delivered": [window.delivered.consumer, window.delivered.stream],
         "floor": [window.floor.consumer, window.floor.stream],
-        "position": machine.position,
+        "position": machine.state.position,
         "read_up_to": window.read_up_to,
         "ticket": window.queue.ticket,
-        "paused_until": machine.paused_until if machine.state in PAUSED else 0,
-        "delivered_at": machine.delivered_at,
-        "acked_at": machine.acked_at,
-        "sampled": machine.sampling.rest,
-        "deliver_subject": machine.config.deliver_subject,
+        "paused_until": machine.state.paused_until if machine.state.phase in PAUSED else 0,
+        "delivered_at": machine.state.delivered_at,
+        "acked_at": machine.state.acked_at,
+        "sampled": machine.state.sampling.rest,
+        "deliver_subject": machine.state.config.deliver_subject,
     }
     head |= _list_runs(machine, is_checkpoint=is_checkpoint)
     text = json.dumps(head, separators=(",", ":")).encode()
@@ -118,11 +118,11 @@ def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints],
 
 def _list_runs(machine: Machine, *, is_checkpoint: bool) -> dict[str, Any]:
     """Return the fields of the head that name incarnations; empty if there is none to name."""
-    delivered = machine.window.delivered.consumer
+    delivered = machine.state.window.delivered.consumer
     if is_checkpoint:
-        runs = machine.lineage.list_runs(delivered)
+        runs = machine.state.lineage.list_runs(delivered)
         return {"incarnations": runs} if runs and runs != [(1, delivered, "")] else {}
-    run = machine.lineage.find_open(delivered)
+    run = machine.state.lineage.find_open(delivered)
     return {"run": run} if run and run[2] else {}
 
 
@@ -197,7 +197,7 @@ class Log:
         """Give a fresh machine the state that the records describe."""
         if not self._records:
             return
-        head, window = self._records[-1].head, machine.window
+        head, window = self._records[-1].head, machine.state.window
         rows = _join(self._records)
         window.pending = Pending(rows["sequence"].size + 64)
         window.pending.append(**rows)
@@ -207,21 +207,21 @@ class Log:
         consumer_seqs, sequences = (np.concatenate([record.again[i] for record in self._records]) for i in (0, 1))
         known = np.isin(sequences, rows["sequence"])
         window.restore((consumer_seqs[known], sequences[known]))
-        machine.lineage.restore(
+        machine.state.lineage.restore(
             join_runs(record.head for record in self._records),
             window.delivered.consumer,
             np.concatenate((rows["consumer_seq"], consumer_seqs[known])),
-            is_cumulative=machine.config.ack_policy is AckPolicy.ALL,
+            is_cumulative=machine.state.config.ack_policy is AckPolicy.ALL,
         )
-        machine.up_to = head["position"]
-        machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
-        machine.sampling.rest = head["sampled"]
-        if head.get("deliver_subject", machine.config.deliver_subject) != machine.config.deliver_subject:
+        machine.state.up_to = head["position"]
+        machine.state.delivered_at, machine.state.acked_at = head["delivered_at"], head["acked_at"]
+        machine.state.sampling.rest = head["sampled"]
+        if head.get("deliver_subject", machine.state.config.deliver_subject) != machine.state.config.deliver_subject:
             # the old subject has no reader any more
             window.requeue_all()
         if head["paused_until"]:
-            machine.paused_until = head["paused_until"]
-            machine.state = TRANSITIONS[machine.state][Paused]
+            machine.state.paused_until = head["paused_until"]
+            machine.state.phase = TRANSITIONS[machine.state.phase][Paused]
 
 
 def _join(records: list[Record]) -> Columns:

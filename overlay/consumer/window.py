@@ -88,12 +88,12 @@ class Window:
     All times are ns since 1970; `now` is passed in, never read from a clock.
 
     `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered.
+    `sequence`: the last consumer sequence that was given out before.
     """
 
-    def __init__(self, config: ConsumerConfig, start: int) -> None:
+    def __init__(self, config: ConsumerConfig, start: int, sequence: int = 0) -> None:
         self.config = config
-        self.delivered = Pair(0, start - 1)
-        self.floor = Pair(0, start - 1)
+        self.delivered = self.floor = Pair(sequence, start - 1)
         self.read_up_to = 0
         self.pending = Pending()
         self.deadlines = Deadlines()

@@ -23,7 +23,7 @@ def refuse(machine: Machine, sequences: Ints, now: int) -> list[Effect]:
     Each message gets an advisory and a dead letter; other effects of the removal are returned as
     well.
     """
-    pending = machine.window.pending
+    pending = machine.state.window.pending
     rows = pending.find(sequences)
     names = ("sequence", "consumer_seq", "deliveries", "first", "last")
     delivered = zip(*(pending.view(name)[rows].tolist() for name in names), strict=True)

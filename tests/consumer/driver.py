@@ -52,7 +52,7 @@ class Driver:
         return self.do(Offered(Run(sequences, START + sequences * gap, np.full(count, size)), self.last, beyond))
 
     def ack(self, *sequences: int) -> list[Effect]:
-        return self.do(Acked(some(*sequences), self.machine.window.delivered.consumer))
+        return self.do(Acked(some(*sequences), self.machine.state.window.delivered.consumer))
 
     def pass_time(self, span: int) -> list[Effect]:
         """Let time pass; the timer fires whenever it is due."""

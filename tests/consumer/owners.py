@@ -24,7 +24,7 @@ def restore(records: list[bytes], incarnation: str, now: int, **fields: object) 
     for record in records:
         log.apply(decode(record))
     log.restore(driver.machine)
-    driver.last = driver.machine.up_to
+    driver.last = driver.machine.state.up_to
     return driver
 
 
@@ -38,6 +38,6 @@ def tell(driver: Driver, token: Token | bytes, body: bytes = b"+ACK", reply: str
 
 
 def list_pending(machine: Machine) -> list[int]:
-    window = machine.window
+    window = machine.state.window
     rows = window.pending.find_pending(np.arange(window.pending.end))
     return [int(sequence) for sequence in window.pending.view("sequence")[rows]]

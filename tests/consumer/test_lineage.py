@@ -92,7 +92,7 @@ def test_with_all_an_uncommitted_delivery_stands_for_what_was_committed(is_batch
         told = tell(driver, Token("S", "c", 1, 20, 20, incarnation="7x1"), reply="inbox")
         assert told == [], "message 20 comes again, so its ack is not answered"
     assert list_pending(driver.machine) == list(range(11, 11 + later))
-    assert driver.machine.window.floor == Pair(10, 10)
+    assert driver.machine.state.window.floor == Pair(10, 10)
 
 
 def test_with_all_the_ack_of_an_uncommitted_delivery_is_answered_once_its_message_is_settled() -> None:
@@ -179,8 +179,8 @@ def test_flow_control_requests_of_two_owners_differ() -> None:
     for incarnation in ("7x1", "7x2"):
         driver = Driver(configure(**fields, ack_wait=0), incarnation=incarnation)
         driver.offer(2)
-        assert driver.machine.pace.flow is not None
-        subjects.append(driver.machine.pace.flow.subject)
+        assert driver.machine.state.pace.flow is not None
+        subjects.append(driver.machine.state.pace.flow.subject)
     assert subjects == ["$JS.FC._.7x1.S.c.0000", "$JS.FC._.7x2.S.c.0000"]
     driver.do(FlowAnswered(subjects[0], 2))
     assert list_pending(driver.machine) == [1, 2]
@@ -194,8 +194,8 @@ def test_flow_control_requests_are_numbered_on_when_the_config_changes() -> None
     driver.offer(2)
     driver.do(Updated(configure(**fields, ack_wait=0, rate_limit_bps=1 << 30)))
     driver.pass_time(2 * SECOND)
-    assert driver.machine.pace.flow is not None
-    assert driver.machine.pace.flow.subject == "$JS.FC._.7x1.S.c.0001"
+    assert driver.machine.state.pace.flow is not None
+    assert driver.machine.state.pace.flow.subject == "$JS.FC._.7x1.S.c.0001"
     driver.do(FlowAnswered("$JS.FC._.7x1.S.c.0000", 2))
     assert list_pending(driver.machine) == [1, 2]
 
@@ -210,7 +210,7 @@ def test_runs_are_kept_while_acks_may_name_them() -> None:
         if owner % 3 == 0:
             driver.do(RangeAcked(((1, 2 * owner),)))
         records = [take_checkpoint(driver.machine)]
-        runs = driver.machine.lineage.list_runs(2 * owner)
+        runs = driver.machine.state.lineage.list_runs(2 * owner)
         assert len(runs) == min(owner, RECENT + 1)
 
 
@@ -258,7 +258,7 @@ def test_a_delta_does_not_grow_with_the_owners() -> None:
         records.append(take_delta(driver.machine))
     assert max(map(len, records)) < len(records[0]) + 30
     last = restore(records, "7x200", 1).machine
-    assert last.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
+    assert last.state.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
 
 
 def test_deltas_with_all_runs_are_read() -> None:
@@ -287,7 +287,7 @@ def test_after_an_earlier_version_has_served_acks_count(is_checkpoint: bool) -> 
     second.offer(1)
     records.append(take_delta(second.machine))
     last = restore(records, "7x3", 1)
-    assert last.machine.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
+    assert last.machine.state.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
     for number, by in enumerate(["7x1", "7x1", "", "", "7x2"], 1):
         assert tell(last, Token("S", "c", 1, number, number, incarnation=by)) == []
     assert list_pending(last.machine) == []

@@ -42,7 +42,7 @@ from overlay.consumer.events import (
 )
 from overlay.consumer.info import Gate
 from overlay.consumer.pulls import PullRequest
-from overlay.consumer.table import State
+from overlay.consumer.table import Phase
 from tests.consumer.driver import SECOND, Driver, configure, some
 from tests.oracle.consumer import Consumer
 
@@ -120,7 +120,7 @@ class BesideADict(RuleBasedStateMachine):
     def holds_what_it_promises(self) -> None:
         if not self.ready:
             return
-        window, config = self.driver.machine.window, self.driver.machine.config
+        window, config = self.driver.machine.state.window, self.driver.machine.state.config
         assert window.floor.consumer >= self.last_floor
         self.last_floor = window.floor.consumer
         assert [sent[1] for sent in self.driver.sent()] == list(range(1, len(self.driver.sent()) + 1))
@@ -181,8 +181,8 @@ def test_ranges_name_any_delivery() -> None:
     driver.pass_time(2 * SECOND + 1)
     assert driver.sent()[-1] == (4, 12, 3)
     driver.do(RangeAcked(((1, 1), (6, 6), (12, 12))))
-    assert driver.machine.window.pending.view("sequence")[
-        driver.machine.window.pending.find(some(1, 2, 3, 4))
+    assert driver.machine.state.window.pending.view("sequence")[
+        driver.machine.state.window.pending.find(some(1, 2, 3, 4))
     ].tolist() == [3]
 
 
@@ -204,8 +204,8 @@ def test_delayed_naks_may_free_the_window() -> None:
         driver = Driver(configure(max_ack_pending=2, nak_delay_frees_pending=frees))
         driver.offer(5)
         driver.do(Nakked(1, 1, 1, 10 * SECOND))
-        assert driver.machine.window.delivered.stream == delivered
-        assert driver.machine.gate(driver.now) is Gate.FULL
+        assert driver.machine.state.window.delivered.stream == delivered
+        assert driver.machine.info(driver.now).gate is Gate.FULL
 
 
 def test_removed_messages_are_terminated() -> None:
@@ -214,7 +214,7 @@ def test_removed_messages_are_terminated() -> None:
     assert [e.stream_seq for e in driver.do(Removed(below=3)) if isinstance(e, Advise)] == [1, 2]
     assert driver.all(Advise)[0].reason == "Unacknowledged message was deleted"
     assert not driver.all(DeadLetter)
-    assert driver.machine.window.delivered.stream == 5
+    assert driver.machine.state.window.delivered.stream == 5
 
 
 def test_timers_start_when_the_group_has_read() -> None:
@@ -317,7 +317,7 @@ def test_replay_holds_back_pulls_and_no_redelivery() -> None:
     counts = [len(driver.sent())]
     driver.do(Nakked(1, 1, 1))
     counts.append(len(driver.sent()))
-    assert driver.machine.gate(driver.now) is Gate.PACED
+    assert driver.machine.info(driver.now).gate is Gate.PACED
     for _ in range(4):
         driver.pass_time(SECOND)
         counts.append(len(driver.sent()))
@@ -350,7 +350,7 @@ def test_flow_control_stalls_and_goes_on() -> None:
     driver = Driver(config)
     driver.offer(40, size=100_000)
     requests = [status.answer_to for status in driver.all(Status)]
-    assert (len(requests), len(driver.sent()), driver.machine.gate(driver.now)) == (1, 21, Gate.STALLED)
+    assert (len(requests), len(driver.sent()), driver.machine.info(driver.now).gate) == (1, 21, Gate.STALLED)
     driver.pass_time(SECOND)
     assert dict(driver.all(Status)[-1].text.headers)["Nats-Consumer-Stalled"] == requests[0]
     driver.do(FlowAnswered("another"))
@@ -411,7 +411,7 @@ def test_updates() -> None:
     driver.do(Updated(configure(max_ack_pending=3, filter_subject="a.>")))
     assert len(driver.sent()) == 3
     assert driver.do(Updated(configure(max_ack_pending=9, filter_subject="b.>"))) == [Rewind(3)]
-    assert driver.machine.num_pending == 0
+    assert driver.machine.state.num_pending == 0
     driver.do(Updated(configure(max_ack_pending=9, filter_subject="b.>", deliver_subject="other")))
     assert [sent[0] for sent in driver.sent()[3:]] == [1, 2, 3]
 
@@ -422,7 +422,7 @@ def test_a_deleted_consumer_takes_nothing_more() -> None:
     driver.do(Deleted())
     assert driver.statuses("r") == [(409, "Consumer Deleted")]
     assert driver.do(Acked(some(1), 1)) == [Refuse(Flaw.CLOSED)]
-    assert (driver.machine.state, driver.timer) == (State.GONE, NEVER)
+    assert (driver.machine.state.phase, driver.timer) == (Phase.GONE, NEVER)
 
 
 def test_a_message_that_ends_counts_for_what_may_go_out() -> None:

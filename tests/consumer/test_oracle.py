@@ -69,7 +69,7 @@ class Twin:
         self.advised: Counter[Told] = Counter()
         self.answered: Counter[str] = Counter()
         self.timer = NEVER
-        if self.machine.config.is_push:
+        if self.machine.state.config.is_push:
             self.handle(Bound())
 
     def read(self, config: dict[str, Any]) -> Any:
@@ -205,7 +205,7 @@ class Script:
 
         A server looks at messages that do not match whenever its loop happens to run, and then counts them as delivered.
         """
-        own, position = self.twin.info(), self.twin.machine.position
+        own, position = self.twin.info(), self.twin.machine.state.position
         return tuple(
             own[at] if at in (1, 3) and own[at] <= number <= position and info[at - 1] == own[0] else number
             for at, number in enumerate(info)
@@ -233,7 +233,7 @@ class Script:
         batch = self.random.randint(1, 4)
         request = {"batch": batch, "expires": 400 * MS, "no_wait": self.random.random() < 0.6}
         # at max_ack_pending a no_wait without expires hangs in a server until something else happens to end it
-        if request["no_wait"] and batch <= self.twin.machine.window.room and self.random.random() < 0.5:
+        if request["no_wait"] and batch <= self.twin.machine.state.window.room and self.random.random() < 0.5:
             del request["expires"]
         body = json.dumps(request).encode()
         await self.peer.pull(body, inbox)

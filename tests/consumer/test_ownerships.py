@@ -175,7 +175,7 @@ class Ownerships(RuleBasedStateMachine):
         """Note what the machine has delivered."""
         sent = self.driver.sent()
         for sequence, consumer_seq, deliveries in sent[self.seen :]:
-            by = self.driver.machine.lineage.incarnation
+            by = self.driver.machine.state.lineage.incarnation
             token = Token("S", "c", deliveries, sequence, consumer_seq, incarnation=by)
             self.deliveries.append(token)
             self.lifetime.append(token)

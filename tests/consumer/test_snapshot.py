@@ -19,8 +19,8 @@ CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sampl
 
 def act(driver: Driver, chance: random.Random) -> None:
     """One random thing that happens to a consumer."""
-    sequence = chance.randint(1, max(driver.machine.window.delivered.stream, 1))
-    consumer_seq = driver.machine.window.delivered.consumer
+    sequence = chance.randint(1, max(driver.machine.state.window.delivered.stream, 1))
+    consumer_seq = driver.machine.state.window.delivered.consumer
     match chance.randrange(8):
         case 0 | 1:
             driver.offer(chance.randint(1, 20))
@@ -44,17 +44,17 @@ def resume(log: Log, driver: Driver) -> Driver:
     twin = Driver(CONFIG)
     twin.now = driver.now
     log.restore(twin.machine)
-    twin.last = twin.machine.position
+    twin.last = twin.machine.state.position
     twin.offer(driver.last - twin.last)
     twin.do(Ticked())
     return twin
 
 
 def tell(machine: Machine) -> tuple[object, ...]:
-    pending = machine.window.pending
+    window, pending = machine.state.window, machine.state.window.pending
     rows = np.flatnonzero(pending.view("state") != 0)
     columns = [pending.view(name)[rows].tolist() for name in COLUMNS if name != "deadline"]
-    return (machine.window.delivered, machine.window.floor, pending.redelivered, machine.sampling.rest, columns)
+    return window.delivered, window.floor, pending.redelivered, machine.state.sampling.rest, columns
 
 
 def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> None:
@@ -66,13 +66,13 @@ def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> No
     assert resume(log, driver).sent() == []
     moved = Machine(CONFIG.model_copy(update={"deliver_subject": "other"}), driver.now)
     log.restore(moved)
-    assert moved.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    assert moved.state.window.find_next_up(10)[0].tolist() == [1, 3, 4]
     # it is written down with the new one, and that happens once
     log.apply(decode(take_delta(moved)))
-    again = Machine(moved.config, driver.now)
+    again = Machine(moved.state.config, driver.now)
     log.restore(again)
-    assert again.window.find_next_up(10)[0].tolist() == [1, 3, 4]
-    assert again.window.take_touched().size == 0
+    assert again.state.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    assert again.state.window.take_touched().size == 0
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -104,8 +104,8 @@ def test_a_range_names_redeliveries_from_before() -> None:
     log.apply(decode(take_delta(driver.machine)))
     twin = resume(log, driver)
     twin.do(RangeAcked(((3, 3),)))
-    assert twin.machine.window.pending.find(some(1)).size == 0
-    assert twin.machine.window.pending.count == 1
+    assert twin.machine.state.window.pending.find(some(1)).size == 0
+    assert twin.machine.state.window.pending.count == 1
 
 
 def test_a_pause_lasts() -> None:

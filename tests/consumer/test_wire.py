@@ -78,7 +78,7 @@ def test_both_ends_agree_in_the_end(seed: int) -> None:
             assert isinstance(parsed, Ack)
             back.send(driver.now, reader.read(parsed.token))
         for packet in back.take(driver.now):
-            pending = driver.machine.window.pending
+            pending = driver.machine.state.window.pending
             before = set(pending.view("sequence")[pending.find_pending(pending.find_up_to(MESSAGES))].tolist())
             ack = parse_ack(*packet)
             assert not isinstance(ack, Garbage)

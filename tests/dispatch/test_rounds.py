@@ -54,7 +54,7 @@ class Two:
         """Of the other consumer, after a restart."""
         machine = slot(configure(durable_name="other"), Beginning(), self.now, None, None).machine
         self.log.restore(machine)
-        return machine.window.pending.count
+        return machine.state.window.pending.count
 
 
 @pytest.mark.parametrize("least_log", [0, dispatcher_module.LEAST_LOG])
@@ -70,7 +70,7 @@ def test_what_was_taken_in_goes_out_with_the_state_it_made(monkeypatch: pytest.M
     assert {outgoing.topic for consumer, outgoing in work.batches if consumer == OTHER} == {"out", "p.events"}
     assert two.count_pending() == 2
     two.settle()
-    assert two.dispatcher.slots[BUSY].machine.window.delivered.consumer == 50
+    assert two.dispatcher.slots[BUSY].machine.state.window.delivered.consumer == 50
 
 
 def test_who_comes_after_a_full_step_is_given_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
