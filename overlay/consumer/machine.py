@@ -34,13 +34,13 @@ of chosen by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from overlay.arrays import Ints
-from overlay.config.consumer import AckPolicy, ConsumerConfig
+from overlay.config.consumer import AckPolicy
 
 from . import events
 from .acks import Flaw, Verb, measure_token
@@ -48,10 +48,10 @@ from .deadlines import NEVER
 from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
 from .endings import Sampling, bury, exhaust, lose
 from .info import ConsumerInfo, Facts, describe, take_facts
-from .pace import BURST
 from .pulls import DELETED, PullRequest, check_pull, idle
 from .settling import find_meant, is_settled
-from .state import begin
+from .snapshot import Record, encode_checkpoint, encode_delta, restore
+from .state import ConsumerState
 from .table import PAUSED, TRANSITIONS, Phase
 from .timer import find_next, find_removal
 from .waiting import Waiter
@@ -63,36 +63,17 @@ _ByToken = events.Acked | events.Nakked | events.Progressed | events.Termed
 class Machine:
     """The state machine of one consumer; the module's text describes it. All times are ns since 1970.
 
-    The arguments are those of `begin` (state.py). `state` may be read between two events, and only
-    the machine changes it.
+    `fresh`: the state with which the consumer begins (`begin` in state.py); it is the machine's from
+    now on. `records`: what is stored of the consumer, which then counts instead (snapshot.py).
+    `state` may be read between two events, and only the machine changes it.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        now: int,
-        *,
-        start: int = 1,
-        sequence: int = 0,
-        replay_until: int = 0,
-        burst: int = BURST,
-        jitter: int = 0,
-        incarnation: str = "",
-    ) -> None:
-        self.state = begin(
-            config,
-            now,
-            start=start,
-            sequence=sequence,
-            replay_until=replay_until,
-            burst=burst,
-            jitter=jitter,
-            incarnation=incarnation,
-        )
+    def __init__(self, fresh: ConsumerState, records: Sequence[Record] = ()) -> None:
+        self.state = restore(fresh, records)
         self._effects: list[Effect] = []
         self._left = NEVER
-        if self.state.paused_until:
-            self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=self.state.paused_until))
+        if fresh.paused_until:
+            self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=fresh.paused_until))
 
     def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:
         """Process an event and return the effects, in the order in which they are to be carried
@@ -122,6 +103,18 @@ class Machine:
         Ticked then.
         """
         return self.state.waiting.hold(heads)
+
+    def take_delta(self) -> bytes:
+        """Return a record of what changed since the last record (snapshot.py).
+
+        The changes count as written from then on.
+        """
+        return encode_delta(self.state, self.state.window.take_changes())
+
+    def take_checkpoint(self) -> bytes:
+        """Return a record of the whole state (snapshot.py). The next delta is relative to it."""
+        self.state.window.take_changes()
+        return encode_checkpoint(self.state)
 
     def _finish(self, now: int) -> list[Effect]:
         self._deliver(now)

@@ -14,7 +14,8 @@ from overlay.consumer.effects import Refuse
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
 from overlay.consumer.machine import Machine
 from overlay.consumer.settling import find_meant
-from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.snapshot import decode
+from overlay.consumer.state import begin
 from overlay.consumer.timer import find_blocked
 from overlay.output.assemble import name_incarnation
 from overlay.output.batch_builder import OutputTopic
@@ -97,13 +98,13 @@ class ConsumerSlot:
 
     def take_delta(self) -> bytes:
         """Return a record of what changed since the last record."""
-        record = take_delta(self.machine)
+        record = self.machine.take_delta()
         self.logged += len(record)
         return record
 
     def take_checkpoint(self) -> bytes:
         """Return a record of the whole state. The bytes of deltas count from here."""
-        record = take_checkpoint(self.machine)
+        record = self.machine.take_checkpoint()
         self.base, self.logged = len(record), 0
         return record
 
@@ -176,7 +177,7 @@ def slot(
     incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
     if output_topic is not None and incarnation:
         output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
-    machine = Machine(
+    fresh = begin(
         config,
         now,
         start=beginning.start,
@@ -184,12 +185,10 @@ def slot(
         replay_until=beginning.last,
         incarnation=incarnation,
     )
-    log, base, logged = Log(), 0, 0
     records = [decode(value) for value in beginning.records]
     if records and records[-1].head["delivered"].consumer < beginning.sequence:
         records = []
+    base, logged = 0, 0
     for record, value in zip(records, beginning.records, strict=False):
-        log.apply(record)
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
-    log.restore(machine)
-    return ConsumerSlot(machine, output_topic, letters, base, logged)
+    return ConsumerSlot(Machine(fresh, records), output_topic, letters, base, logged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from overlay.consumer.effects import ArmTimer, Deliver, Effect, Status
 from overlay.consumer.events import Acked, Event, Offered, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
+from overlay.consumer.snapshot import Record
+from overlay.consumer.state import begin
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -34,10 +37,10 @@ def some(*sequences: int) -> Ints:
 class Driver:
     """`now` is ns; `seen` are all effects but timers."""
 
-    def __init__(self, config: ConsumerConfig, **options: Any) -> None:
+    def __init__(self, config: ConsumerConfig, records: Sequence[Record] = (), **options: Any) -> None:
         self.now, self.timer = START, NEVER
         self.seen: list[Effect] = []
-        self.machine = Machine(config, self.now, **options)
+        self.machine = Machine(begin(config, self.now, **options), records)
         self.last = options.get("start", 1) - 1
 
     def do(self, event: Event) -> list[Effect]:

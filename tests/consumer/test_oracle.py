@@ -30,6 +30,7 @@ from overlay.consumer.events import Bound, Event, Offered, Pulled, Removed, Tick
 from overlay.consumer.machine import Machine
 from overlay.consumer.pulls import PullRequest, parse_pull
 from overlay.consumer.queues import Run
+from overlay.consumer.state import begin
 from overlay.subject import Pattern
 from tests.consumer.jetstream import SUBJECTS, Peer, Told, serve, settle
 
@@ -64,7 +65,7 @@ class Twin:
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         self.name = name
-        self.machine = Machine(self.read(config), time.time_ns())
+        self.machine = Machine(begin(self.read(config), time.time_ns()))
         self.told: dict[str, list[Told]] = {}
         self.advised: Counter[Told] = Counter()
         self.answered: Counter[str] = Counter()

@@ -41,7 +41,7 @@ ACKS = (
         """Keep only the newest of the former incarnations, where the cap that was taken away was 256: more than a history
         has. Acks in time of deliveries that an earlier one committed are refused, and the messages are delivered again.""",
         (
-            Change("overlay.consumer.lineage", "        kept[-RECENT:] = True\n", "        kept[:] = True\n"),
+            Change("overlay.consumer.lineage", "    kept[-RECENT:] = True\n", "    kept[:] = True\n"),
             Change("overlay.consumer.lineage", "np.flatnonzero(kept)[-MOST:]", "np.flatnonzero(kept)[-1:]"),
         ),
         mend="1569ac3",
