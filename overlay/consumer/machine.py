@@ -21,7 +21,8 @@ The caller owes the machine three things:
 
 - It offers the messages that match, in stream order and without gaps.
 - It makes records of Deliver's columns. It reports records that it cannot read any more as Removed,
-  and the stream's new first sequence as Expired.
+  records that their topic can never take as Undeliverable, and the stream's new first sequence as
+  Expired.
 - It sends effects out together with the state that they belong to (snapshot.py), so that the state
   never forgets what clients were told. Only deliveries of `delivery: at_least_once` may go out
   before their state is committed (docs/consumers.md#incarnations).
@@ -46,7 +47,7 @@ from . import events
 from .acks import Flaw, Verb, measure_token
 from .deadlines import NEVER
 from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
-from .endings import Sampling, bury, exhaust, lose
+from .endings import Sampling, bury, exhaust, lose, refuse
 from .info import ConsumerInfo, Facts, describe, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
 from .settling import find_meant, is_settled
@@ -159,6 +160,15 @@ class Machine:
         state.offers.remove(event.below, event.sequences)
         state.up_to = max(state.up_to, event.below - 1)
         self._effects.extend(lose(state.window.remove(event.below, event.sequences)))
+
+    def _refuse(self, event: events.Undeliverable, now: int) -> None:
+        """Give up messages that the output can never take, with an advisory and a dead letter each.
+
+        It is no term: a message that was never delivered takes no consumer sequence, and under
+        `ack_policy: all` nothing below it is settled.
+        """
+        self.state.offers.remove(0, event.sequences)
+        self._effects.extend(refuse(event.sequences, self.state.window.remove(0, event.sequences)))
 
     def _expire(self, event: events.Expired, now: int) -> None:
         self.state.window.forget_given_up(event.below)
@@ -547,6 +557,7 @@ def _count(ranges: tuple[tuple[int, int], ...]) -> int:
 _HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
     events.Offered: Machine._offer,
     events.Removed: Machine._remove,
+    events.Undeliverable: Machine._refuse,
     events.Expired: Machine._expire,
     events.Pulled: Machine._pull,
     events.Unreachable: Machine._leave_pulls,

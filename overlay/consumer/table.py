@@ -32,6 +32,7 @@ from .events import (
     Termed,
     Ticked,
     Unbound,
+    Undeliverable,
     Unreachable,
     Updated,
 )
@@ -49,8 +50,8 @@ class Phase(enum.Enum):
 
 def _stay(phase: Phase) -> dict[type[Event], Phase]:
     kinds = (
-        Offered, Removed, Expired, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered,
-        Ticked, Updated,
+        Offered, Removed, Undeliverable, Expired, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read,
+        FlowAnswered, Ticked, Updated,
     )  # fmt: skip
     return dict.fromkeys(kinds, phase)
 

@@ -38,7 +38,7 @@ from overlay.arrays import Ints
 from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, DeadLetter, Deliver, Effect, Refuse, Remove
-from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked
+from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked, Undeliverable
 from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
@@ -52,7 +52,6 @@ from .effect_encoder import EffectEncoder
 from .record_cache import RecordCache
 from .record_slice import RecordSlice
 from .served_consumer import ConsumerSlot, count_unnamed
-from .undeliverable import refuse
 
 STEP_MESSAGES = 16_384
 STEP_BYTES = 8 << 20
@@ -303,10 +302,10 @@ class Dispatcher:
         slot = self.slots[consumer]
         if lost is not None and lost.size:
             self._do(consumer, Removed(sequences=lost), now)
-        del self._active[consumer]
         turn, ready = self._find_ready(consumer)
         while ready and slot.buries_refused and self._refuse(consumer, slot, turn[:ready], now):
             turn, ready = self._find_ready(consumer)  # other messages have moved up
+        del self._active[consumer]
         if ready:
             self._note(consumer, slot.machine.deliver(now, ready))
         if slot.machine.state.armed_at <= now and turn.size:
@@ -324,7 +323,7 @@ class Dispatcher:
         """Give up the messages that the output can never take. Return whether there were any."""
         refused = self._printing.find_refused(consumer, slot, self.record_cache, turn, now)
         if refused.size:
-            self._note(consumer, refuse(slot.machine, np.sort(refused), now))
+            self._do(consumer, Undeliverable(np.sort(refused)), now)
         return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:

@@ -22,12 +22,14 @@ from overlay.consumer.effects import (
     Sample,
     Status,
 )
+from overlay.consumer.endings import UNDELIVERABLE, UNSET
 from overlay.consumer.events import (
     Acked,
     Bound,
     Deleted,
     FlowAnswered,
     Nakked,
+    Offered,
     Paused,
     Progressed,
     Pulled,
@@ -38,12 +40,15 @@ from overlay.consumer.events import (
     Termed,
     Ticked,
     Unbound,
+    Undeliverable,
     Updated,
 )
 from overlay.consumer.info import Gate
 from overlay.consumer.pulls import PullRequest
+from overlay.consumer.queues import Run
 from overlay.consumer.table import Phase
-from tests.consumer.driver import SECOND, Driver, configure, some
+from overlay.consumer.window import Pair
+from tests.consumer.driver import SECOND, START, Driver, configure, some
 from tests.oracle.consumer import Consumer
 
 LIMITS = st.sampled_from([-1, 1, 2, 3])
@@ -423,6 +428,26 @@ def test_a_deleted_consumer_takes_nothing_more() -> None:
     assert driver.statuses("r") == [(409, "Consumer Deleted")]
     assert driver.do(Acked(some(1), 1)) == [Refuse(Flaw.CLOSED)]
     assert (driver.machine.state.phase, driver.timer) == (Phase.GONE, NEVER)
+
+
+def test_what_is_undeliverable_ends_alone() -> None:
+    """Below it nothing is settled, and what was never delivered takes no consumer sequence."""
+    driver = Driver(configure(ack_policy="all", dead_letter="dead", ack_wait=SECOND))
+    driver.offer(3)
+    driver.machine.handle(Ticked(), driver.now + SECOND, 0)
+    driver.now += SECOND
+    last = Run(some(4), some(START), some(10))
+    driver.machine.handle(Offered(last, 4), driver.now, 0)
+    effects = driver.machine.handle(Undeliverable(some(2, 4)), driver.now, 0)
+    assert [effect for effect in effects if isinstance(effect, Advise | DeadLetter)] == [
+        Advise(Advisory.TERMINATED, 2, 2, 1, UNDELIVERABLE),
+        DeadLetter(2, UNDELIVERABLE, 1, START, START),
+        Advise(Advisory.TERMINATED, 4, 0, 0, UNDELIVERABLE),
+        DeadLetter(4, UNDELIVERABLE, 0, UNSET, UNSET),
+    ]
+    assert driver.machine.find_next_up(10)[0].tolist() == [1, 3]
+    assert driver.machine.state.window.floor == Pair(0, 0)
+    assert driver.machine.state.window.delivered == Pair(3, 3)
 
 
 def test_a_message_that_ends_counts_for_what_may_go_out() -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from overlay.config.consumer import OnUndeliverable
+from overlay.consumer.endings import UNDELIVERABLE
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch import effect_encoder
-from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON, UNDELIVERABLE
+from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON
 from overlay.dispatch.record_cache import RecordCache
 from overlay.output.batch_builder import OutputBatch
 from tests.consumer.driver import SECOND
