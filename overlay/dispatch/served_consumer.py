@@ -52,12 +52,6 @@ class ConsumerSlot:
         return find_blocked(self.machine.state)
 
     @property
-    def hold(self) -> int | None:
-        """The first stream sequence that was offered and is not delivered; None if there is none."""
-        offers = self.machine.state.offers
-        return offers.peek()[0] if offers.count else None
-
-    @property
     def buries_refused(self) -> bool:
         """Whether messages that the output topic can never take become dead letters."""
         return self.letters is not None and self.machine.state.config.on_undeliverable is OnUndeliverable.DEAD_LETTER

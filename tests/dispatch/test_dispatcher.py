@@ -64,13 +64,13 @@ def test_max_ack_pending_holds_back_and_the_hold_says_from_where() -> None:
     office.offer()
     office.settle()
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4]
-    assert office.slot.hold == 5
+    assert office.hold == 5
     office.ack(1, 3)
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4, 5, 6]
     office.ack(2, 4, 5, 6)
-    assert office.slot.hold is None or office.slot.hold == 11
+    assert office.hold is None or office.hold == 11
     office.ack(7, 8, 9, 10)
-    assert office.slot.hold is None
+    assert office.hold is None
 
 
 def test_a_deadline_waits_until_all_acks_before_it_are_read() -> None:
@@ -247,7 +247,7 @@ def test_a_pause() -> None:
     office.offer()
     office.settle()
     assert office.sent == []
-    assert office.slot.hold == 1
+    assert office.hold == 1
     office.step(said=[Resumed()])
     office.settle()
     assert len(office.sent) == 5
@@ -320,7 +320,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         elif what == "wait":
             office.pass_time(how * SECOND)
         elif what == "restart":
-            hold = office.slot.hold
+            hold = office.hold
             office.sit(office.records)
             if hold is not None:
                 office.offer(hold, offered)
@@ -328,7 +328,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         check(office, acked)
         office.settle()
         assert not {token.sequence for token in office.sent[before:]} & acked
-    office.offer(offered + 1 if office.slot.hold is None else office.slot.hold, 60)
+    office.offer(offered + 1 if office.hold is None else office.hold, 60)
     for _ in range(200):
         office.settle()
         left = sorted({token.sequence for token in office.sent} - acked)

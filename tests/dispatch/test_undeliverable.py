@@ -104,7 +104,7 @@ def test_only_those_whose_turn_it_is_are_given_up() -> None:
     office.offer()
     office.settle()
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3], [2])
-    assert office.slot.hold == 4
+    assert office.hold == 4
     office.ack(1, 3)
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3, 4, 6], [2, 5])
 
