@@ -12,7 +12,7 @@ from overlay.config.consumer import ConsumerConfig
 
 from .deadlines import NEVER
 from .pending import Row
-from .state import ConsumerState
+from .state import MachineState
 from .table import ASLEEP, PAUSED, Phase
 from .window import Pair
 
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
     is_removal_said: bool
 
 
-def take_facts(state: ConsumerState) -> Facts:
+def take_facts(state: MachineState) -> Facts:
     """Return the facts of a machine. Only the thread that runs the machine may call this."""
     window = state.window
     shut = {

@@ -125,8 +125,7 @@ class Redeliveries:
         """Append rows to the queue, in this order."""
         if not rows.size:
             return
-        pending.become(rows, Row.QUEUED)
-        pending.column["deadline"][rows] = np.arange(self.ticket, self.ticket + rows.size)
+        pending.queue(rows, self.ticket)
         self._runs.append((self.ticket, pending.view("sequence")[rows].copy()))
         self.ticket += rows.size
 

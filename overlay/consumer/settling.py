@@ -26,7 +26,7 @@ from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy, Delivery
 
 from .acks import Verb
-from .state import ConsumerState
+from .state import MachineState
 
 _FINAL = (Verb.ACK, Verb.TERM)
 
@@ -42,7 +42,7 @@ class Meant(NamedTuple):
     counts: npt.NDArray[np.bool_]
 
 
-def find_meant(state: ConsumerState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
+def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
     """Return the deliveries that tokens with this incarnation and these sequences stand for.
 
     The caller has to check whether they have been delivered at all.
@@ -66,7 +66,7 @@ def find_meant(state: ConsumerState, verb: Verb, incarnation: str, sequences: In
     return Meant(sequences, consumer_seqs, given | lost if is_same and verb in _FINAL else given)
 
 
-def is_settled(state: ConsumerState, sequences: Ints) -> bool:
+def is_settled(state: MachineState, sequences: Ints) -> bool:
     """Return whether these messages were delivered, and none of them is pending."""
     window = state.window
     return int(sequences.max()) <= window.delivered.stream and not window.pending.find(sequences).size

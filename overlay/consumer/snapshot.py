@@ -37,7 +37,7 @@ from .endings import Sampling
 from .events import Paused
 from .lineage import Lineage, Run, choose_runs, join_runs
 from .pending import COLUMNS, Pending
-from .state import ConsumerState
+from .state import MachineState
 from .table import PAUSED, TRANSITIONS
 from .window import Changes, Pair, Window
 
@@ -67,17 +67,17 @@ class Record:
     again: tuple[Ints, Ints]
 
 
-def encode_delta(state: ConsumerState, changes: Changes) -> bytes:
+def encode_delta(state: MachineState, changes: Changes) -> bytes:
     """Return a record of what changed. `changes`: those of the window since the last record."""
     return _encode(state, changes, is_checkpoint=False)
 
 
-def encode_checkpoint(state: ConsumerState) -> bytes:
+def encode_checkpoint(state: MachineState) -> bytes:
     """Return a record of the whole state."""
     return _encode(state, state.window.everything, is_checkpoint=True)
 
 
-def _encode(state: ConsumerState, changes: Changes, *, is_checkpoint: bool) -> bytes:
+def _encode(state: MachineState, changes: Changes, *, is_checkpoint: bool) -> bytes:
     window = state.window
     head: dict[str, Any] = {
         "kind": "checkpoint" if is_checkpoint else "delta",
@@ -102,7 +102,7 @@ def _encode(state: ConsumerState, changes: Changes, *, is_checkpoint: bool) -> b
     return b"".join([_HEAD.pack(_MAGIC, VERSION, len(text)), text, *parts])
 
 
-def _list_runs(state: ConsumerState, *, is_checkpoint: bool) -> dict[str, Any]:
+def _list_runs(state: MachineState, *, is_checkpoint: bool) -> dict[str, Any]:
     """Return the fields of the head that name incarnations; empty if there is none to name."""
     delivered = state.window.delivered.consumer
     if is_checkpoint:
@@ -158,7 +158,7 @@ def _read_run(run: Any) -> Run:
     return int(first), int(last), str(incarnation)
 
 
-def restore(fresh: ConsumerState, records: Sequence[Record]) -> ConsumerState:
+def restore(fresh: MachineState, records: Sequence[Record]) -> MachineState:
     """Return the state that the records describe, in their order; `fresh` itself if there are none.
 
     Records before the last checkpoint do not count. A delta without a checkpoint before it counts

@@ -1,4 +1,4 @@
-"""The plain state of one consumer: what its machine knows between two events.
+"""The plain state of a machine: what it knows of its consumer between two events.
 
 Only the machine (machine.py) changes it. Everything else reads it: what can be asked of a consumer
 (info.py), when its next tick is due (timer.py), which acks count (settling.py), and what is written
@@ -28,8 +28,8 @@ from .window import Window
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class ConsumerState:
-    """The state of one consumer. Times are ns since 1970."""
+class MachineState:
+    """The state of one machine. Times are ns since 1970."""
 
     config: ConsumerConfig
     """With its defaults filled in."""
@@ -90,8 +90,10 @@ def begin(
     burst: int = BURST,
     jitter: int = 0,
     incarnation: str = "",
-) -> ConsumerState:
-    """Return the state of a consumer of which nothing is stored. `now`: ns since 1970.
+) -> MachineState:
+    """Return the state with which a machine begins if nothing is stored of its consumer.
+
+    `now`: ns since 1970.
 
     `start`: the first stream sequence that may be delivered (index/start_positions.py). `sequence`:
     the last consumer sequence that was given out before. `replay_until`: the stream's last sequence
@@ -104,7 +106,7 @@ def begin(
     phase, paused_until = Phase.ASLEEP if awaits_reader else Phase.AWAKE, 0
     if config.pause_until is not None and config.pause_until > now:
         phase, paused_until = TRANSITIONS[phase][Paused], config.pause_until
-    return ConsumerState(
+    return MachineState(
         config=config,
         phase=phase,
         lineage=Lineage(incarnation),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from .deadlines import NEVER
 from .pending import Row
-from .state import ConsumerState
+from .state import MachineState
 from .table import ASLEEP, PAUSED, Phase
 
 
-def find_next(state: ConsumerState) -> int:
+def find_next(state: MachineState) -> int:
     """Return the time of the next Ticked, NEVER if none is needed."""
     if state.phase is Phase.GONE:
         return NEVER
@@ -23,7 +23,7 @@ def find_next(state: ConsumerState) -> int:
     return min(deadline, *times)
 
 
-def find_removal(state: ConsumerState) -> int:
+def find_removal(state: MachineState) -> int:
     """Return when an unused consumer is to be deleted (inactive_threshold), NEVER while it is in use."""
     threshold, pending = state.config.inactive_threshold, state.window.pending
     if not threshold or state.is_removal_said:
@@ -36,7 +36,7 @@ def find_removal(state: ConsumerState) -> int:
     return state.active_at + threshold + state.jitter if is_idle else NEVER
 
 
-def find_blocked(state: ConsumerState) -> int:
+def find_blocked(state: MachineState) -> int:
     """Return the deadline that waits for acks that have not been read yet, as the last tick has
     found; NEVER for none.
 

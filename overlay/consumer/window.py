@@ -190,15 +190,12 @@ class Window:
         used_up = self._is_used_up(rows)
         ended = self._exhaust(rows[used_up])
         rows = rows[~used_up]
-        column, consumer_seqs = self.pending.column, self._count(rows.size)
+        consumer_seqs = self._count(rows.size)
         self.delivered = Pair(int(consumer_seqs[-1]), self.delivered.stream)
-        self.pending.redelivered += int((column["deliveries"][rows] == 1).sum())
-        column["deliveries"][rows] += 1
-        column["last"][rows] = now
-        column["deadline"][rows] = NEVER
-        self.pending.become(rows, Row.WAITING)
+        self.pending.deliver_again(rows, now)
         if self._starts_at_delivery:
             self._arm(rows, now)
+        column = self.pending.column
         sequences = column["sequence"][rows]
         self._remember(consumer_seqs, sequences)
         self._touch(sequences)
@@ -436,7 +433,7 @@ class Window:
         self._set_deadline(rows, np.where(waits > NEVER - start, NEVER, waits + start))
 
     def _set_deadline(self, rows: Ints, deadline: Ints) -> None:
-        self.pending.column["deadline"][rows] = deadline
+        self.pending.set_deadlines(rows, deadline)
         armed = deadline != NEVER
         self.deadlines.push(deadline[armed], self.pending.view("sequence")[rows[armed]])
         if self.deadlines.size > 2 * self.pending.count + _MANY_AGAIN:
