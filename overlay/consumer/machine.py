@@ -51,7 +51,7 @@ from .endings import Sampling, bury, exhaust, lose, refuse
 from .info import ConsumerInfo, Facts, describe, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
 from .settling import find_meant, is_settled
-from .snapshot import Record, encode_checkpoint, encode_delta, restore
+from .snapshot import MachineRecord, encode_checkpoint, encode_delta, restore
 from .state import MachineState
 from .table import PAUSED, TRANSITIONS, Phase
 from .timer import find_next, find_removal
@@ -69,7 +69,7 @@ class Machine:
     `state` may be read between two events, and only the machine changes it.
     """
 
-    def __init__(self, fresh: MachineState, records: Sequence[Record] = ()) -> None:
+    def __init__(self, fresh: MachineState, records: Sequence[MachineRecord] = ()) -> None:
         self.state = restore(fresh, records)
         self._effects: list[Effect] = []
         self._left = NEVER

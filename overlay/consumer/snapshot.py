@@ -53,7 +53,7 @@ class SnapshotUnreadable(OverlayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class MachineRecord:
     """One decoded record.
 
     `rows`: changed rows, arrays by column name. `ended`: stream sequences. `again`: consumer and
@@ -116,7 +116,7 @@ def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column.astype(column.dtype.newbyteorder("<"), copy=False)
 
 
-def decode(value: bytes) -> Record:
+def decode(value: bytes) -> MachineRecord:
     """Parse a record. Raises SnapshotUnreadable if it is damaged, foreign, or of another version."""
     try:
         magic, version, size = _HEAD.unpack_from(value)
@@ -132,7 +132,7 @@ def decode(value: bytes) -> Record:
         raise SnapshotUnreadable(f"a record of consumer state is damaged: {value[:16]!r} ({error})") from error
 
 
-def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
+def _read(head: dict[str, Any], value: bytes, at: int) -> MachineRecord:
     def take(kind: type[np.generic], count: int) -> npt.NDArray[Any]:
         nonlocal at
         dtype = np.dtype(kind).newbyteorder("<")
@@ -150,7 +150,7 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
         head["incarnations"] = [_read_run(run) for run in head["incarnations"]]
     if "run" in head:
         head["run"] = _read_run(head["run"])
-    return Record(head["kind"] == "checkpoint", head, rows, ended, again)
+    return MachineRecord(head["kind"] == "checkpoint", head, rows, ended, again)
 
 
 def _read_run(run: Any) -> Run:
@@ -158,7 +158,7 @@ def _read_run(run: Any) -> Run:
     return int(first), int(last), str(incarnation)
 
 
-def restore(fresh: MachineState, records: Sequence[Record]) -> MachineState:
+def restore(fresh: MachineState, records: Sequence[MachineRecord]) -> MachineState:
     """Return the state that the records describe, in their order; `fresh` itself if there are none.
 
     Records before the last checkpoint do not count. A delta without a checkpoint before it counts
@@ -209,7 +209,7 @@ def _make_table(rows: Columns) -> Pending:
     return table
 
 
-def _join(records: Sequence[Record]) -> Columns:
+def _join(records: Sequence[MachineRecord]) -> Columns:
     """Return the rows that remain when the latest record of each message counts, in stream order."""
     sequences = np.concatenate([part for record in records for part in (record.rows["sequence"], record.ended)])
     is_row = np.concatenate(

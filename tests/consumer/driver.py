@@ -14,7 +14,7 @@ from overlay.consumer.effects import ArmTimer, Deliver, Effect, Status
 from overlay.consumer.events import Acked, Event, Offered, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
-from overlay.consumer.snapshot import Record
+from overlay.consumer.snapshot import MachineRecord
 from overlay.consumer.state import begin
 
 SECOND = 1_000_000_000
@@ -37,7 +37,7 @@ def some(*sequences: int) -> Ints:
 class Driver:
     """`now` is ns; `seen` are all effects but timers."""
 
-    def __init__(self, config: ConsumerConfig, records: Sequence[Record] = (), **options: Any) -> None:
+    def __init__(self, config: ConsumerConfig, records: Sequence[MachineRecord] = (), **options: Any) -> None:
         self.now, self.timer = START, NEVER
         self.seen: list[Effect] = []
         self.machine = Machine(begin(config, self.now, **options), records)

@@ -11,7 +11,7 @@ import pytest
 from overlay.consumer.events import Nakked, Paused, Progressed, RangeAcked, Removed, Termed, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.pending import COLUMNS
-from overlay.consumer.snapshot import Record, SnapshotUnreadable, decode
+from overlay.consumer.snapshot import MachineRecord, SnapshotUnreadable, decode
 from overlay.consumer.state import begin
 from tests.consumer.driver import SECOND, Driver, configure, some
 
@@ -40,7 +40,7 @@ def act(driver: Driver, chance: random.Random) -> None:
             driver.pass_time(chance.randint(1, 6) * SECOND)
 
 
-def resume(log: list[Record], driver: Driver) -> Driver:
+def resume(log: list[MachineRecord], driver: Driver) -> Driver:
     """Another driver at the same time, with a machine made of the log, and the offers that were not delivered."""
     twin = Driver(CONFIG, log)
     twin.now = driver.now
@@ -58,7 +58,7 @@ def tell(machine: Machine) -> tuple[object, ...]:
 
 
 def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> None:
-    driver, log = Driver(CONFIG), list[Record]()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.offer(4)
     driver.ack(2)
     driver.do(Nakked(3, 3, 1, 60 * SECOND))
@@ -77,7 +77,7 @@ def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> No
 @pytest.mark.parametrize("seed", range(12))
 def test_a_log_makes_the_same_machine(seed: int) -> None:
     chance = random.Random(seed)
-    driver, log = Driver(CONFIG), list[Record]()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     for step in range(120):
         act(driver, chance)
         if step % 3 == 0:
@@ -97,7 +97,7 @@ def test_a_log_makes_the_same_machine(seed: int) -> None:
 
 
 def test_a_range_names_redeliveries_from_before() -> None:
-    driver, log = Driver(CONFIG), list[Record]()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.offer(2)
     driver.pass_time(10 * SECOND)
     log.append(decode(driver.machine.take_delta()))
@@ -108,7 +108,7 @@ def test_a_range_names_redeliveries_from_before() -> None:
 
 
 def test_a_pause_lasts() -> None:
-    driver, log = Driver(CONFIG), list[Record]()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.do(Paused(driver.now + SECOND))
     log.append(decode(driver.machine.take_checkpoint()))
     assert resume(log, driver).machine.info(driver.now).pause_remaining == SECOND
