@@ -30,6 +30,7 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 
 from .deadlines import NEVER
+from .ranges import Range
 
 MOST = 1 << 16
 """Most runs that are kept. A session of a shard is one incarnation: at one a minute this lasts for
@@ -38,7 +39,6 @@ a month and a half.
 RECENT = 64
 
 Run = tuple[int, int, str]
-Range = tuple[int, int]
 
 
 class Lineage:

@@ -48,7 +48,7 @@ from .acks import Flaw, Verb, measure_token
 from .deadlines import NEVER
 from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
 from .endings import Sampling, bury, exhaust, lose, refuse
-from .info import ConsumerInfo, Facts, describe, take_facts
+from .info import Facts, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
 from .settling import find_meant, is_settled
 from .snapshot import MachineRecord, encode_checkpoint, encode_delta, restore
@@ -142,10 +142,6 @@ class Machine:
         the machine moves on.
         """
         return take_facts(self.state)
-
-    def info(self, now: int) -> ConsumerInfo:
-        """Return the consumer's info (ConsumerInfo) at `now` (ns since 1970)."""
-        return describe(self.facts, now)
 
     # the stream
 

@@ -98,11 +98,6 @@ class Pace:
         return self.flow.asked if self.flow else self._asked
 
     @property
-    def replay(self) -> Replay | None:
-        """The replay of original gaps; None if there is none or it is over."""
-        return self._replay
-
-    @property
     def is_even(self) -> bool:
         """Whether nothing holds back deliveries, so that many messages may go out at once."""
         return self._rate is None and self._replay is None and self.flow is None

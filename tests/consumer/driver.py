@@ -12,6 +12,7 @@ from overlay.config import ConsumerConfig, fill_defaults
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, Deliver, Effect, Status
 from overlay.consumer.events import Acked, Event, Offered, Ticked
+from overlay.consumer.info import ConsumerInfo, describe
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
 from overlay.consumer.snapshot import MachineRecord
@@ -65,6 +66,9 @@ class Driver:
             self.do(Ticked())
         self.now = end
         return self.seen[before:]
+
+    def info(self) -> ConsumerInfo:
+        return describe(self.machine.facts, self.now)
 
     def sent(self) -> list[tuple[int, int, int]]:
         """Stream sequence, consumer sequence and deliveries of everything delivered."""

@@ -114,7 +114,7 @@ class BesideADict(RuleBasedStateMachine):
     def tells_the_same(self) -> None:
         if not self.ready:
             return
-        info, model = self.driver.machine.info(self.driver.now), self.model
+        info, model = self.driver.info(), self.model
         assert self.driver.sent() == model.sent
         assert (info.delivered.consumer, info.delivered.stream) == model.delivered
         assert (info.ack_floor.consumer, info.ack_floor.stream) == model.floor
@@ -143,14 +143,14 @@ def test_acks_of_all_settle_what_lies_below() -> None:
     driver = Driver(configure(ack_policy="all"))
     driver.offer(5)
     driver.ack(3)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.ack_floor.stream, info.num_ack_pending) == (3, 2)
 
 
 def test_without_acks_floors_follow() -> None:
     driver = Driver(configure(ack_policy="none"))
     driver.offer(5)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.ack_floor, info.num_ack_pending) == (info.delivered, 0)
     assert driver.do(Acked(some(2), 2, "inbox")) == []
 
@@ -177,7 +177,7 @@ def test_acks_of_what_was_never_delivered_change_nothing(event: Acked) -> None:
     driver = Driver(configure())
     driver.offer(2)
     assert driver.do(event) == [Refuse(Flaw.FUTURE)]
-    assert driver.machine.info(driver.now).num_ack_pending == 2
+    assert driver.info().num_ack_pending == 2
 
 
 def test_ranges_name_any_delivery() -> None:
@@ -210,7 +210,7 @@ def test_delayed_naks_may_free_the_window() -> None:
         driver.offer(5)
         driver.do(Nakked(1, 1, 1, 10 * SECOND))
         assert driver.machine.state.window.delivered.stream == delivered
-        assert driver.machine.info(driver.now).gate is Gate.FULL
+        assert driver.info().gate is Gate.FULL
 
 
 def test_removed_messages_are_terminated() -> None:
@@ -265,7 +265,7 @@ def test_a_deadline_that_comes_with_an_ack_is_not_overlooked() -> None:
 def test_nobody_reads_nothing_is_sent() -> None:
     driver = Driver(configure(interest="group"))
     assert driver.offer(2) == []
-    assert driver.machine.info(driver.now).push_bound is False
+    assert driver.info().push_bound is False
     driver.do(Bound())
     assert len(driver.sent()) == 2
     driver.do(Unbound())
@@ -284,7 +284,7 @@ def test_a_pause_ends_by_itself_or_by_request() -> None:
     driver = Driver(configure())
     driver.do(Paused(driver.now + 5 * SECOND))
     driver.offer(1)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.paused, info.pause_remaining, driver.sent()) == (True, 5 * SECOND, [])
     driver.pass_time(5 * SECOND)
     assert len(driver.sent()) == 1
@@ -322,7 +322,7 @@ def test_replay_holds_back_pulls_and_no_redelivery() -> None:
     counts = [len(driver.sent())]
     driver.do(Nakked(1, 1, 1))
     counts.append(len(driver.sent()))
-    assert driver.machine.info(driver.now).gate is Gate.PACED
+    assert driver.info().gate is Gate.PACED
     for _ in range(4):
         driver.pass_time(SECOND)
         counts.append(len(driver.sent()))
@@ -355,7 +355,7 @@ def test_flow_control_stalls_and_goes_on() -> None:
     driver = Driver(config)
     driver.offer(40, size=100_000)
     requests = [status.answer_to for status in driver.all(Status)]
-    assert (len(requests), len(driver.sent()), driver.machine.info(driver.now).gate) == (1, 21, Gate.STALLED)
+    assert (len(requests), len(driver.sent()), driver.info().gate) == (1, 21, Gate.STALLED)
     driver.pass_time(SECOND)
     assert dict(driver.all(Status)[-1].text.headers)["Nats-Consumer-Stalled"] == requests[0]
     driver.do(FlowAnswered("another"))

@@ -27,6 +27,7 @@ from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Status
 from overlay.consumer.endings import DELETED_REASON
 from overlay.consumer.events import Bound, Event, Offered, Pulled, Removed, Ticked, Updated, read_ack
+from overlay.consumer.info import describe
 from overlay.consumer.machine import Machine
 from overlay.consumer.pulls import PullRequest, parse_pull
 from overlay.consumer.queues import Run
@@ -87,7 +88,7 @@ class Twin:
             self.handle(Ticked(), self.timer)
 
     def info(self) -> Told:
-        found = self.machine.info(time.time_ns())
+        found = describe(self.machine.facts, time.time_ns())
         pairs = (found.delivered.consumer, found.delivered.stream, found.ack_floor.consumer, found.ack_floor.stream)
         return (*pairs, found.num_ack_pending, found.num_redelivered, found.num_pending, found.num_waiting)
 

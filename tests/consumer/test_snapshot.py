@@ -111,7 +111,7 @@ def test_a_pause_lasts() -> None:
     driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.do(Paused(driver.now + SECOND))
     log.append(decode(driver.machine.take_checkpoint()))
-    assert resume(log, driver).machine.info(driver.now).pause_remaining == SECOND
+    assert resume(log, driver).info().pause_remaining == SECOND
 
 
 def test_what_is_written_follows_what_changed() -> None:

@@ -147,7 +147,7 @@ def test_max_waiting() -> None:
     assert (driver.statuses("b"), driver.statuses("c")) == ([(409, "Exceeded MaxWaiting")], [])
     driver.pass_time(2 * SECOND)
     pull(driver, "d", 1)
-    assert driver.machine.info(driver.now).num_waiting == 1
+    assert driver.info().num_waiting == 1
 
 
 def test_a_batch_of_none_waits_and_expires() -> None:
@@ -162,7 +162,7 @@ def test_no_reply_no_request() -> None:
     driver = puller(1)
     pull(driver, "", 1)
     assert driver.seen[1:] == []
-    assert driver.machine.info(driver.now).num_waiting == 0
+    assert driver.info().num_waiting == 0
 
 
 def test_priorities() -> None:
