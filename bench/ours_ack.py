@@ -25,6 +25,7 @@ from overlay.config import ConsumerConfig, fill_defaults, load
 from overlay.consumer.events import Offered
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
+from overlay.consumer.state import begin
 from overlay.output.assemble import TOKEN
 from overlay.waits import comes_true
 
@@ -151,11 +152,11 @@ def count_pending_bytes(count: int) -> int:
         }
     )
     now = now_ms() * 1_000_000
-    machine = Machine(fill_defaults(config), now)
+    machine = Machine(begin(fill_defaults(config), now))
     for first in range(1, count + 1, BATCH):
         sequences = np.arange(first, first + BATCH)
         run = Run(sequences, np.full(BATCH, now), np.full(BATCH, 200))
         machine.handle(Offered(run, int(sequences[-1])), now)
-    if machine.window.pending.count != count:
-        raise WrongAnswer(f"{machine.window.pending.count} of {count} messages are pending")
-    return int(machine.window.nbytes)
+    if machine.state.window.pending.count != count:
+        raise WrongAnswer(f"{machine.state.window.pending.count} of {count} messages are pending")
+    return int(machine.state.window.nbytes)

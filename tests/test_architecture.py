@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -225,6 +227,46 @@ def test_the_service_has_one_clock_one_source_of_chance_and_one_of_threads() -> 
 def _list_modules(path: Path) -> set[str]:
     """Modules that a file imports from, but for `from uuid import UUID`: a type."""
     return find_imports(path) - {"uuid"} if "uuid.UUID" in find_imports(path) else find_imports(path)
+
+
+def list_written(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each attribute that a file assigns, or assigns items of: its name, and the whole expression."""
+    for node in ast.walk(parse(path)):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        for part in parts:
+            written = part
+            while isinstance(written, ast.Subscript):
+                written = written.value
+            if isinstance(written, ast.Attribute):
+                yield written.attr, ast.unparse(written)
+
+
+def test_only_the_machine_changes_its_state() -> None:
+    """A part of the state changes itself, and the rest is written in machine.py. Others read it."""
+    for path in list_files("consumer"):
+        if path.name == "machine.py":
+            continue
+        classes = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ClassDef)]
+        declared = {
+            ast.unparse(node.target) for each in classes for node in each.body if isinstance(node, ast.AnnAssign)
+        }
+        own = declared | {name for name, written in list_written(path) if written == f"self.{name}"}
+        assert {written for name, written in list_written(path) if name not in own} == set(), shorten(path)
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.parent.name != "consumer":
+            foreign = {written for _, written in list_written(path) if re.search(r"\bmachine\.", written)}
+            assert foreign == set(), shorten(path)
+
+
+def test_others_only_ask_a_machine_s_state() -> None:
+    calls = {
+        ast.unparse(node.func).partition("machine.state.")[2]
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and re.search(r"\bmachine\.state\.", ast.unparse(node.func))
+    }
+    assert calls == {"window.has_given_up"}
 
 
 def test_the_dispatcher_alone_touches_machines() -> None:

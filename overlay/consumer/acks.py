@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ topic.
 """
 
 _HEAD = ("$JS", "ACK")
+_TIME_DIGITS = 19
 
 
 class Verb(enum.Enum):
@@ -135,6 +136,16 @@ def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
     head of its range acks.
     """
     return f"$JS.ACK._.{incarnation}.{stream}.{consumer}" if incarnation else f"$JS.ACK.{stream}.{consumer}"
+
+
+def measure_token(stream: str, consumer: str, incarnation: str, numbers: Iterable[int]) -> int:
+    """Return the length of a token in bytes.
+
+    `numbers`: deliveries, stream sequence, consumer sequence and num_pending. The message's time
+    has as many digits as any since 2001.
+    """
+    head = write_head(stream, consumer, incarnation)
+    return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
 
 
 def parse_token(text: str) -> Token | None:

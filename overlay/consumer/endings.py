@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from overlay.arrays import Ints
+
 from .effects import Advise, Advisory, DeadLetter, Effect, Sample
 from .window import Settled
 
 DELETED_REASON = "Unacknowledged message was deleted"
+UNDELIVERABLE = "undeliverable"
+"""The reason for messages that their output can never take (output/undeliverable.py)."""
+UNSET = -62_135_596_800_000_000_000
+"""JetStream's time for never, in ns since 1970: 0001-01-01T00:00:00Z."""
 
 
 def exhaust(ended: Settled) -> Iterator[Effect]:
@@ -21,6 +27,29 @@ def lose(ended: Settled) -> Iterator[Effect]:
     columns = ended.sequences, ended.consumer_seqs, ended.deliveries
     for sequence, consumer_seq, deliveries in zip(*(column.tolist() for column in columns), strict=True):
         yield Advise(Advisory.TERMINATED, sequence, consumer_seq, deliveries, DELETED_REASON)
+
+
+def refuse(sequences: Ints, ended: Settled) -> Iterator[Effect]:
+    """Yield an advisory and a dead letter for each message that its output can never take.
+
+    `ended`: those of them that were delivered before, when the output took more than now.
+    """
+    columns = ended.sequences, ended.consumer_seqs, ended.deliveries, ended.first, ended.last
+    known = {
+        sequence: (consumer_seq, DeadLetter(sequence, UNDELIVERABLE, *history))
+        for sequence, consumer_seq, *history in zip(*(column.tolist() for column in columns), strict=True)
+    }
+    for sequence in sequences.tolist():
+        consumer_seq, letter = known.get(sequence) or (0, give_up(sequence))
+        yield Advise(Advisory.TERMINATED, sequence, consumer_seq, letter.deliveries, UNDELIVERABLE)
+        yield letter
+
+
+def give_up(stream_seq: int) -> DeadLetter:
+    """Return the dead letter of a message that was never delivered, because its output can never
+    take it.
+    """
+    return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
 
 
 def bury(ended: Settled, reason: str) -> Iterator[Effect]:

@@ -46,6 +46,17 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """Messages (rising) that the consumer's output can never take, among those that are to be
+    delivered next.
+
+    The consumer has a dead-letter topic for them.
+    """
+
+    sequences: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """The stream has no messages below `below` any more: the machine forgets those of them that it
     gave up.
@@ -209,8 +220,8 @@ class Deleted:
 
 
 Event = (
-    Offered | Removed | Expired | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound | Unbound | Read
-    | FlowAnswered | Ticked | Paused | Resumed | Updated | Deleted | Unreachable
+    Offered | Removed | Undeliverable | Expired | Pulled | Acked | RangeAcked | Nakked | Progressed | Termed | Bound
+    | Unbound | Read | FlowAnswered | Ticked | Paused | Resumed | Updated | Deleted | Unreachable
 )  # fmt: skip
 
 

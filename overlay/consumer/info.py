@@ -6,24 +6,22 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from overlay.config.consumer import ConsumerConfig
 
 from .deadlines import NEVER
 from .pending import Row
-from .table import ASLEEP, PAUSED, State
+from .state import MachineState
+from .table import ASLEEP, PAUSED, Phase
 from .window import Pair
-
-if TYPE_CHECKING:
-    from .machine import Machine
 
 
 class Gate(enum.Enum):
     """What holds back new messages: the first reason, in this order, that applies."""
 
     OPEN = "open"
-    STATE = "state"  # no reader, paused, or deleted
+    STATE = "state"  # by its phase: no reader, paused, or deleted
     STALLED = "stalled"  # a flow control request waits for its answer
     PACED = "paced"  # rate_limit_bps or replay
     FULL = "max_ack_pending"
@@ -41,7 +39,7 @@ class ConsumerInfo:
     `num_delayed`: messages that wait for the delay of a nak; they are part of num_ack_pending.
     """
 
-    state: State
+    phase: Phase
     gate: Gate
     delivered: Pair
     delivered_at: int
@@ -67,7 +65,7 @@ class Facts(NamedTuple):
     """
 
     config: ConsumerConfig
-    state: State
+    phase: Phase
     shut: frozenset[Gate]
     ready_at: int
     delivered: Pair
@@ -87,36 +85,36 @@ class Facts(NamedTuple):
     is_removal_said: bool
 
 
-def take_facts(machine: Machine) -> Facts:
+def take_facts(state: MachineState) -> Facts:
     """Return the facts of a machine. Only the thread that runs the machine may call this."""
-    window = machine.window
+    window = state.window
     shut = {
-        Gate.STATE: machine.state is not State.AWAKE,
-        Gate.STALLED: machine.pace.is_stalled,
+        Gate.STATE: state.phase is not Phase.AWAKE,
+        Gate.STALLED: state.pace.is_stalled,
         Gate.FULL: not window.room,
-        Gate.NO_REQUEST: not machine.config.is_push and not len(machine.waiting),
-        Gate.DRAINED: not machine.offers.count,
+        Gate.NO_REQUEST: not state.config.is_push and not len(state.waiting),
+        Gate.DRAINED: not state.offers.count,
     }
     return Facts(
-        config=machine.config,
-        state=machine.state,
+        config=state.config,
+        phase=state.phase,
         shut=frozenset(gate for gate, is_shut in shut.items() if is_shut),
-        ready_at=machine.ready_at,
+        ready_at=state.ready_at,
         delivered=window.delivered,
-        delivered_at=machine.delivered_at,
+        delivered_at=state.delivered_at,
         ack_floor=window.floor,
-        acked_at=machine.acked_at,
+        acked_at=state.acked_at,
         num_ack_pending=window.pending.count,
         num_redelivered=window.num_redelivered,
-        num_waiting=len(machine.waiting),
+        num_waiting=len(state.waiting),
         num_delayed=window.pending.counts[Row.DELAYED],
-        offered=machine.offers.count,
-        beyond=machine.beyond,
-        position=machine.position,
-        paused_until=machine.paused_until,
+        offered=state.offers.count,
+        beyond=state.beyond,
+        position=state.position,
+        paused_until=state.paused_until,
         read_up_to=window.read_up_to,
         awaits_reader=window.awaits_reader,
-        is_removal_said=machine.is_removal_said,
+        is_removal_said=state.is_removal_said,
     )
 
 
@@ -128,9 +126,9 @@ def find_gate(facts: Facts, now: int) -> Gate:
 
 def describe(facts: Facts, now: int) -> ConsumerInfo:
     """Return the consumer's info at `now` (ns since 1970)."""
-    is_paused = facts.state in PAUSED
+    is_paused = facts.phase in PAUSED
     return ConsumerInfo(
-        state=facts.state,
+        phase=facts.phase,
         gate=find_gate(facts, now),
         delivered=facts.delivered,
         delivered_at=facts.delivered_at,
@@ -141,7 +139,7 @@ def describe(facts: Facts, now: int) -> ConsumerInfo:
         num_waiting=facts.num_waiting,
         num_pending=facts.offered + facts.beyond,
         num_delayed=facts.num_delayed,
-        push_bound=facts.config.is_push and facts.state is not State.GONE and facts.state not in ASLEEP,
+        push_bound=facts.config.is_push and facts.phase is not Phase.GONE and facts.phase not in ASLEEP,
         paused=is_paused,
         pause_remaining=max(facts.paused_until - now, 0) if is_paused else 0,
     )

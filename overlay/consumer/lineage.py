@@ -20,7 +20,7 @@ refused, and its message is delivered again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 
 from .deadlines import NEVER
+from .ranges import Range
 
 MOST = 1 << 16
 """Most runs that are kept. A session of a shard is one incarnation: at one a minute this lasts for
@@ -38,37 +39,20 @@ a month and a half.
 RECENT = 64
 
 Run = tuple[int, int, str]
-Range = tuple[int, int]
 
 
 class Lineage:
     """The runs of one consumer, rising.
 
-    The last run is open: `incarnation` gives out all further consumer sequences.
+    The last run is open: `incarnation` gives out all further consumer sequences. `former`: the runs
+    of a committed state before it. `delivered`: the last consumer sequence of that state.
     """
 
-    def __init__(self, incarnation: str = "") -> None:
+    def __init__(self, incarnation: str = "", former: Sequence[Run] = (), delivered: int = 0) -> None:
         self.incarnation = incarnation
-        self._open = 1
-        self._former: list[Run] = []
-        self._by_name: dict[str, list[Run]] = {}
-        self._keep([])
-
-    def restore(self, runs: list[Run], delivered: int, named: Ints, *, is_cumulative: bool = False) -> None:
-        """Put the runs of a committed state before the open run.
-
-        `delivered`: the last consumer sequence of that state. `named`: the consumer sequences that
-        an ack may still name. `is_cumulative`: an ack also settles what was delivered before it.
-        """
-        bounds = np.array([run[:2] for run in runs], np.int64).reshape(-1, 2)
-        rising = np.sort(named)
-        begin = np.searchsorted(rising, bounds[:, 0])
-        kept = np.searchsorted(rising, bounds[:, 1], side="right") > begin
-        if is_cumulative:
-            kept = np.maximum.accumulate(kept)
-        kept[-RECENT:] = True
-        self._open = delivered + 1
-        self._keep([runs[at] for at in np.flatnonzero(kept)[-MOST:].tolist()])
+        self._open, self._former = delivered + 1, list(former)
+        runs = sorted((*former, (self._open, NEVER, incarnation)), key=lambda run: run[2])
+        self._by_name = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
 
     def list_runs(self, delivered: int) -> list[Run]:
         """Return the runs for a checkpoint. `delivered`: the last consumer sequence given out."""
@@ -107,10 +91,21 @@ class Lineage:
         found = ((max(first, low), min(last, high)) for first, last in ranges for low, high, _ in own)
         return tuple((first, last) for first, last in found if first <= last)
 
-    def _keep(self, former: list[Run]) -> None:
-        self._former = former
-        runs = sorted((*former, (self._open, NEVER, self.incarnation)), key=lambda run: run[2])
-        self._by_name = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
+
+def choose_runs(runs: Sequence[Run], named: Ints, *, is_cumulative: bool = False) -> list[Run]:
+    """Return the runs of a committed state that have to be kept.
+
+    `named`: the consumer sequences that an ack may still name. `is_cumulative`: an ack also settles
+    what was delivered before it.
+    """
+    bounds = np.array([run[:2] for run in runs], np.int64).reshape(-1, 2)
+    rising = np.sort(named)
+    begin = np.searchsorted(rising, bounds[:, 0])
+    kept = np.searchsorted(rising, bounds[:, 1], side="right") > begin
+    if is_cumulative:
+        kept = np.maximum.accumulate(kept)
+    kept[-RECENT:] = True
+    return [runs[at] for at in np.flatnonzero(kept)[-MOST:].tolist()]
 
 
 def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:

@@ -8,11 +8,10 @@ delivers whatever it may, because any event can remove what held deliveries back
 a pull request asks for messages, a tick makes a redelivery due. Last, if the time of the next
 Ticked has changed, the machine asks for a new timer.
 
-Each part of the state has one owner. `window` has everything between a first delivery and its
-settling: pending messages, deadlines, ack floors. `offers` has the messages that match and were not
-delivered yet. `waiting` has the pull requests. `pace` has what slows deliveries down. `settling`
-handles acks, naks, progress and terms. The machine itself decides only what goes where next.
-Redeliveries go before new messages, and only new messages are held back by max_ack_pending.
+All transitions are in this module, and no other one changes the state (state.py). Each part of the
+state does its own work: the window settles messages, the queue of pulls chooses the next request,
+the pace says how long to wait. The machine decides what goes where next. Redeliveries go before new
+messages, and only new messages are held back by max_ack_pending.
 
 The caller (the dispatcher) may limit how many messages go out in one step. It passes 0 while it
 feeds events in. Then it reads the records that `find_next_up` names and passes their number to
@@ -20,9 +19,10 @@ feeds events in. Then it reads the records that `find_next_up` names and passes 
 
 The caller owes the machine three things:
 
-- It offers the messages that match, in stream order and without gaps, as many as `wanted` says.
+- It offers the messages that match, in stream order and without gaps.
 - It makes records of Deliver's columns. It reports records that it cannot read any more as Removed,
-  and the stream's new first sequence as Expired.
+  records that their topic can never take as Undeliverable, and the stream's new first sequence as
+  Expired.
 - It sends effects out together with the state that they belong to (snapshot.py), so that the state
   never forgets what clients were told. Only deliveries of `delivery: at_least_once` may go out
   before their state is committed (docs/consumers.md#incarnations).
@@ -35,93 +35,59 @@ of chosen by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from overlay.arrays import Ints
-from overlay.config.consumer import ConsumerConfig, Interest
+from overlay.config.consumer import AckPolicy
 
-from . import events, settling
-from .acks import Flaw
-from .change import change
+from . import events
+from .acks import Flaw, Verb, measure_token
 from .deadlines import NEVER
-from .effects import Advise, Advisory, ArmTimer, Deliver, Effect, Refuse, Remove, Status
-from .endings import Sampling, bury, exhaust, lose
-from .info import ConsumerInfo, Facts, Gate, describe, find_gate, take_facts
-from .lineage import Lineage
-from .pace import BURST, Pace
-from .pulls import DELETED, PullRequest, StatusText, check_pull, idle
-from .queues import Offers
-from .sizing import measure_token
-from .table import PAUSED, TRANSITIONS, State
+from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
+from .endings import Sampling, bury, exhaust, lose, refuse
+from .info import Facts, take_facts
+from .pulls import DELETED, PullRequest, check_pull, idle
+from .settling import find_meant, is_settled
+from .snapshot import MachineRecord, encode_checkpoint, encode_delta, restore
+from .state import MachineState
+from .table import PAUSED, TRANSITIONS, Phase
 from .timer import find_next, find_removal
-from .waiting import Waiter, Waiting
-from .window import EMPTY, Settled, Window
+from .waiting import Waiter
+from .window import EMPTY, Settled
+
+_ByToken = events.Acked | events.Nakked | events.Progressed | events.Termed
 
 
 class Machine:
     """The state machine of one consumer; the module's text describes it. All times are ns since 1970.
 
-    `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered
-    (start.py). `replay_until`: the stream's last sequence when the consumer was created, for replay
-    original. `burst`: bytes that rate_limit_bps lets through at once. `jitter`: ns added to
-    inactive_threshold, so that many consumers are not removed at the same moment. `incarnation`:
-    the name of this machine in its ack tokens (lineage.py); empty for tokens of version 1, which
-    have no incarnation.
+    `fresh`: the state with which the consumer begins (`begin` in state.py); it is the machine's from
+    now on. `records`: what is stored of the consumer, which then counts instead (snapshot.py).
+    `state` may be read between two events, and only the machine changes it.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        now: int,
-        *,
-        start: int = 1,
-        replay_until: int = 0,
-        burst: int = BURST,
-        jitter: int = 0,
-        incarnation: str = "",
-    ) -> None:
-        self.config = config
-        self.lineage = Lineage(incarnation)
-        self.window = Window(config, start)
-        self.offers = Offers()
-        self.pace = Pace(config, replay_until, burst, incarnation)
-        self.waiting = Waiting(config, self._say)
-        self.up_to = start - 1
-        self.beyond = 0
-        self.paused_until = 0
-        self.delivered_at = self.acked_at = 0
-        self.sampling = Sampling(config.sample_freq)
-        self.burst, self.jitter = burst, jitter
-        self.active_at = now
-        self.beat_at = now + config.idle_heartbeat if config.idle_heartbeat else NEVER
-        self.armed_at = NEVER
-        self.ready_at = NEVER
-        self.blocked_until: int | None = None
-        self.ticked_at = 0
-        self.is_removal_said = False
-        self.effects: list[Effect] = []
+    def __init__(self, fresh: MachineState, records: Sequence[MachineRecord] = ()) -> None:
+        self.state = restore(fresh, records)
+        self._effects: list[Effect] = []
         self._left = NEVER
-        awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
-        self.state = State.ASLEEP if awaits_reader else State.AWAKE
-        if config.pause_until is not None and config.pause_until > now:
-            self._pause(events.Paused(config.pause_until), now)
-            self.state = TRANSITIONS[self.state][events.Paused]
+        if fresh.paused_until:
+            self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=fresh.paused_until))
 
     def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:
         """Process an event and return the effects, in the order in which they are to be carried
         out.
 
         `now`: ns since 1970, never less than in an earlier call. `most`: how many messages may be
-        delivered or given up in this step. If the current state does not allow the event, return
+        delivered or given up in this step. If the current phase does not allow the event, return
         only a Refuse.
         """
-        after = TRANSITIONS[self.state].get(type(event))
+        after = TRANSITIONS[self.state.phase].get(type(event))
         if after is None:
             return [Refuse(Flaw.CLOSED)]
-        self.state, self._left = after, most
+        self.state.phase, self._left = after, most
         _HANDLERS[type(event)](self, event, now)
         return self._finish(now)
 
@@ -130,45 +96,44 @@ class Machine:
         self._left = most
         return self._finish(now)
 
+    def hold_back(self, heads: Collection[str]) -> bool:
+        """Deliver nothing to pull requests whose reply address begins with one of `heads`, until
+        the next call.
+
+        Return whether a request that was held back before is not any more: the machine wants a
+        Ticked then.
+        """
+        return self.state.waiting.hold(heads)
+
+    def take_delta(self) -> bytes:
+        """Return a record of what changed since the last record (snapshot.py).
+
+        The changes count as written from then on.
+        """
+        return encode_delta(self.state, self.state.window.take_changes())
+
+    def take_checkpoint(self) -> bytes:
+        """Return a record of the whole state (snapshot.py). The next delta is relative to it."""
+        self.state.window.take_changes()
+        return encode_checkpoint(self.state)
+
     def _finish(self, now: int) -> list[Effect]:
         self._deliver(now)
         self._arm(now)
-        effects, self.effects = self.effects, []
+        effects, self._effects = self._effects, []
         return effects
 
     # what can be asked
-
-    @property
-    def num_pending(self) -> int:
-        """Number of messages that match and were not delivered, as far as the caller has reported
-        them.
-        """
-        return self.offers.count + self.beyond
-
-    @property
-    def position(self) -> int:
-        """The last stream sequence that was processed: delivered, or found not to match."""
-        return self.offers.peek()[0] - 1 if self.offers.count else self.up_to
-
-    def wanted(self, ahead: int) -> int:
-        """Return how many more messages the caller should offer.
-
-        The aim is `ahead` offered messages, or fewer if fewer could be delivered now. 0 unless the
-        consumer is awake.
-        """
-        if self.state is not State.AWAKE:
-            return 0
-        room = self.window.room if self.config.is_push else min(self.window.room, self.waiting.claimed)
-        return max(min(room, ahead) - self.offers.count, 0)
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
         `most`; redeliveries come first.
         """
-        if self.state is not State.AWAKE or (not self.config.is_push and not len(self.waiting)):
+        state = self.state
+        if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):
             return EMPTY, EMPTY
-        again = self.window.find_next_up(most)
-        run = self.offers.find_next_up(min(most - again[0].size, self.window.room))
+        again = state.window.find_next_up(most)
+        run = state.offers.find_next_up(min(most - again[0].size, state.window.room))
         return np.concatenate((again[0], run.sequences)), np.concatenate((again[1], run.sizes))
 
     @property
@@ -176,120 +141,267 @@ class Machine:
         """An immutable copy of everything that can be asked of the machine; it stays valid while
         the machine moves on.
         """
-        return take_facts(self)
-
-    def gate(self, now: int) -> Gate:
-        """Return what holds back new messages at `now` (ns since 1970)."""
-        return find_gate(self.facts, now)
-
-    def info(self, now: int) -> ConsumerInfo:
-        """Return the consumer's info (ConsumerInfo) at `now` (ns since 1970)."""
-        return describe(self.facts, now)
+        return take_facts(self.state)
 
     # the stream
 
     def _offer(self, event: events.Offered, now: int) -> None:
-        self.offers.put(event.run)
-        self.up_to = event.up_to
-        self.beyond = max(self.beyond - len(event.run), 0) if event.beyond is None else event.beyond
+        state = self.state
+        state.offers.put(event.run)
+        state.up_to = event.up_to
+        state.beyond = max(state.beyond - len(event.run), 0) if event.beyond is None else event.beyond
 
     def _remove(self, event: events.Removed, now: int) -> None:
-        self.offers.remove(event.below, event.sequences)
-        self.up_to = max(self.up_to, event.below - 1)
-        self.effects.extend(lose(self.window.remove(event.below, event.sequences)))
+        state = self.state
+        state.offers.remove(event.below, event.sequences)
+        state.up_to = max(state.up_to, event.below - 1)
+        self._effects.extend(lose(state.window.remove(event.below, event.sequences)))
+
+    def _refuse(self, event: events.Undeliverable, now: int) -> None:
+        """Give up messages that the output can never take, with an advisory and a dead letter each.
+
+        It is no term: a message that was never delivered takes no consumer sequence, and under
+        `ack_policy: all` nothing below it is settled.
+        """
+        self.state.offers.remove(0, event.sequences)
+        self._effects.extend(refuse(event.sequences, self.state.window.remove(0, event.sequences)))
 
     def _expire(self, event: events.Expired, now: int) -> None:
-        self.window.forget_given_up(event.below)
+        self.state.window.forget_given_up(event.below)
 
     # pulls
 
     def _pull(self, event: events.Pulled, now: int) -> None:
-        request, reply = event.request, event.reply
+        request, reply, state = event.request, event.reply, self.state
         if not reply:
             return
-        refused = check_pull(request, self.config)
-        if refused is None and isinstance(request, PullRequest):
-            self.active_at = now
-            refused = self.waiting.admit(request, reply, event.pin, self.num_pending + self.window.queued, now)
+        refused = check_pull(request, state.config)
         if refused is not None:
-            self.effects.append(Status(reply, refused))
+            self._effects.append(Status(reply, refused))
+        elif isinstance(request, PullRequest):
+            state.active_at = now
+            available = state.num_pending + state.window.queued
+            self._effects += state.waiting.admit(request, reply, event.pin, available, now)
 
     def _leave_pulls(self, event: events.Unreachable, now: int) -> None:
-        self.waiting.drop(event.heads, event.addresses)
+        self.state.waiting.drop(event.heads, event.addresses)
+
+    # what applications say of deliveries; settling.py has the rules which of it counts
+
+    def _ack(self, event: events.Acked, now: int) -> None:
+        """Settle messages that were acked by token."""
+        state = self.state
+        sequences, consumer_seq, reply = event.sequences, event.consumer_seq, event.reply
+        if event.incarnation is not None:
+            meant = find_meant(state, Verb.ACK, event.incarnation, sequences, np.full(sequences.size, consumer_seq))
+            sequences, consumer_seq = meant.sequences, int(meant.consumer_seqs[-1])
+            if sequences[-1] != event.sequences[-1] and not is_settled(state, event.sequences):
+                reply = ""  # it covers what lies below, and the message itself comes again
+        if sequences.size and int(sequences.max()) > state.window.delivered.stream:
+            self._effects.append(Refuse(Flaw.FUTURE))
+        elif self._is_given(event, sequences, Verb.ACK) and self._hears(reply, now):
+            self._settle(state.window.ack(sequences, consumer_seq), now)
+
+    def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
+        """Settle messages that were acked by consumer sequence.
+
+        If a range reaches beyond the last delivery, or if another incarnation gave out a part of
+        it, that part is refused and the rest counts.
+        """
+        state = self.state
+        newest = state.window.delivered.consumer
+        if any(last > newest for _, last in event.ranges):
+            self._effects.append(Refuse(Flaw.FUTURE))
+        known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)
+        if event.incarnation is not None and state.config.ack_policy.takes_acks:
+            own = state.lineage.clip(event.incarnation, known)
+            if _count(own) < _count(known):
+                self._effects.append(Refuse(Flaw.INCARNATION))
+            known = own
+        if known and self._hears(event.reply, now):
+            self._settle(state.window.ack_ranges(known), now)
+
+    def _nak(self, event: events.Nakked, now: int) -> None:
+        """Queue a message for redelivery, or delay it."""
+        if not self._is_taken(event, Verb.NAK, now):
+            return
+        if self.state.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
+            self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
+
+    def _progress(self, event: events.Progressed, now: int) -> None:
+        """Restart the timers of messages that the application still works on."""
+        known = self._is_known(int(event.sequences.max()))
+        if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(event.reply, now):
+            self.state.window.progress(event.sequences, now)
+
+    def _term(self, event: events.Termed, now: int) -> None:
+        """Settle a message for good, with an advisory and a dead letter."""
+        if not self._is_taken(event, Verb.TERM, now):
+            return
+        ended = self.state.window.ack(np.array([event.stream_seq]), event.consumer_seq)
+        if len(ended):
+            self.state.acked_at = now
+        numbers = event.stream_seq, event.consumer_seq, event.deliveries
+        self._effects.append(Advise(Advisory.TERMINATED, *numbers, event.reason))
+        self._bury(ended.only(event.stream_seq), "term")
+
+    def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
+        """Let deliveries continue that waited for this answer to flow control.
+
+        With `ack_policy: flow_control`, settle everything up to the message that it names.
+        """
+        state = self.state
+        if event.up_to > state.window.delivered.consumer:
+            self._effects.append(Refuse(Flaw.FUTURE))
+        elif state.pace.flow is not None and state.pace.flow.answer(event.subject):
+            state.active_at = now
+            if state.pace.flow.acks and event.up_to:
+                self._settle(state.window.ack_ranges(((1, event.up_to),)), now)
+
+    def _is_taken(self, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
+        """Return whether a nak or a term counts; refuse or answer it as needed."""
+        is_given = self._is_known(event.stream_seq) and self._is_given(event, np.array([event.stream_seq]), verb)
+        return is_given and self._hears(event.reply, now)
+
+    def _is_known(self, stream_seq: int) -> bool:
+        """Return whether this stream sequence has been delivered; refuse the event if not."""
+        if stream_seq > self.state.window.delivered.stream:
+            self._effects.append(Refuse(Flaw.FUTURE))
+            return False
+        return True
+
+    def _is_given(self, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
+        """Return whether an ack counts by the incarnation in its token; refuse it if not.
+
+        The sender of a refused ack gets an answer if all its messages are settled already.
+        """
+        if event.incarnation is None:
+            return True
+        named = np.array([event.consumer_seq])
+        if find_meant(self.state, verb, event.incarnation, sequences[-1:], named).counts[0]:
+            return True
+        self._effects.append(Refuse(Flaw.INCARNATION))
+        if event.reply and not self.state.window.pending.find(sequences).size:
+            self._effects.append(Answer(event.reply))
+        return False
+
+    def _hears(self, reply: events.Reply, now: int) -> bool:
+        """Return whether the consumer's policy takes acks by token; if so, queue the answer to the
+        sender.
+        """
+        if not self.state.config.ack_policy.takes_acks:
+            return False
+        self.state.active_at = now
+        if reply:
+            self._effects.append(Answer(reply))
+        return True
+
+    def _settle(self, ended: Settled, now: int) -> None:
+        """Note the time of an ack and report samples of what it settled."""
+        if len(ended):
+            self.state.acked_at = now
+        if self.state.config.ack_policy is AckPolicy.EXPLICIT:
+            self._effects.extend(self.state.sampling.pick(ended, now))
+
+    # messages that are given up
 
     def _exhaust(self, ended: Settled) -> None:
-        self.effects.extend(exhaust(ended))
-        self.bury(ended, "max_deliver")
+        """Tell of messages that have used up their deliveries."""
+        self._effects.extend(exhaust(ended))
+        self._bury(ended, "max_deliver")
 
-    def bury(self, ended: Settled, reason: str) -> None:
+    def _bury(self, ended: Settled, reason: str) -> None:
         """Queue dead letters for these messages if the consumer has a dead-letter topic.
 
         `reason`: as in DeadLetter.
         """
-        if self.config.dead_letter is not None:
-            self.effects.extend(bury(ended, reason))
+        if self.state.config.dead_letter is not None:
+            self._effects.extend(bury(ended, reason))
 
     # readers, pauses, time
 
     def _wake(self, event: events.Bound, now: int) -> None:
-        self.active_at = now
-        self.is_removal_said = False
+        self.state.active_at = now
+        self.state.is_removal_said = False
 
     def _sleep(self, event: events.Unbound, now: int) -> None:
-        self.active_at = now
+        self.state.active_at = now
 
     def _read(self, event: events.Read, now: int) -> None:
-        self.window.read(min(event.consumer_seq, self.window.delivered.consumer), now)
+        window = self.state.window
+        window.read(min(event.consumer_seq, window.delivered.consumer), now)
 
     def _pause(self, event: events.Paused, now: int) -> None:
-        if event.until == self.paused_until:
+        if event.until == self.state.paused_until:
             return  # a repeated request sends no second advisory
-        self.paused_until = event.until
-        self.effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
+        self.state.paused_until = event.until
+        self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=event.until))
 
     def _resume(self, event: events.Resumed, now: int) -> None:
-        if self.paused_until:
-            self.effects.append(Advise(Advisory.PAUSE, until=self.paused_until))
-        self.paused_until = 0
+        if self.state.paused_until:
+            self._effects.append(Advise(Advisory.PAUSE, until=self.state.paused_until))
+        self.state.paused_until = 0
 
     def _tick(self, event: events.Ticked, now: int) -> None:
+        state = self.state
         # end a pause whose time has come
-        if self.state in PAUSED and self.paused_until <= now:
-            self.state = TRANSITIONS[self.state][events.Resumed]
+        if state.phase in PAUSED and state.paused_until <= now:
+            state.phase = TRANSITIONS[state.phase][events.Resumed]
             self._resume(events.Resumed(), now)
         # expire deadlines, as far as the acks have been read; release a silent pinned client
-        self.blocked_until, self.ticked_at = event.acks_up_to, now
+        state.blocked_until, state.ticked_at = event.acks_up_to, now
         due = now if event.acks_up_to is None else min(now, event.acks_up_to)
-        self._exhaust(self.window.expire(due))
-        if lapsed := self.waiting.lapse_pin(now):
-            group = self.config.priority_groups[0]
-            self.effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
+        self._exhaust(state.window.expire(due))
+        if lapsed := state.waiting.lapse_pin(now):
+            group = state.config.priority_groups[0]
+            self._effects.append(Advise(Advisory.UNPINNED, reason="timeout", group=group, pin=lapsed))
         self._deliver(now)
-        if len(self.waiting):
+        if len(state.waiting):
             # a waiting pull request keeps the consumer active until the request ends
-            self.active_at = now
-        self.waiting.run_out(now)
+            state.active_at = now
+        self._effects += state.waiting.run_out(now)
         # send the heartbeats that are due, of pull requests and of the deliver subject
-        flow = self.pace.flow
-        stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(self.window.room)) else ""
-        self.waiting.beat(now, idle(self.window.delivered.consumer, self.position))
-        if self.state is not State.ASLEEP and self.beat_at <= now:
-            text = idle(self.window.delivered.consumer, self.position, stalled)
-            self.effects.append(Status("", text))
-            self._ask("")  # the last answer may have named no message, and a restart forgets the request
-        if self.beat_at <= now:
-            self.beat_at = now + self.config.idle_heartbeat
+        self._effects += state.waiting.beat(now, idle(state.window.delivered.consumer, state.position))
+        if state.beat_at <= now:
+            self._beat(now)
         # ask for the removal of an unused consumer
-        if find_removal(self) <= now:
-            self.is_removal_said = True
-            self.effects.append(Remove())
+        if find_removal(state) <= now:
+            state.is_removal_said = True
+            self._effects.append(Remove())
+
+    def _beat(self, now: int) -> None:
+        """Send the heartbeat of the deliver subject if it has a reader."""
+        state, flow = self.state, self.state.pace.flow
+        if state.phase is not Phase.ASLEEP:
+            stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(state.window.room)) else ""
+            self._effects.append(Status("", idle(state.window.delivered.consumer, state.position, stalled)))
+            self._ask("")  # the last answer may have named no message, and a restart forgets the request
+        state.beat_at = now + state.config.idle_heartbeat
+
+    # operators
 
     def _update(self, event: events.Updated, now: int) -> None:
-        self.effects += change(self, event.config)
+        """Switch to a new config.
+
+        If the filter has changed, offered messages are dropped and a Rewind asks for them again. If
+        deliver_subject has changed, all pending messages go out again.
+        """
+        state, old, new = self.state, self.state.config, event.config
+        state.config = state.window.config = state.waiting.config = new
+        state.sampling = Sampling(new.sample_freq, state.sampling.rest)
+        if (old.rate_limit_bps, old.flow_control) != (new.rate_limit_bps, new.flow_control):
+            state.pace = state.pace.change(new)
+        if old.deliver_subject != new.deliver_subject:
+            # the old subject has no reader any more
+            state.window.requeue_all()
+        if (old.filters, old.filter) != (new.filters, new.filter):
+            state.up_to, state.beyond = state.position, 0
+            state.offers.clear()
+            self._effects.append(Rewind(state.up_to))
 
     def _delete(self, event: events.Deleted, now: int) -> None:
-        self.waiting.end_all(DELETED)
-        self.effects.append(Advise(Advisory.DELETED))
+        self._effects += self.state.waiting.end_all(DELETED)
+        self._effects.append(Advise(Advisory.DELETED))
 
     # deliveries
 
@@ -300,40 +412,42 @@ class Machine:
         Redeliveries go first. If messages are ready but the limit is used up, `ready_at` is set to
         `now`.
         """
-        self.ready_at = NEVER
-        if self.state in PAUSED:
-            self.waiting.end_one_shots()
-        while self.state is State.AWAKE and self._has_taker(now):
-            if not self._left and (self.window.queued or (self.offers.count and self.window.room)):
-                self.ready_at = now
+        state, window, offers = self.state, self.state.window, self.state.offers
+        state.ready_at = NEVER
+        if state.phase in PAUSED:
+            self._effects += state.waiting.end_one_shots()
+        while state.phase is Phase.AWAKE and self._has_taker(now):
+            if not self._left and (window.queued or (offers.count and window.room)):
+                state.ready_at = now
                 return
             # redeliveries first; messages whose deliveries are used up end on the way and count for
             # the limit
-            rows, ended = self.window.peek_again(self._left)
+            rows, ended = window.peek_again(self._left)
             self._exhaust(ended)
             self._left -= len(ended)
             if len(ended) and not (rows.size and self._left):
                 continue
             if rows.size:
-                is_sent = self._send(None, int(self.window.pending.view("size")[rows[0]]), rows, now)
+                is_sent = self._send(None, int(window.pending.view("size")[rows[0]]), rows, now)
             # then new messages, if max_ack_pending leaves room
-            elif not self.window.room:
+            elif not window.room:
                 return
-            elif self.offers.count:
-                _, time, size = self.offers.peek()
+            elif offers.count:
+                _, time, size = offers.peek()
                 is_sent = self._send(time, size, None, now)
             else:
-                if not self.beyond:
-                    self.waiting.end_one_shots()
+                if not state.beyond:
+                    self._effects += state.waiting.end_one_shots()
                 return
             if not is_sent:
                 return
 
     def _has_taker(self, now: int) -> bool:
         """Return whether a reader can take a message: flow control open, or a pull request waiting."""
-        if self.config.is_push:
-            return not self.pace.is_stalled
-        return self.waiting.has_taker(self.num_pending, self.window.pending.count, now)
+        state = self.state
+        if state.config.is_push:
+            return not state.pace.is_stalled
+        return state.waiting.has_taker(state.num_pending, state.window.pending.count, now)
 
     def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
         """Deliver the next messages to the reader whose turn it is.
@@ -343,92 +457,115 @@ class Machine:
         `time`: ns since 1970 when the message was stored, None for a redelivery. `size`: its bytes.
         `again`: its row if it is a redelivery, None otherwise.
         """
-        size += measure_token(self, again)
-        if self.config.is_push:
-            ready_at = self.pace.ready_at(now, time, size)
+        state, pace = self.state, self.state.pace
+        size += self._measure_token(again)
+        if state.config.is_push:
+            ready_at = pace.ready_at(now, time, size)
             if ready_at > now:
-                self.ready_at = ready_at
+                state.ready_at = ready_at
                 return False
-            self._give(None, NEVER if self.pace.is_even else 1, again is not None, now)
-            self._ask(self.pace.spend(now, time, size, self.window.delivered.stream))
+            self._give(None, NEVER if pace.is_even else 1, again is not None, now)
+            self._ask(pace.spend(now, time, size, state.window.delivered.stream))
             return True
         # rate limit and flow control exist for push consumers only: for a pull consumer this is the
         # gaps of a replay
-        if (ready_at := self.pace.ready_at(now, time, size)) > now:
-            self.ready_at = ready_at
+        if (ready_at := pace.ready_at(now, time, size)) > now:
+            state.ready_at = ready_at
             return False
-        waiter = self.waiting.choose(size, self.num_pending, self.window.pending.count, now)
+        waiter, ended = state.waiting.choose(size, state.num_pending, state.window.pending.count, now)
+        self._effects += ended
         if waiter is None:
             return False
-        if self.waiting.take_pin(waiter, now):
-            pin = self.waiting.pin.id
-            self.effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
-        most = self.waiting.run_length(waiter) if self.pace.is_even else 1
+        if state.waiting.take_pin(waiter, now):
+            pin = state.waiting.pin.id
+            self._effects.append(Advise(Advisory.PINNED, group=waiter.request.group, pin=pin))
+        most = state.waiting.run_length(waiter) if pace.is_even else 1
         count = self._give(waiter, most, again is not None, now)
-        self.pace.spend(now, time, size, self.window.delivered.stream)
-        self.waiting.serve(waiter, count, size, now)
-        self.waiting.finish(waiter)
+        pace.spend(now, time, size, state.window.delivered.stream)
+        self._effects += state.waiting.serve(waiter, count, size, now)
         return True
+
+    def _measure_token(self, again: Ints | None) -> int:
+        """Return the length of the next message's token in bytes, 0 if nothing counts bytes.
+
+        max_bytes and the pace count it as well, as nats-server does (docs/jetstream.md#pull).
+
+        `again`: the message's row if it is a redelivery, None otherwise.
+        """
+        state, window = self.state, self.state.window
+        if not state.config.max_bytes and state.pace.is_even and state.config.is_push:
+            return 0
+        if again is None:
+            deliveries, stream_seq = 1, state.offers.peek()[0]
+        else:
+            deliveries = int(window.pending.view("deliveries")[again[0]]) + 1
+            stream_seq = int(window.pending.view("sequence")[again[0]])
+        numbers = deliveries, stream_seq, window.delivered.consumer + 1, state.num_pending - (again is None)
+        return measure_token(*state.config.id, state.lineage.incarnation, numbers)
 
     def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
         """Deliver up to `most` messages and return how many.
 
         `waiter`: the pull request they are for, None for a push consumer.
         """
+        state = self.state
         most = min(most, self._left)
         if is_again:
-            given, ended = self.window.give_again(most, now)
+            given, ended = state.window.give_again(most, now)
             self._exhaust(ended)
             self._left -= len(ended)
-            num_pending = np.full(given.sequences.size, self.num_pending)
+            num_pending = np.full(given.sequences.size, state.num_pending)
         else:
-            run = self.offers.take(min(most, self.window.room))
-            given = self.window.give(run.sequences, run.sizes, now)
-            num_pending = np.arange(self.num_pending + len(run) - 1, self.num_pending - 1, -1)
-        reply, pin = (waiter.reply, self.waiting.pin.id) if waiter else ("", "")
+            run = state.offers.take(min(most, state.window.room))
+            given = state.window.give(run.sequences, run.sizes, now)
+            num_pending = np.arange(state.num_pending + len(run) - 1, state.num_pending - 1, -1)
+        reply, pin = (waiter.reply, state.waiting.pin.id) if waiter else ("", "")
         columns = given.sequences, given.consumer_seqs, given.deliveries, num_pending
-        self.effects.append(Deliver(reply, *columns, self.config.headers_only, pin))
+        self._effects.append(Deliver(reply, *columns, state.config.headers_only, pin))
         self._left -= given.sequences.size
-        self.delivered_at = self.active_at = now
-        if self.config.idle_heartbeat:
-            self.beat_at = now + self.config.idle_heartbeat
+        state.delivered_at = state.active_at = now
+        if state.config.idle_heartbeat:
+            state.beat_at = now + state.config.idle_heartbeat
         return given.sequences.size
-
-    def _say(self, waiter: Waiter, text: StatusText) -> None:
-        self.effects.append(Status(waiter.reply, text))
 
     def _ask(self, subject: str) -> None:
         """Send a flow control request: with this subject, or if it is empty, with a new one if only
         its answer can free messages.
         """
-        if (flow := self.pace.flow) is None:
+        window, flow = self.state.window, self.state.pace.flow
+        if flow is None:
             return
-        if subject := subject or (flow.ask() if flow.awaits_acks(self.window.room) else ""):
-            self.effects.append(flow.make_request(subject, self.window.delivered))
+        if subject := subject or (flow.ask() if flow.awaits_acks(window.room) else ""):
+            self._effects.append(flow.make_request(subject, window.delivered))
 
     def _arm(self, now: int) -> None:
         """Ask for a new timer if the time of the next Ticked has changed."""
-        at = find_next(self)
-        if at != self.armed_at:
-            self.armed_at = at
-            self.effects.append(ArmTimer(at))
+        at = find_next(self.state)
+        if at != self.state.armed_at:
+            self.state.armed_at = at
+            self._effects.append(ArmTimer(at))
+
+
+def _count(ranges: tuple[tuple[int, int], ...]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
 
 
 _HANDLERS: dict[type[events.Event], Callable[[Machine, Any, int], None]] = {
     events.Offered: Machine._offer,
     events.Removed: Machine._remove,
+    events.Undeliverable: Machine._refuse,
     events.Expired: Machine._expire,
     events.Pulled: Machine._pull,
     events.Unreachable: Machine._leave_pulls,
-    events.Acked: settling.ack,
-    events.RangeAcked: settling.ack_ranges,
-    events.Nakked: settling.nak,
-    events.Progressed: settling.progress,
-    events.Termed: settling.term,
+    events.Acked: Machine._ack,
+    events.RangeAcked: Machine._ack_ranges,
+    events.Nakked: Machine._nak,
+    events.Progressed: Machine._progress,
+    events.Termed: Machine._term,
     events.Bound: Machine._wake,
     events.Unbound: Machine._sleep,
     events.Read: Machine._read,
-    events.FlowAnswered: settling.answer_flow,
+    events.FlowAnswered: Machine._answer_flow,
     events.Ticked: Machine._tick,
     events.Paused: Machine._pause,
     events.Resumed: Machine._resume,

@@ -90,17 +90,12 @@ class Pace:
         self._rate = Rate(config.rate_limit_bps, burst) if config.rate_limit_bps else None
         self._replay = Replay(replay_until) if replay_until and is_replayed(config) else None
         self.flow = Flow(config, incarnation, asked) if config.flow_control else None
-        self._asked = asked
+        self._burst, self._incarnation, self._asked = burst, incarnation, asked
 
     @property
     def asked(self) -> int:
         """Number of flow control requests that this machine has sent."""
         return self.flow.asked if self.flow else self._asked
-
-    @property
-    def replay(self) -> Replay | None:
-        """The replay of original gaps; None if there is none or it is over."""
-        return self._replay
 
     @property
     def is_even(self) -> bool:
@@ -112,9 +107,9 @@ class Pace:
         """Whether deliveries wait for an answer to flow control."""
         return self.flow is not None and self.flow.is_stalled
 
-    def change(self, config: ConsumerConfig, burst: int, incarnation: str) -> Pace:
+    def change(self, config: ConsumerConfig) -> Pace:
         """Return the pace for another config of the same consumer. A replay under way continues."""
-        changed = Pace(config, 0, burst, incarnation, self.asked)
+        changed = Pace(config, 0, self._burst, self._incarnation, self.asked)
         changed._replay = self._replay
         return changed
 

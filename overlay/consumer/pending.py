@@ -22,6 +22,8 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 from overlay.kernels import kernel
 
+from .deadlines import NEVER
+
 _FEW = 1024
 
 
@@ -157,6 +159,26 @@ class Pending:
         if state is Row.GONE:
             self.redelivered -= int((self.column["deliveries"][rows] > 1).sum())
         self.lead = _skip_settled(column, self.lead, self.end)
+
+    def queue(self, rows: Ints, ticket: int) -> None:
+        """Mark rows as QUEUED, with the tickets from `ticket` on, in this order."""
+        self.become(rows, Row.QUEUED)
+        self.column["deadline"][rows] = np.arange(ticket, ticket + rows.size)
+
+    def deliver_again(self, rows: Ints, now: int) -> None:
+        """Count one more delivery of rows at `now` (ns since 1970); they wait for an ack, without a
+        deadline.
+        """
+        column = self.column
+        self.redelivered += int((column["deliveries"][rows] == 1).sum())
+        column["deliveries"][rows] += 1
+        column["last"][rows] = now
+        column["deadline"][rows] = NEVER
+        self.become(rows, Row.WAITING)
+
+    def set_deadlines(self, rows: Ints, deadlines: Ints) -> None:
+        """Set the deadlines of rows, ns since 1970, one per row."""
+        self.column["deadline"][rows] = deadlines
 
     def compact(self) -> None:
         """Drop GONE rows if they are the larger part.

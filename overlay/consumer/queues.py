@@ -113,21 +113,21 @@ class Redeliveries:
     ticket: int = 0
     _runs: deque[tuple[int, Ints]] = field(default_factory=deque)
 
+    @classmethod
+    def restore(cls, pending: Pending, ticket: int) -> Redeliveries:
+        """Return the queue that the table describes. Its entries get new tickets, from `ticket` on."""
+        rows = np.flatnonzero(pending.view("state") == Row.QUEUED)
+        queue = cls(ticket)
+        queue.put(pending, rows[np.argsort(pending.view("deadline")[rows])])
+        return queue
+
     def put(self, pending: Pending, rows: Ints) -> None:
         """Append rows to the queue, in this order."""
         if not rows.size:
             return
-        pending.become(rows, Row.QUEUED)
-        pending.column["deadline"][rows] = np.arange(self.ticket, self.ticket + rows.size)
+        pending.queue(rows, self.ticket)
         self._runs.append((self.ticket, pending.view("sequence")[rows].copy()))
         self.ticket += rows.size
-
-    def restore(self, pending: Pending) -> None:
-        """Rebuild the queue from the table."""
-        rows = np.flatnonzero(pending.view("state") == Row.QUEUED)
-        rows = rows[np.argsort(pending.view("deadline")[rows])]
-        self._runs.clear()
-        self.put(pending, rows)
 
     def peek(self, pending: Pending) -> int:
         """Return the next row that is still queued, -1 if none is."""

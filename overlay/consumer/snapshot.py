@@ -1,4 +1,4 @@
-"""The state of a machine as a log of records: deltas with what changed, and a checkpoint from time
+"""The state of a consumer as a log of records: deltas with what changed, and a checkpoint from time
 to time.
 
 A record is a small JSON head (version, kind, counters) followed by columns. These are the changed
@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,13 @@ from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError
 
+from .endings import Sampling
 from .events import Paused
-from .lineage import Run, join_runs
-from .machine import Machine
-from .pending import COLUMNS, Pending, Row
+from .lineage import Lineage, Run, choose_runs, join_runs
+from .pending import COLUMNS, Pending
+from .state import MachineState
 from .table import PAUSED, TRANSITIONS
-from .window import Pair
+from .window import Changes, Pair, Window
 
 VERSION = 1
 _MAGIC = b"OVC"
@@ -51,7 +53,7 @@ class SnapshotUnreadable(OverlayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class MachineRecord:
     """One decoded record.
 
     `rows`: changed rows, arrays by column name. `ended`: stream sequences. `again`: consumer and
@@ -65,64 +67,48 @@ class Record:
     again: tuple[Ints, Ints]
 
 
-def take_delta(machine: Machine) -> bytes:
-    """Return a record of what changed since the last record; the changes count as written from then
-    on.
-    """
-    window = machine.window
-    touched = window.take_touched()
-    rows = window.pending.find(touched)
-    ended = np.setdiff1d(touched, window.pending.view("sequence")[rows])
-    fresh, window.again_fresh = window.again_fresh, []
-    empty = np.empty(0, np.int64)
-    again = (
-        np.concatenate([empty, *(pair[0] for pair in fresh)]),
-        np.concatenate([empty, *(pair[1] for pair in fresh)]),
-    )
-    return _encode(machine, rows, ended, again, is_checkpoint=False)
+def encode_delta(state: MachineState, changes: Changes) -> bytes:
+    """Return a record of what changed. `changes`: those of the window since the last record."""
+    return _encode(state, changes, is_checkpoint=False)
 
 
-def take_checkpoint(machine: Machine) -> bytes:
-    """Return a record of the whole state. The next delta is relative to it."""
-    window = machine.window
-    window.take_touched()
-    window.again_fresh = []
-    rows = np.flatnonzero(window.pending.view("state") != Row.GONE)
-    return _encode(machine, rows, np.empty(0, np.int64), window.again, is_checkpoint=True)
+def encode_checkpoint(state: MachineState) -> bytes:
+    """Return a record of the whole state."""
+    return _encode(state, state.window.everything, is_checkpoint=True)
 
 
-def _encode(machine: Machine, rows: Ints, ended: Ints, again: tuple[Ints, Ints], *, is_checkpoint: bool) -> bytes:
-    window = machine.window
+def _encode(state: MachineState, changes: Changes, *, is_checkpoint: bool) -> bytes:
+    window = state.window
     head: dict[str, Any] = {
         "kind": "checkpoint" if is_checkpoint else "delta",
-        "rows": rows.size,
-        "ended": ended.size,
-        "again": again[0].size,
+        "rows": changes.rows.size,
+        "ended": changes.ended.size,
+        "again": changes.again[0].size,
         "delivered": [window.delivered.consumer, window.delivered.stream],
         "floor": [window.floor.consumer, window.floor.stream],
-        "position": machine.position,
+        "position": state.position,
         "read_up_to": window.read_up_to,
         "ticket": window.queue.ticket,
-        "paused_until": machine.paused_until if machine.state in PAUSED else 0,
-        "delivered_at": machine.delivered_at,
-        "acked_at": machine.acked_at,
-        "sampled": machine.sampling.rest,
-        "deliver_subject": machine.config.deliver_subject,
+        "paused_until": state.paused_until if state.phase in PAUSED else 0,
+        "delivered_at": state.delivered_at,
+        "acked_at": state.acked_at,
+        "sampled": state.sampling.rest,
+        "deliver_subject": state.config.deliver_subject,
     }
-    head |= _list_runs(machine, is_checkpoint=is_checkpoint)
+    head |= _list_runs(state, is_checkpoint=is_checkpoint)
     text = json.dumps(head, separators=(",", ":")).encode()
-    columns = [window.pending.column[name][rows] for name in COLUMNS]
-    parts = [_little(column).tobytes() for column in (*columns, ended, *again)]
+    columns = [window.pending.column[name][changes.rows] for name in COLUMNS]
+    parts = [_little(column).tobytes() for column in (*columns, changes.ended, *changes.again)]
     return b"".join([_HEAD.pack(_MAGIC, VERSION, len(text)), text, *parts])
 
 
-def _list_runs(machine: Machine, *, is_checkpoint: bool) -> dict[str, Any]:
+def _list_runs(state: MachineState, *, is_checkpoint: bool) -> dict[str, Any]:
     """Return the fields of the head that name incarnations; empty if there is none to name."""
-    delivered = machine.window.delivered.consumer
+    delivered = state.window.delivered.consumer
     if is_checkpoint:
-        runs = machine.lineage.list_runs(delivered)
+        runs = state.lineage.list_runs(delivered)
         return {"incarnations": runs} if runs and runs != [(1, delivered, "")] else {}
-    run = machine.lineage.find_open(delivered)
+    run = state.lineage.find_open(delivered)
     return {"run": run} if run and run[2] else {}
 
 
@@ -130,7 +116,7 @@ def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column.astype(column.dtype.newbyteorder("<"), copy=False)
 
 
-def decode(value: bytes) -> Record:
+def decode(value: bytes) -> MachineRecord:
     """Parse a record. Raises SnapshotUnreadable if it is damaged, foreign, or of another version."""
     try:
         magic, version, size = _HEAD.unpack_from(value)
@@ -146,7 +132,7 @@ def decode(value: bytes) -> Record:
         raise SnapshotUnreadable(f"a record of consumer state is damaged: {value[:16]!r} ({error})") from error
 
 
-def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
+def _read(head: dict[str, Any], value: bytes, at: int) -> MachineRecord:
     def take(kind: type[np.generic], count: int) -> npt.NDArray[Any]:
         nonlocal at
         dtype = np.dtype(kind).newbyteorder("<")
@@ -164,7 +150,7 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> Record:
         head["incarnations"] = [_read_run(run) for run in head["incarnations"]]
     if "run" in head:
         head["run"] = _read_run(head["run"])
-    return Record(head["kind"] == "checkpoint", head, rows, ended, again)
+    return MachineRecord(head["kind"] == "checkpoint", head, rows, ended, again)
 
 
 def _read_run(run: Any) -> Run:
@@ -172,59 +158,58 @@ def _read_run(run: Any) -> Run:
     return int(first), int(last), str(incarnation)
 
 
-class Log:
-    """Records in order, from which a fresh machine is restored.
+def restore(fresh: MachineState, records: Sequence[MachineRecord]) -> MachineState:
+    """Return the state that the records describe, in their order; `fresh` itself if there are none.
 
-    They are joined in one pass, when `restore` is called.
+    Records before the last checkpoint do not count. A delta without a checkpoint before it counts
+    as a change to a fresh consumer. `fresh`: the state with which the consumer would begin; what
+    records do not have is taken from it.
 
-    The machine may have a newer config than the machine that wrote the records. If its
-    deliver_subject differs, all pending messages go out again.
+    `fresh` may have a newer config than the machine that wrote the records. If its deliver_subject
+    differs, all pending messages go out again.
     """
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-
-    def apply(self, record: Record) -> None:
-        """Add the next record.
-
-        A delta without a checkpoint before it counts as a change to a fresh consumer.
-        """
-        if record.is_checkpoint:
-            self._records.clear()
-        self._records.append(record)
-
-    def restore(self, machine: Machine) -> None:
-        """Give a fresh machine the state that the records describe."""
-        if not self._records:
-            return
-        head, window = self._records[-1].head, machine.window
-        rows = _join(self._records)
-        window.pending = Pending(rows["sequence"].size + 64)
-        window.pending.append(**rows)
-        window.delivered, window.floor = head["delivered"], head["floor"]
-        window.read_up_to = head["read_up_to"]
-        window.queue.ticket = head["ticket"]
-        consumer_seqs, sequences = (np.concatenate([record.again[i] for record in self._records]) for i in (0, 1))
-        known = np.isin(sequences, rows["sequence"])
-        window.restore((consumer_seqs[known], sequences[known]))
-        machine.lineage.restore(
-            join_runs(record.head for record in self._records),
-            window.delivered.consumer,
-            np.concatenate((rows["consumer_seq"], consumer_seqs[known])),
-            is_cumulative=machine.config.ack_policy is AckPolicy.ALL,
-        )
-        machine.up_to = head["position"]
-        machine.delivered_at, machine.acked_at = head["delivered_at"], head["acked_at"]
-        machine.sampling.rest = head["sampled"]
-        if head.get("deliver_subject", machine.config.deliver_subject) != machine.config.deliver_subject:
-            # the old subject has no reader any more
-            window.requeue_all()
-        if head["paused_until"]:
-            machine.paused_until = head["paused_until"]
-            machine.state = TRANSITIONS[machine.state][Paused]
+    if not records:
+        return fresh
+    since = max((at for at, record in enumerate(records) if record.is_checkpoint), default=0)
+    records = records[since:]
+    head, config = records[-1].head, fresh.config
+    window = Window.restore(
+        config,
+        _make_table(_join(records)),
+        (np.concatenate([record.again[0] for record in records]), np.concatenate([r.again[1] for r in records])),
+        delivered=head["delivered"],
+        floor=head["floor"],
+        read_up_to=head["read_up_to"],
+        ticket=head["ticket"],
+    )
+    runs = choose_runs(
+        join_runs(record.head for record in records),
+        np.concatenate((window.pending.view("consumer_seq"), window.again[0])),
+        is_cumulative=config.ack_policy is AckPolicy.ALL,
+    )
+    if head.get("deliver_subject", config.deliver_subject) != config.deliver_subject:
+        # the old subject has no reader any more
+        window.requeue_all()
+    return replace(
+        fresh,
+        window=window,
+        lineage=Lineage(fresh.lineage.incarnation, runs, window.delivered.consumer),
+        up_to=head["position"],
+        delivered_at=head["delivered_at"],
+        acked_at=head["acked_at"],
+        sampling=Sampling(config.sample_freq, head["sampled"]),
+        paused_until=head["paused_until"] or fresh.paused_until,
+        phase=TRANSITIONS[fresh.phase][Paused] if head["paused_until"] else fresh.phase,
+    )
 
 
-def _join(records: list[Record]) -> Columns:
+def _make_table(rows: Columns) -> Pending:
+    table = Pending(rows["sequence"].size + 64)
+    table.append(**rows)
+    return table
+
+
+def _join(records: Sequence[MachineRecord]) -> Columns:
     """Return the rows that remain when the latest record of each message counts, in stream order."""
     sequences = np.concatenate([part for record in records for part in (record.rows["sequence"], record.ended)])
     is_row = np.concatenate(

@@ -1,11 +1,11 @@
-"""The states of a consumer and the complete table of transitions.
+"""The phases of a consumer and the complete table of transitions.
 
 Two things stop deliveries from outside: a deliver subject without a reader, and a pause. Both may
-apply at once, and either may end first; that makes four states. What stops deliveries from inside
-(max_ack_pending, flow control, pace, an empty stream) is no state. It is checked before each
-delivery, and `Machine.gate` names it.
+apply at once, and either may end first; that makes four phases. What stops deliveries from inside
+(max_ack_pending, flow control, pace, an empty stream) is no phase. It is checked before each
+delivery, and `Gate` (info.py) names it.
 
-An event that a state does not list is refused. Acks and deadlines are processed in every state but
+An event that a phase does not list is refused. Acks and deadlines are processed in every phase but
 GONE.
 """
 
@@ -32,13 +32,14 @@ from .events import (
     Termed,
     Ticked,
     Unbound,
+    Undeliverable,
     Unreachable,
     Updated,
 )
 
 
-class State(enum.Enum):
-    """A consumer's state. ASLEEP: the deliver subject has no reader. GONE: the consumer is deleted."""
+class Phase(enum.Enum):
+    """A consumer's phase. ASLEEP: the deliver subject has no reader. GONE: the consumer is deleted."""
 
     ASLEEP = "asleep"
     AWAKE = "awake"
@@ -47,49 +48,49 @@ class State(enum.Enum):
     GONE = "gone"
 
 
-def _stay(state: State) -> dict[type[Event], State]:
+def _stay(phase: Phase) -> dict[type[Event], Phase]:
     kinds = (
-        Offered, Removed, Expired, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read, FlowAnswered,
-        Ticked, Updated,
+        Offered, Removed, Undeliverable, Expired, Pulled, Unreachable, Acked, RangeAcked, Nakked, Progressed, Termed, Read,
+        FlowAnswered, Ticked, Updated,
     )  # fmt: skip
-    return dict.fromkeys(kinds, state)
+    return dict.fromkeys(kinds, phase)
 
 
-TRANSITIONS: dict[State, dict[type[Event], State]] = {
-    State.ASLEEP: {
-        **_stay(State.ASLEEP),
-        Bound: State.AWAKE,
-        Unbound: State.ASLEEP,
-        Paused: State.PAUSED_ASLEEP,
-        Resumed: State.ASLEEP,
-        Deleted: State.GONE,
+TRANSITIONS: dict[Phase, dict[type[Event], Phase]] = {
+    Phase.ASLEEP: {
+        **_stay(Phase.ASLEEP),
+        Bound: Phase.AWAKE,
+        Unbound: Phase.ASLEEP,
+        Paused: Phase.PAUSED_ASLEEP,
+        Resumed: Phase.ASLEEP,
+        Deleted: Phase.GONE,
     },
-    State.AWAKE: {
-        **_stay(State.AWAKE),
-        Bound: State.AWAKE,
-        Unbound: State.ASLEEP,
-        Paused: State.PAUSED,
-        Resumed: State.AWAKE,
-        Deleted: State.GONE,
+    Phase.AWAKE: {
+        **_stay(Phase.AWAKE),
+        Bound: Phase.AWAKE,
+        Unbound: Phase.ASLEEP,
+        Paused: Phase.PAUSED,
+        Resumed: Phase.AWAKE,
+        Deleted: Phase.GONE,
     },
-    State.PAUSED: {
-        **_stay(State.PAUSED),
-        Bound: State.PAUSED,
-        Unbound: State.PAUSED_ASLEEP,
-        Paused: State.PAUSED,
-        Resumed: State.AWAKE,
-        Deleted: State.GONE,
+    Phase.PAUSED: {
+        **_stay(Phase.PAUSED),
+        Bound: Phase.PAUSED,
+        Unbound: Phase.PAUSED_ASLEEP,
+        Paused: Phase.PAUSED,
+        Resumed: Phase.AWAKE,
+        Deleted: Phase.GONE,
     },
-    State.PAUSED_ASLEEP: {
-        **_stay(State.PAUSED_ASLEEP),
-        Bound: State.PAUSED,
-        Unbound: State.PAUSED_ASLEEP,
-        Paused: State.PAUSED_ASLEEP,
-        Resumed: State.ASLEEP,
-        Deleted: State.GONE,
+    Phase.PAUSED_ASLEEP: {
+        **_stay(Phase.PAUSED_ASLEEP),
+        Bound: Phase.PAUSED,
+        Unbound: Phase.PAUSED_ASLEEP,
+        Paused: Phase.PAUSED_ASLEEP,
+        Resumed: Phase.ASLEEP,
+        Deleted: Phase.GONE,
     },
-    State.GONE: {},
+    Phase.GONE: {},
 }
 
-PAUSED = (State.PAUSED, State.PAUSED_ASLEEP)
-ASLEEP = (State.ASLEEP, State.PAUSED_ASLEEP)
+PAUSED = (Phase.PAUSED, Phase.PAUSED_ASLEEP)
+ASLEEP = (Phase.ASLEEP, Phase.PAUSED_ASLEEP)

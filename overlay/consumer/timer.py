@@ -5,46 +5,42 @@ Times are ns since 1970.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .deadlines import NEVER
 from .pending import Row
-from .table import ASLEEP, PAUSED, State
-
-if TYPE_CHECKING:
-    from .machine import Machine
+from .state import MachineState
+from .table import ASLEEP, PAUSED, Phase
 
 
-def find_next(machine: Machine) -> int:
+def find_next(state: MachineState) -> int:
     """Return the time of the next Ticked, NEVER if none is needed."""
-    if machine.state is State.GONE:
+    if state.phase is Phase.GONE:
         return NEVER
-    pause = machine.paused_until if machine.state in PAUSED else NEVER
-    pin = machine.waiting.pin.until if machine.waiting.pin.id else NEVER
-    times = (machine.waiting.next_at, machine.ready_at, machine.beat_at, pause, pin, find_removal(machine))
+    pause = state.paused_until if state.phase in PAUSED else NEVER
+    pin = state.waiting.pin.until if state.waiting.pin.id else NEVER
+    times = (state.waiting.next_at, state.ready_at, state.beat_at, pause, pin, find_removal(state))
     # a deadline that waits for unread acks needs no timer: the next tick comes with those acks
-    deadline = NEVER if find_blocked(machine) < NEVER else machine.window.deadlines.first
+    deadline = NEVER if find_blocked(state) < NEVER else state.window.deadlines.first
     return min(deadline, *times)
 
 
-def find_removal(machine: Machine) -> int:
+def find_removal(state: MachineState) -> int:
     """Return when an unused consumer is to be deleted (inactive_threshold), NEVER while it is in use."""
-    threshold, pending = machine.config.inactive_threshold, machine.window.pending
-    if not threshold or machine.is_removal_said:
+    threshold, pending = state.config.inactive_threshold, state.window.pending
+    if not threshold or state.is_removal_said:
         return NEVER
-    if machine.config.is_push:
-        is_idle = machine.state in ASLEEP
+    if state.config.is_push:
+        is_idle = state.phase in ASLEEP
     else:
         # an ack may still come for messages that wait for one
-        is_idle = not len(machine.waiting) and not pending.counts[Row.WAITING] and not pending.counts[Row.DELAYED]
-    return machine.active_at + threshold + machine.jitter if is_idle else NEVER
+        is_idle = not len(state.waiting) and not pending.counts[Row.WAITING] and not pending.counts[Row.DELAYED]
+    return state.active_at + threshold + state.jitter if is_idle else NEVER
 
 
-def find_blocked(machine: Machine) -> int:
+def find_blocked(state: MachineState) -> int:
     """Return the deadline that waits for acks that have not been read yet, as the last tick has
     found; NEVER for none.
 
     A deadline later than the last tick does not count, because no tick has looked at it yet.
     """
-    at, read_up_to = machine.window.deadlines.first, machine.blocked_until
-    return at if read_up_to is not None and read_up_to < at <= machine.ticked_at else NEVER
+    at, read_up_to = state.window.deadlines.first, state.blocked_until
+    return at if read_up_to is not None and read_up_to < at <= state.ticked_at else NEVER

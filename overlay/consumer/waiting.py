@@ -7,12 +7,13 @@ backlog. With `pinned_client`, one client is served until it is silent for prior
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from overlay.config.consumer import ConsumerConfig, PriorityPolicy
 
 from .deadlines import NEVER
+from .effects import Status
 from .events import Reply
 from .pulls import MAX_WAITING, NO_MESSAGES, REQUESTS_PENDING, WRONG_PIN, PullRequest, StatusText, left
 
@@ -46,9 +47,13 @@ class Waiter:
         """
         return self.request.no_wait and (self.served > 0 or self.expires_at == NEVER)
 
-    def left(self, code: int, description: str) -> StatusText:
+    def say(self, text: StatusText) -> Status:
+        """Return this status for the sender of the request."""
+        return Status(self.reply, text)
+
+    def say_left(self, code: int, description: str) -> Status:
         """Return a status that says how much of the request is left."""
-        return left(code, description, self.batch, self.size)
+        return self.say(left(code, description, self.batch, self.size))
 
 
 def wait_for(request: PullRequest, reply: Reply, pin: str, now: int) -> Waiter:
@@ -56,9 +61,6 @@ def wait_for(request: PullRequest, reply: Reply, pin: str, now: int) -> Waiter:
     expires_at = now + request.expires if request.expires > 0 else NEVER
     beat_at = now + request.idle_heartbeat if request.idle_heartbeat > 0 else NEVER
     return Waiter(request, reply, request.batch, max(request.max_bytes, 0), expires_at, beat_at, pin)
-
-
-Say = Callable[[Waiter, StatusText], None]
 
 
 @dataclass(slots=True)
@@ -71,10 +73,9 @@ class Pin:
 
 @dataclass(slots=True)
 class Waiting:
-    """The queue of requests. Statuses that end a request are passed to `say`."""
+    """The queue of requests. What ends requests returns the statuses that tell their senders, in order."""
 
     config: ConsumerConfig
-    say: Say
     pin: Pin = field(default_factory=Pin)
     held: tuple[str, ...] = ()
     """Prefixes of reply addresses that get no messages for now, because many are in flight to them
@@ -96,35 +97,36 @@ class Waiting:
         """The earliest time at which a request expires or its heartbeat is due, NEVER for none."""
         return min((min(waiter.expires_at, waiter.beat_at) for waiter in self._waiters), default=NEVER)
 
-    def is_full(self, now: int) -> bool:
-        """Return whether max_waiting is reached.
-
-        If it is, first drop expired requests, at most once a second.
-        """
-        if len(self) >= self.config.max_waiting > 0 and now - self._swept_at >= SWEEP_EVERY:
-            self._swept_at = now
-            self.expire(now)
+    @property
+    def is_full(self) -> bool:
+        """Whether max_waiting is reached."""
         return len(self) >= self.config.max_waiting > 0
 
-    def admit(self, request: PullRequest, reply: Reply, pin: str, available: int, now: int) -> StatusText | None:
-        """Queue a valid request. Return the status that refuses it, or None.
+    def admit(self, request: PullRequest, reply: Reply, pin: str, available: int, now: int) -> list[Status]:
+        """Queue a valid request, or refuse it with a status.
+
+        Return the statuses of the requests that expired, and then of the refusal.
 
         `available`: number of messages that could be delivered. `pin`: a fresh id. If the queue is
-        full, a request with heartbeats is dropped without a status, which also returns None.
+        full, a request with heartbeats is dropped without a status.
         """
         if (wrong_pin := self._refresh_pin(request, now)) is not None:
-            return wrong_pin
-        if self.is_full(now):
+            return [Status(reply, wrong_pin)]
+        ended: list[Status] = []
+        if self.is_full and now - self._swept_at >= SWEEP_EVERY:
+            self._swept_at = now
+            ended += self.expire(now)
+        if self.is_full:
             # no status for a client that expects heartbeats: it notices that they do not come
-            return MAX_WAITING if request.idle_heartbeat <= 0 else None
+            return ended if request.idle_heartbeat > 0 else [*ended, Status(reply, MAX_WAITING)]
         if request.no_wait:
             if not available and request.expires <= 0:
-                return NO_MESSAGES
-            self.expire(now)
+                return [*ended, Status(reply, NO_MESSAGES)]
+            ended += self.expire(now)
             if 0 < available < self.claimed:
-                return REQUESTS_PENDING
+                return [*ended, Status(reply, REQUESTS_PENDING)]
         self.add(wait_for(request, reply, pin, now))
-        return None
+        return ended
 
     def add(self, waiter: Waiter) -> None:
         """Insert a waiter at its place: the tail, or by priority."""
@@ -134,27 +136,25 @@ class Waiting:
             at = next(later, at)
         self._waiters.insert(at, waiter)
 
-    def expire(self, now: int) -> bool:
-        """End the requests that have expired; return whether there were any."""
+    def expire(self, now: int) -> list[Status]:
+        """End the requests that have expired."""
         expired = [waiter for waiter in self._waiters if waiter.expires_at <= now]
-        for waiter in expired:
-            self._end(waiter, waiter.left(408, "Request Timeout"))
-        return bool(expired)
+        return [self._end(waiter, waiter.say_left(408, "Request Timeout")) for waiter in expired]
 
-    def run_out(self, now: int) -> None:
+    def run_out(self, now: int) -> list[Status]:
         """End the requests that have expired, and then also served requests with no_wait.
 
         nats-server 2.15.1 ends these on the same occasion, even if it is max_ack_pending that holds
         messages back.
         """
-        if self.expire(now):
-            for waiter in [waiter for waiter in self._waiters if waiter.request.no_wait and waiter.served > 0]:
-                self._end(waiter, NO_MESSAGES)
+        expired = self.expire(now)
+        served = [waiter for waiter in self._waiters if waiter.request.no_wait and waiter.served > 0] if expired else []
+        return [*expired, *(self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in served)]
 
-    def end_one_shots(self) -> None:
+    def end_one_shots(self) -> list[Status]:
         """End the requests that do not wait beyond the end of the stream, which has been reached."""
-        for waiter in [waiter for waiter in self._waiters if waiter.is_one_shot]:
-            self._end(waiter, NO_MESSAGES)
+        one_shots = [waiter for waiter in self._waiters if waiter.is_one_shot]
+        return [self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in one_shots]
 
     def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
         """Forget requests without a status: those whose reply address is in `addresses` or begins
@@ -178,35 +178,36 @@ class Waiting:
     def _is_held(self, waiter: Waiter) -> bool:
         return bool(self.held) and waiter.reply.startswith(self.held)
 
-    def end_all(self, text: StatusText) -> None:
+    def end_all(self, text: StatusText) -> list[Status]:
         """End all requests with this status."""
-        for waiter in list(self._waiters):
-            self._end(waiter, text)
+        return [self._end(waiter, waiter.say(text)) for waiter in list(self._waiters)]
 
-    def beat(self, now: int, text: StatusText) -> None:
-        """Send the heartbeats that are due."""
-        for waiter in self._waiters:
-            if waiter.beat_at <= now:
-                self.say(waiter, text)
-                waiter.beat_at = now + waiter.request.idle_heartbeat
+    def beat(self, now: int, text: StatusText) -> list[Status]:
+        """Return the heartbeats that are due, which say `text`, and start the wait for the next ones."""
+        due = [waiter for waiter in self._waiters if waiter.beat_at <= now]
+        for waiter in due:
+            waiter.beat_at = now + waiter.request.idle_heartbeat
+        return [waiter.say(text) for waiter in due]
 
     def has_taker(self, num_pending: int, num_ack_pending: int, now: int) -> bool:
         """Return whether any request can take a message now."""
         return any(self._may_take(waiter, num_pending, num_ack_pending, now) for waiter in self._waiters)
 
-    def choose(self, size: int, num_pending: int, num_ack_pending: int, now: int) -> Waiter | None:
+    def choose(self, size: int, num_pending: int, num_ack_pending: int, now: int) -> tuple[Waiter | None, list[Status]]:
         """Return the request that gets the next message, of `size` bytes; None if there is none.
 
-        Requests whose remaining max_bytes are too few for the message end on the way.
+        Requests whose remaining max_bytes are too few for the message end on the way, with the
+        statuses that are returned.
         """
+        ended: list[Status] = []
         for waiter in list(self._waiters):
             if not self._may_take(waiter, num_pending, num_ack_pending, now):
                 continue
             if waiter.request.max_bytes > 0 and size > waiter.size:
-                self._end(waiter, waiter.left(409, "Message Size Exceeds MaxBytes"))
+                ended.append(self._end(waiter, waiter.say_left(409, "Message Size Exceeds MaxBytes")))
                 continue
-            return waiter
-        return None
+            return waiter, ended
+        return None, ended
 
     def run_length(self, waiter: Waiter) -> int:
         """Return how many messages a request may take in one turn.
@@ -215,11 +216,12 @@ class Waiting:
         """
         return waiter.batch if len(self._waiters) == 1 and waiter.request.max_bytes <= 0 else 1
 
-    def serve(self, waiter: Waiter, count: int, size: int, now: int) -> None:
+    def serve(self, waiter: Waiter, count: int, size: int, now: int) -> list[Status]:
         """Count messages delivered to a request and move it to the tail, or remove it if its batch
         is complete.
 
-        Call `finish` afterwards, which sends the final status behind the messages.
+        If bytes of its max_bytes are left then, return the status that says so, to go out behind
+        the messages.
         """
         waiter.batch -= count
         waiter.served += count
@@ -232,11 +234,8 @@ class Waiting:
         self._waiters.remove(waiter)
         if waiter.batch > 0:
             self.add(waiter)
-
-    def finish(self, waiter: Waiter) -> None:
-        """Send the status of a completed batch, if bytes of the request's max_bytes are left."""
-        if waiter.batch <= 0 and waiter.size > 0:
-            self.say(waiter, waiter.left(409, "Batch Completed"))
+            return []
+        return [waiter.say_left(409, "Batch Completed")] if waiter.size > 0 else []
 
     def take_pin(self, waiter: Waiter, now: int) -> bool:
         """Note that the client of this request is being served, and return whether that pins it."""
@@ -282,6 +281,7 @@ class Waiting:
         enough = 0 < request.min_pending <= num_pending
         return enough or 0 < request.min_ack_pending <= num_ack_pending
 
-    def _end(self, waiter: Waiter, text: StatusText) -> None:
+    def _end(self, waiter: Waiter, status: Status) -> Status:
+        """Remove a request and return the status that ends it."""
         self._waiters.remove(waiter)
-        self.say(waiter, text)
+        return status

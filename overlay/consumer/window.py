@@ -82,23 +82,36 @@ class Settled:
         return Settled(*(getattr(self, name)[at] for name in names))
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a record of the state has to tell of a window.
+
+    `rows`: row numbers of messages to be written in full. `ended`: stream sequences of messages
+    that are not known any more. `again`: consumer and stream sequences of redeliveries.
+    """
+
+    rows: Ints
+    ended: Ints
+    again: tuple[Ints, Ints]
+
+
 class Window:
     """The delivered messages of one consumer.
 
     All times are ns since 1970; `now` is passed in, never read from a clock.
 
     `config`: with its defaults filled in. `start`: the first stream sequence that may be delivered.
+    `sequence`: the last consumer sequence that was given out before.
     """
 
-    def __init__(self, config: ConsumerConfig, start: int) -> None:
+    def __init__(self, config: ConsumerConfig, start: int, sequence: int = 0) -> None:
         self.config = config
-        self.delivered = Pair(0, start - 1)
-        self.floor = Pair(0, start - 1)
+        self.delivered = self.floor = Pair(sequence, start - 1)
         self.read_up_to = 0
         self.pending = Pending()
         self.deadlines = Deadlines()
         self.queue = Redeliveries()
-        self.again_fresh: list[tuple[Ints, Ints]] = []
+        self._again_fresh: list[tuple[Ints, Ints]] = []
         self._again: list[tuple[Ints, Ints]] = []
         self._again_size = 0
         self._touched: list[Ints] = []
@@ -177,15 +190,12 @@ class Window:
         used_up = self._is_used_up(rows)
         ended = self._exhaust(rows[used_up])
         rows = rows[~used_up]
-        column, consumer_seqs = self.pending.column, self._count(rows.size)
+        consumer_seqs = self._count(rows.size)
         self.delivered = Pair(int(consumer_seqs[-1]), self.delivered.stream)
-        self.pending.redelivered += int((column["deliveries"][rows] == 1).sum())
-        column["deliveries"][rows] += 1
-        column["last"][rows] = now
-        column["deadline"][rows] = NEVER
-        self.pending.become(rows, Row.WAITING)
+        self.pending.deliver_again(rows, now)
         if self._starts_at_delivery:
             self._arm(rows, now)
+        column = self.pending.column
         sequences = column["sequence"][rows]
         self._remember(consumer_seqs, sequences)
         self._touch(sequences)
@@ -352,14 +362,30 @@ class Window:
 
     # state
 
-    def restore(self, again: tuple[Ints, Ints]) -> None:
-        """Rebuild the redelivery queue and the deadline heap from the table.
+    @classmethod
+    def restore(
+        cls,
+        config: ConsumerConfig,
+        pending: Pending,
+        again: tuple[Ints, Ints],
+        *,
+        delivered: Pair,
+        floor: Pair,
+        read_up_to: int,
+        ticket: int,
+    ) -> Window:
+        """Return the window of a table of pending rows, with its redelivery queue and its deadlines.
 
-        `again`: as the property of that name.
+        `again`: as the property of that name; redeliveries of unknown messages are left out.
+        `ticket`: the next one of the redelivery queue. The others are the fields of the same names.
         """
-        self.queue.restore(self.pending)
-        self._again, self._again_size = [again], again[0].size
-        self._restore_deadlines()
+        window = cls(config, delivered.stream + 1, delivered.consumer)
+        window.pending, window.floor, window.read_up_to = pending, floor, read_up_to
+        window.queue = Redeliveries.restore(pending, ticket)
+        known = np.isin(again[1], pending.view("sequence"))
+        window._again, window._again_size = [(again[0][known], again[1][known])], int(known.sum())
+        window._restore_deadlines()
+        return window
 
     @property
     def again(self) -> tuple[Ints, Ints]:
@@ -371,11 +397,20 @@ class Window:
             self._again = [(np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs]))]
         return self._again[0]
 
-    def take_touched(self) -> Ints:
-        """Return the stream sequences (rising) whose rows changed since the last call."""
+    @property
+    def everything(self) -> Changes:
+        """All that is known, as changes of a fresh window."""
+        return Changes(np.flatnonzero(self.pending.view("state") != Row.GONE), EMPTY, self.again)
+
+    def take_changes(self) -> Changes:
+        """Return what changed since the last call."""
         touched = distinct(np.concatenate([EMPTY, *self._touched]))
-        self._touched, self._touches = [], 0
-        return touched
+        rows = self.pending.find(touched)
+        ended = np.setdiff1d(touched, self.pending.view("sequence")[rows])
+        pairs = [(EMPTY, EMPTY), *self._again_fresh]
+        again = np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+        self._touched, self._touches, self._again_fresh = [], 0, []
+        return Changes(rows, ended, again)
 
     def _count(self, size: int) -> Ints:
         return np.arange(self.delivered.consumer + 1, self.delivered.consumer + 1 + size)
@@ -398,7 +433,7 @@ class Window:
         self._set_deadline(rows, np.where(waits > NEVER - start, NEVER, waits + start))
 
     def _set_deadline(self, rows: Ints, deadline: Ints) -> None:
-        self.pending.column["deadline"][rows] = deadline
+        self.pending.set_deadlines(rows, deadline)
         armed = deadline != NEVER
         self.deadlines.push(deadline[armed], self.pending.view("sequence")[rows[armed]])
         if self.deadlines.size > 2 * self.pending.count + _MANY_AGAIN:
@@ -464,7 +499,7 @@ class Window:
         """Keep consumer and stream sequences of redeliveries, for range acks and for the next
         delta.
         """
-        self.again_fresh.append((consumer_seqs, sequences))
+        self._again_fresh.append((consumer_seqs, sequences))
         self._again.append((consumer_seqs, sequences))
         self._again_size += sequences.size
         if self._again_size > 2 * self.pending.count + _MANY_AGAIN:

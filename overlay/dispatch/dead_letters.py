@@ -34,17 +34,6 @@ STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
 SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
 CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
 """Headers that dead letters have in addition to those of a delivery. Times are RFC 3339 UTC."""
-UNDELIVERABLE = "undeliverable"
-"""The reason for messages that their output topic can never take (output/undeliverable.py)."""
-UNSET = -62_135_596_800_000_000_000
-"""JetStream's time for never, in ns since 1970: 0001-01-01T00:00:00Z."""
-
-
-def give_up(stream_seq: int) -> DeadLetter:
-    """Return the dead letter of a message that was never delivered, because its output topic can
-    never take it.
-    """
-    return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
 
 
 def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:

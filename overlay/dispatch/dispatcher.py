@@ -38,7 +38,7 @@ from overlay.arrays import Ints
 from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, DeadLetter, Deliver, Effect, Refuse, Remove
-from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked
+from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked, Undeliverable
 from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
@@ -52,7 +52,6 @@ from .effect_encoder import EffectEncoder
 from .record_cache import RecordCache
 from .record_slice import RecordSlice
 from .served_consumer import ConsumerSlot, count_unnamed
-from .undeliverable import refuse
 
 STEP_MESSAGES = 16_384
 STEP_BYTES = 8 << 20
@@ -132,7 +131,7 @@ class Dispatcher:
         """
         if self._fresh or self._active:
             return 0
-        return min((slot.machine.armed_at for slot in self.slots.values()), default=NEVER)
+        return min((slot.machine.state.armed_at for slot in self.slots.values()), default=NEVER)
 
     @property
     def waiting_for_acks(self) -> set[str]:
@@ -151,7 +150,7 @@ class Dispatcher:
         self._full = topics
         heads = tuple(f"{topic}/" for topic in topics)
         for consumer, slot in self.slots.items():
-            if not slot.machine.config.is_push and slot.machine.waiting.hold(heads):
+            if not slot.machine.state.config.is_push and slot.machine.hold_back(heads):
                 self._fresh[consumer] = None
 
     # 1: what comes in
@@ -184,10 +183,10 @@ class Dispatcher:
                 self._offer(offer, slot, now)
         for consumer, count in beyond.items():
             if slot := self.slots.get(consumer):
-                self._do(consumer, Offered(_NO_RUN, slot.machine.up_to, count), now)
+                self._do(consumer, Offered(_NO_RUN, slot.machine.state.up_to, count), now)
         for consumer, slot in self.slots.items():
             up_to = acks_up_to.get(consumer[0])
-            is_due = slot.machine.armed_at <= now or consumer in self._fresh
+            is_due = slot.machine.state.armed_at <= now or consumer in self._fresh
             if is_due or (up_to is not None and slot.blocked_at <= up_to):
                 self._do(consumer, Ticked(up_to), now)
         self._fresh.clear()
@@ -200,12 +199,12 @@ class Dispatcher:
         """
         for consumer, slot in self.slots.items():
             low = lows.get(consumer[0], 0)
-            if slot.machine.window.has_given_up(low):
+            if slot.machine.state.window.has_given_up(low):
                 self._do(consumer, Expired(low), now)
 
     def _offer(self, offer: Offer, slot: ConsumerSlot, now: int) -> None:
         sequences = offer.piece.sequences[offer.rows]
-        fresh = np.flatnonzero(sequences > slot.machine.up_to)
+        fresh = np.flatnonzero(sequences > slot.machine.state.up_to)
         if fresh.size:
             rows = offer.rows[fresh]
             times = offer.piece.records.timestamp[rows] * MILLISECOND
@@ -303,13 +302,13 @@ class Dispatcher:
         slot = self.slots[consumer]
         if lost is not None and lost.size:
             self._do(consumer, Removed(sequences=lost), now)
-        del self._active[consumer]
         turn, ready = self._find_ready(consumer)
         while ready and slot.buries_refused and self._refuse(consumer, slot, turn[:ready], now):
             turn, ready = self._find_ready(consumer)  # other messages have moved up
+        del self._active[consumer]
         if ready:
             self._note(consumer, slot.machine.deliver(now, ready))
-        if slot.machine.armed_at <= now and turn.size:
+        if slot.machine.state.armed_at <= now and turn.size:
             self._active[consumer] = None  # it has more to deliver
 
     def _find_ready(self, consumer: ConsumerId) -> tuple[Ints, int]:
@@ -324,7 +323,7 @@ class Dispatcher:
         """Give up the messages that the output can never take. Return whether there were any."""
         refused = self._printing.find_refused(consumer, slot, self.record_cache, turn, now)
         if refused.size:
-            self._note(consumer, refuse(slot.machine, np.sort(refused), now))
+            self._do(consumer, Undeliverable(np.sort(refused)), now)
         return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:

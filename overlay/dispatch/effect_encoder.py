@@ -100,8 +100,8 @@ class EffectEncoder:
                 *consumer,
                 full=False,
                 source_time=False,
-                headers_only=slot.machine.config.headers_only,
-                incarnation=slot.machine.lineage.incarnation,
+                headers_only=slot.machine.state.config.headers_only,
+                incarnation=slot.machine.state.lineage.incarnation,
             )
             output_topic = _make_reply_output_topic("", envelope, MAX_MESSAGE_BYTES - REPLY_ROOM)
         found = [
@@ -179,7 +179,7 @@ def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSl
         source_time=False,
         headers_only=deliver.headers_only,
         more=describe_reply(deliver.reply, deliver.pin),
-        incarnation=slot.machine.lineage.incarnation,
+        incarnation=slot.machine.state.lineage.incarnation,
     )
     return _make_reply_output_topic(parse_address(deliver.reply).topic, envelope, MAX_MESSAGE_BYTES)
 

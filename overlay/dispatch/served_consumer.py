@@ -14,9 +14,9 @@ from overlay.consumer.effects import Refuse
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
 from overlay.consumer.machine import Machine
 from overlay.consumer.settling import find_meant
-from overlay.consumer.snapshot import Log, decode, take_checkpoint, take_delta
+from overlay.consumer.snapshot import decode
+from overlay.consumer.state import begin
 from overlay.consumer.timer import find_blocked
-from overlay.consumer.window import Pair
 from overlay.output.assemble import name_incarnation
 from overlay.output.batch_builder import OutputTopic
 
@@ -49,23 +49,17 @@ class ConsumerSlot:
     @property
     def blocked_at(self) -> int:
         """A due deadline that waits for acks that were not read yet, ns since 1970; NEVER for none."""
-        return find_blocked(self.machine)
-
-    @property
-    def hold(self) -> int | None:
-        """The first stream sequence that was offered and is not delivered; None if there is none."""
-        offers = self.machine.offers
-        return offers.peek()[0] if offers.count else None
+        return find_blocked(self.machine.state)
 
     @property
     def buries_refused(self) -> bool:
         """Whether messages that the output topic can never take become dead letters."""
-        return self.letters is not None and self.machine.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
+        return self.letters is not None and self.machine.state.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
 
     @property
     def names_itself(self) -> bool:
         """Whether the tokens of its deliveries contain an incarnation."""
-        return bool(self.machine.lineage.incarnation)
+        return bool(self.machine.state.lineage.incarnation)
 
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
         """Return the acks that count, and a refusal for each of the others.
@@ -76,10 +70,10 @@ class ConsumerSlot:
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
         for name, rows in said.split():
-            meant = find_meant(self.machine, said.verb, name, sequences[rows], consumer_seqs[rows])
+            meant = find_meant(self.machine.state, said.verb, name, sequences[rows], consumer_seqs[rows])
             sequences[rows], consumer_seqs[rows], given[rows] = meant
         said = replace(said, sequences=sequences, consumer_seqs=consumer_seqs)
-        delivered = sequences <= self.machine.window.delivered.stream
+        delivered = sequences <= self.machine.state.window.delivered.stream
         refused = [Refuse(Flaw.FUTURE)] * int((~delivered).sum())
         refused += [Refuse(Flaw.INCARNATION)] * int((delivered & ~given).sum())
         return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
@@ -92,19 +86,19 @@ class ConsumerSlot:
             return (Progressed(said.sequences),)
         if said.verb is not Verb.ACK:
             return _one_by_one(said)
-        if self.machine.config.ack_policy is AckPolicy.EXPLICIT:
+        if self.machine.state.config.ack_policy is AckPolicy.EXPLICIT:
             return (Acked(said.sequences, int(said.consumer_seqs[-1])),)
         return _top_down(said)
 
     def take_delta(self) -> bytes:
         """Return a record of what changed since the last record."""
-        record = take_delta(self.machine)
+        record = self.machine.take_delta()
         self.logged += len(record)
         return record
 
     def take_checkpoint(self) -> bytes:
         """Return a record of the whole state. The bytes of deltas count from here."""
-        record = take_checkpoint(self.machine)
+        record = self.machine.take_checkpoint()
         self.base, self.logged = len(record), 0
         return record
 
@@ -177,15 +171,18 @@ def slot(
     incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
     if output_topic is not None and incarnation:
         output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
-    machine = Machine(config, now, start=beginning.start, replay_until=beginning.last, incarnation=incarnation)
-    machine.window.delivered = Pair(beginning.sequence, beginning.start - 1)
-    machine.window.floor = machine.window.delivered
-    log, base, logged = Log(), 0, 0
+    fresh = begin(
+        config,
+        now,
+        start=beginning.start,
+        sequence=beginning.sequence,
+        replay_until=beginning.last,
+        incarnation=incarnation,
+    )
     records = [decode(value) for value in beginning.records]
     if records and records[-1].head["delivered"].consumer < beginning.sequence:
         records = []
+    base, logged = 0, 0
     for record, value in zip(records, beginning.records, strict=False):
-        log.apply(record)
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
-    log.restore(machine)
-    return ConsumerSlot(machine, output_topic, letters, base, logged)
+    return ConsumerSlot(Machine(fresh, records), output_topic, letters, base, logged)

@@ -198,7 +198,7 @@ class ShardManager:
         if config is None:
             return
         until, now = config.pause_until or 0, now_ns()
-        has = facts.paused_until if facts.state in PAUSED else 0
+        has = facts.paused_until if facts.phase in PAUSED else 0
         if until > now and has != until:
             dispatch_loop.order(id, Paused(until))
         elif until <= now < has:

@@ -112,7 +112,7 @@ def _load_dispatcher(output_topic: OutputTopic | None, offers: list[Offer]) -> N
     dispatcher.take_in((), {config.id: heard.said["m"]}, {"W": 3}, 3)
     dispatcher.give_out((), {}, 3)
     assert delivered == 2
-    assert not dispatcher.slots[config.id].machine.window.pending.count
+    assert not dispatcher.slots[config.id].machine.state.window.pending.count
 
 
 if __name__ == "__main__":

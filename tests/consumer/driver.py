@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,8 +12,11 @@ from overlay.config import ConsumerConfig, fill_defaults
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, Deliver, Effect, Status
 from overlay.consumer.events import Acked, Event, Offered, Ticked
+from overlay.consumer.info import ConsumerInfo, describe
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
+from overlay.consumer.snapshot import MachineRecord
+from overlay.consumer.state import begin
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -34,10 +38,10 @@ def some(*sequences: int) -> Ints:
 class Driver:
     """`now` is ns; `seen` are all effects but timers."""
 
-    def __init__(self, config: ConsumerConfig, **options: Any) -> None:
+    def __init__(self, config: ConsumerConfig, records: Sequence[MachineRecord] = (), **options: Any) -> None:
         self.now, self.timer = START, NEVER
         self.seen: list[Effect] = []
-        self.machine = Machine(config, self.now, **options)
+        self.machine = Machine(begin(config, self.now, **options), records)
         self.last = options.get("start", 1) - 1
 
     def do(self, event: Event) -> list[Effect]:
@@ -52,7 +56,7 @@ class Driver:
         return self.do(Offered(Run(sequences, START + sequences * gap, np.full(count, size)), self.last, beyond))
 
     def ack(self, *sequences: int) -> list[Effect]:
-        return self.do(Acked(some(*sequences), self.machine.window.delivered.consumer))
+        return self.do(Acked(some(*sequences), self.machine.state.window.delivered.consumer))
 
     def pass_time(self, span: int) -> list[Effect]:
         """Let time pass; the timer fires whenever it is due."""
@@ -62,6 +66,9 @@ class Driver:
             self.do(Ticked())
         self.now = end
         return self.seen[before:]
+
+    def info(self) -> ConsumerInfo:
+        return describe(self.machine.facts, self.now)
 
     def sent(self) -> list[tuple[int, int, int]]:
         """Stream sequence, consumer sequence and deliveries of everything delivered."""

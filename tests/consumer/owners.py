@@ -9,7 +9,7 @@ from overlay.consumer.effects import Effect
 from overlay.consumer.events import Offered, read_ack
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
-from overlay.consumer.snapshot import Log, decode
+from overlay.consumer.snapshot import decode
 from tests.consumer.driver import SECOND, Driver, configure, some
 
 WAIT = 10 * SECOND
@@ -18,13 +18,10 @@ EXACT, AT_LEAST = "exactly_once", "at_least_once"
 
 def restore(records: list[bytes], incarnation: str, now: int, **fields: object) -> Driver:
     """The next owner's machine."""
-    driver = Driver(configure(ack_wait=WAIT, **fields), incarnation=incarnation)
+    stored = [decode(record) for record in records]
+    driver = Driver(configure(ack_wait=WAIT, **fields), stored, incarnation=incarnation)
     driver.now = now
-    log = Log()
-    for record in records:
-        log.apply(decode(record))
-    log.restore(driver.machine)
-    driver.last = driver.machine.up_to
+    driver.last = driver.machine.state.up_to
     return driver
 
 
@@ -38,6 +35,6 @@ def tell(driver: Driver, token: Token | bytes, body: bytes = b"+ACK", reply: str
 
 
 def list_pending(machine: Machine) -> list[int]:
-    window = machine.window
+    window = machine.state.window
     rows = window.pending.find_pending(np.arange(window.pending.end))
     return [int(sequence) for sequence in window.pending.view("sequence")[rows]]

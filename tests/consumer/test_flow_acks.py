@@ -41,7 +41,7 @@ def answer(driver: Driver, up_to: int) -> None:
 
 
 def describe(driver: Driver) -> tuple[int, ...]:
-    window = driver.machine.window
+    window = driver.machine.state.window
     pairs = window.delivered, window.floor
     return (*(part for pair in pairs for part in (pair.consumer, pair.stream)), window.pending.count)
 
@@ -65,10 +65,14 @@ async def compare(client: Any, name: str, room: int, rng: random.Random) -> None
         await peer.publish("a", b"x" * 100)
     while True:
         await agree(peer, driver)
-        floor, delivered = driver.machine.window.floor.consumer, driver.machine.window.delivered.consumer
+        floor, delivered = driver.machine.state.window.floor.consumer, driver.machine.state.window.delivered.consumer
         if delivered == MESSAGES and rng.random() < 0.3:
             break
-        if len(find_requests(driver)) == 0 or not driver.machine.pace.flow or not driver.machine.pace.flow.subject:
+        if (
+            len(find_requests(driver)) == 0
+            or not driver.machine.state.pace.flow
+            or not driver.machine.state.pace.flow.subject
+        ):
             break  # nothing is asked any more: what is left waits for messages to come
         up_to = rng.randint(floor + 1, delivered)
         token = Token(name, "c", 1, up_to, up_to)
@@ -130,7 +134,7 @@ def test_a_request_says_what_came_before_it() -> None:
 def test_other_policies_take_no_acks_from_answers(policy: str) -> None:
     driver = Driver(configure(ack_policy=policy, flow_control=True, idle_heartbeat=SECOND))
     driver.offer(40, size=100_000)
-    window = driver.machine.window
+    window = driver.machine.state.window
     assert window.pending.count == (0 if policy == "none" else len(driver.sent()))
     answer(driver, 5)
     assert window.pending.count == (0 if policy == "none" else len(driver.sent()))

@@ -11,8 +11,8 @@ from overlay.client.subscribe.acking import Head, write_acks
 from overlay.consumer.acks import Flaw, Token, Verb, write_ranges
 from overlay.consumer.effects import Answer, Refuse
 from overlay.consumer.events import Acked, FlowAnswered, RangeAcked, Ticked, Updated
-from overlay.consumer.lineage import MOST, RECENT, Lineage, join_runs
-from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
+from overlay.consumer.lineage import MOST, RECENT, choose_runs, join_runs
+from overlay.consumer.snapshot import decode
 from overlay.consumer.window import Pair
 from overlay.dispatch.ack_decoder import AckBatch
 from overlay.dispatch.served_consumer import ConsumerSlot
@@ -24,7 +24,7 @@ def fail_between_delivery_and_commit(**fields: object) -> Driver:
     """150 is committed as #1; #2 to #4 are 201 to 203 and are not. Then #2 is 150 again, and #3 to #5 are 201 to 203."""
     first = restore([], "7x1", START, **fields)
     offer(first, 150)
-    records = [take_checkpoint(first.machine)]
+    records = [first.machine.take_checkpoint()]
     offer(first, 201, 202, 203)
     assert first.sent() == [(150, 1, 1), (201, 2, 1), (202, 3, 1), (203, 4, 1)]
     second = restore(records, "7x2", first.now + 2 * WAIT, **fields)
@@ -55,10 +55,10 @@ def test_of_a_range_counts_what_was_committed() -> None:
 )
 def test_a_token_of_an_uncommitted_delivery_changes_nothing(delivery: str, body: bytes) -> None:
     driver = fail_between_delivery_and_commit(delivery=delivery)
-    before = take_checkpoint(driver.machine)
+    before = driver.machine.take_checkpoint()
     token = Token("S", "c", 1, 201, 2, incarnation="7x1")
     assert tell(driver, token, body, "inbox") == [Refuse(Flaw.INCARNATION)]
-    assert take_checkpoint(driver.machine) == before
+    assert driver.machine.take_checkpoint() == before
 
 
 @pytest.mark.parametrize("body", [b"+ACK", b"+TERM"])
@@ -77,7 +77,7 @@ def test_with_at_least_once_the_last_word_on_an_uncommitted_delivery_counts(body
 def test_with_all_an_uncommitted_delivery_stands_for_what_was_committed(is_batch: bool, later: int) -> None:
     first = restore([], "7x1", START, ack_policy="all")
     first.offer(10)
-    records = [take_checkpoint(first.machine)]
+    records = [first.machine.take_checkpoint()]
     first.offer(10)
     driver = restore(records, "7x2", START, ack_policy="all")
     if later:
@@ -92,13 +92,13 @@ def test_with_all_an_uncommitted_delivery_stands_for_what_was_committed(is_batch
         told = tell(driver, Token("S", "c", 1, 20, 20, incarnation="7x1"), reply="inbox")
         assert told == [], "message 20 comes again, so its ack is not answered"
     assert list_pending(driver.machine) == list(range(11, 11 + later))
-    assert driver.machine.window.floor == Pair(10, 10)
+    assert driver.machine.state.window.floor == Pair(10, 10)
 
 
 def test_with_all_the_ack_of_an_uncommitted_delivery_is_answered_once_its_message_is_settled() -> None:
     first = restore([], "7x1", START, ack_policy="all")
     first.offer(10)
-    records = [take_checkpoint(first.machine)]
+    records = [first.machine.take_checkpoint()]
     first.offer(10)
     driver = restore(records, "7x2", START, ack_policy="all")
     driver.offer(10)
@@ -135,10 +135,10 @@ def test_acks_of_a_consumer_deleted_and_made_again_settle_nothing(policy: str) -
 @pytest.mark.parametrize(("committed", "left"), [(3, [4, 5]), (0, [1, 2, 3, 4, 5])])
 def test_tokens_of_version_one_settle_what_a_former_version_delivered(committed: int, left: list[int]) -> None:
     old = Driver(configure(ack_wait=WAIT))
-    records = [take_checkpoint(old.machine)]
+    records = [old.machine.take_checkpoint()]
     if committed:
         old.offer(committed)
-        records.append(take_delta(old.machine))
+        records.append(old.machine.take_delta())
     assert all("incarnations" not in decode(record).head for record in records)
     driver = restore(records, "7x1", old.now)
     driver.offer(5 - committed)
@@ -156,7 +156,7 @@ def test_a_range_whose_head_names_no_incarnation_counts_as_before() -> None:
 def test_our_client_s_ranges_of_tokens_without_incarnation_settle_what_a_former_version_delivered() -> None:
     former = Driver(configure(ack_wait=WAIT))
     former.offer(2)
-    records = [take_checkpoint(former.machine)]
+    records = [former.machine.take_checkpoint()]
     former.offer(2)
     driver = restore(records, "7x1", former.now)
     driver.offer(2)
@@ -179,8 +179,8 @@ def test_flow_control_requests_of_two_owners_differ() -> None:
     for incarnation in ("7x1", "7x2"):
         driver = Driver(configure(**fields, ack_wait=0), incarnation=incarnation)
         driver.offer(2)
-        assert driver.machine.pace.flow is not None
-        subjects.append(driver.machine.pace.flow.subject)
+        assert driver.machine.state.pace.flow is not None
+        subjects.append(driver.machine.state.pace.flow.subject)
     assert subjects == ["$JS.FC._.7x1.S.c.0000", "$JS.FC._.7x2.S.c.0000"]
     driver.do(FlowAnswered(subjects[0], 2))
     assert list_pending(driver.machine) == [1, 2]
@@ -194,8 +194,8 @@ def test_flow_control_requests_are_numbered_on_when_the_config_changes() -> None
     driver.offer(2)
     driver.do(Updated(configure(**fields, ack_wait=0, rate_limit_bps=1 << 30)))
     driver.pass_time(2 * SECOND)
-    assert driver.machine.pace.flow is not None
-    assert driver.machine.pace.flow.subject == "$JS.FC._.7x1.S.c.0001"
+    assert driver.machine.state.pace.flow is not None
+    assert driver.machine.state.pace.flow.subject == "$JS.FC._.7x1.S.c.0001"
     driver.do(FlowAnswered("$JS.FC._.7x1.S.c.0000", 2))
     assert list_pending(driver.machine) == [1, 2]
 
@@ -209,8 +209,8 @@ def test_runs_are_kept_while_acks_may_name_them() -> None:
         driver.do(Acked(some(settled[0]), settled[1]))
         if owner % 3 == 0:
             driver.do(RangeAcked(((1, 2 * owner),)))
-        records = [take_checkpoint(driver.machine)]
-        runs = driver.machine.lineage.list_runs(2 * owner)
+        records = [driver.machine.take_checkpoint()]
+        runs = driver.machine.state.lineage.list_runs(2 * owner)
         assert len(runs) == min(owner, RECENT + 1)
 
 
@@ -222,17 +222,13 @@ def test_the_newest_runs_stay_and_those_that_an_ack_may_use(
     named: list[int], is_cumulative: bool, kept: Iterable[int]
 ) -> None:
     runs = [(each, each, str(each)) for each in range(1, 101)]
-    lineage = Lineage("new")
-    lineage.restore(runs, 100, some(*named), is_cumulative=is_cumulative)
     expected = {*kept, *range(101 - RECENT, 101)}
-    assert lineage.list_runs(100) == [run for run in runs if run[0] in expected]
+    assert choose_runs(runs, some(*named), is_cumulative=is_cumulative) == [run for run in runs if run[0] in expected]
 
 
 def test_of_very_many_runs_the_newest_stay() -> None:
     runs = [(each, each, str(each)) for each in range(1, MOST + 1001)]
-    lineage = Lineage("new")
-    lineage.restore(runs, MOST + 1000, np.arange(1, MOST + 1001))
-    assert lineage.list_runs(MOST + 1000) == runs[-MOST:]
+    assert choose_runs(runs, np.arange(1, MOST + 1001)) == runs[-MOST:]
 
 
 def test_acks_count_after_a_thousand_restarts() -> None:
@@ -241,7 +237,7 @@ def test_acks_count_after_a_thousand_restarts() -> None:
     for owner in range(1, 1001):
         driver = restore(records, f"7x{owner}", 1, max_deliver=1)
         offer(driver, owner)
-        records = [take_checkpoint(driver.machine)]
+        records = [driver.machine.take_checkpoint()]
     driver = restore(records, "7x1001", 1, max_deliver=1)
     for owner in range(1, 1001):
         assert tell(driver, Token("S", "c", 1, owner, owner, incarnation=f"7x{owner}")) == []
@@ -253,12 +249,12 @@ def test_a_delta_does_not_grow_with_the_owners() -> None:
     for owner in range(1, 200):
         driver = restore(records, f"7x{owner}", 1)
         offer(driver, 2 * owner)
-        records.append(take_delta(driver.machine))
+        records.append(driver.machine.take_delta())
         offer(driver, 2 * owner + 1)
-        records.append(take_delta(driver.machine))
+        records.append(driver.machine.take_delta())
     assert max(map(len, records)) < len(records[0]) + 30
     last = restore(records, "7x200", 1).machine
-    assert last.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
+    assert last.state.lineage.list_runs(398) == [(2 * owner - 1, 2 * owner, f"7x{owner}") for owner in range(1, 200)]
 
 
 def test_deltas_with_all_runs_are_read() -> None:
@@ -276,18 +272,18 @@ def test_deltas_with_all_runs_are_read() -> None:
 def test_after_an_earlier_version_has_served_acks_count(is_checkpoint: bool) -> None:
     first = restore([], "7x1", 1)
     first.offer(2)
-    records = [(take_checkpoint if is_checkpoint else take_delta)(first.machine)]
+    records = [first.machine.take_checkpoint() if is_checkpoint else first.machine.take_delta()]
     # two deltas of an earlier version: it knows nothing of incarnations
     former = restore(records, "", 1)
     for _ in range(2):
         former.offer(1)
-        records.append(take_delta(former.machine))
+        records.append(former.machine.take_delta())
     assert not {"run", "incarnations"} & {*decode(records[-1]).head}
     second = restore(records, "7x2", 1)
     second.offer(1)
-    records.append(take_delta(second.machine))
+    records.append(second.machine.take_delta())
     last = restore(records, "7x3", 1)
-    assert last.machine.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
+    assert last.machine.state.lineage.list_runs(5) == [(1, 2, "7x1"), (3, 4, ""), (5, 5, "7x2")]
     for number, by in enumerate(["7x1", "7x1", "", "", "7x2"], 1):
         assert tell(last, Token("S", "c", 1, number, number, incarnation=by)) == []
     assert list_pending(last.machine) == []

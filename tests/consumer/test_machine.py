@@ -22,12 +22,14 @@ from overlay.consumer.effects import (
     Sample,
     Status,
 )
+from overlay.consumer.endings import UNDELIVERABLE, UNSET
 from overlay.consumer.events import (
     Acked,
     Bound,
     Deleted,
     FlowAnswered,
     Nakked,
+    Offered,
     Paused,
     Progressed,
     Pulled,
@@ -38,12 +40,15 @@ from overlay.consumer.events import (
     Termed,
     Ticked,
     Unbound,
+    Undeliverable,
     Updated,
 )
 from overlay.consumer.info import Gate
 from overlay.consumer.pulls import PullRequest
-from overlay.consumer.table import State
-from tests.consumer.driver import SECOND, Driver, configure, some
+from overlay.consumer.queues import Run
+from overlay.consumer.table import Phase
+from overlay.consumer.window import Pair
+from tests.consumer.driver import SECOND, START, Driver, configure, some
 from tests.oracle.consumer import Consumer
 
 LIMITS = st.sampled_from([-1, 1, 2, 3])
@@ -109,7 +114,7 @@ class BesideADict(RuleBasedStateMachine):
     def tells_the_same(self) -> None:
         if not self.ready:
             return
-        info, model = self.driver.machine.info(self.driver.now), self.model
+        info, model = self.driver.info(), self.model
         assert self.driver.sent() == model.sent
         assert (info.delivered.consumer, info.delivered.stream) == model.delivered
         assert (info.ack_floor.consumer, info.ack_floor.stream) == model.floor
@@ -120,7 +125,7 @@ class BesideADict(RuleBasedStateMachine):
     def holds_what_it_promises(self) -> None:
         if not self.ready:
             return
-        window, config = self.driver.machine.window, self.driver.machine.config
+        window, config = self.driver.machine.state.window, self.driver.machine.state.config
         assert window.floor.consumer >= self.last_floor
         self.last_floor = window.floor.consumer
         assert [sent[1] for sent in self.driver.sent()] == list(range(1, len(self.driver.sent()) + 1))
@@ -138,14 +143,14 @@ def test_acks_of_all_settle_what_lies_below() -> None:
     driver = Driver(configure(ack_policy="all"))
     driver.offer(5)
     driver.ack(3)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.ack_floor.stream, info.num_ack_pending) == (3, 2)
 
 
 def test_without_acks_floors_follow() -> None:
     driver = Driver(configure(ack_policy="none"))
     driver.offer(5)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.ack_floor, info.num_ack_pending) == (info.delivered, 0)
     assert driver.do(Acked(some(2), 2, "inbox")) == []
 
@@ -172,7 +177,7 @@ def test_acks_of_what_was_never_delivered_change_nothing(event: Acked) -> None:
     driver = Driver(configure())
     driver.offer(2)
     assert driver.do(event) == [Refuse(Flaw.FUTURE)]
-    assert driver.machine.info(driver.now).num_ack_pending == 2
+    assert driver.info().num_ack_pending == 2
 
 
 def test_ranges_name_any_delivery() -> None:
@@ -181,8 +186,8 @@ def test_ranges_name_any_delivery() -> None:
     driver.pass_time(2 * SECOND + 1)
     assert driver.sent()[-1] == (4, 12, 3)
     driver.do(RangeAcked(((1, 1), (6, 6), (12, 12))))
-    assert driver.machine.window.pending.view("sequence")[
-        driver.machine.window.pending.find(some(1, 2, 3, 4))
+    assert driver.machine.state.window.pending.view("sequence")[
+        driver.machine.state.window.pending.find(some(1, 2, 3, 4))
     ].tolist() == [3]
 
 
@@ -204,8 +209,8 @@ def test_delayed_naks_may_free_the_window() -> None:
         driver = Driver(configure(max_ack_pending=2, nak_delay_frees_pending=frees))
         driver.offer(5)
         driver.do(Nakked(1, 1, 1, 10 * SECOND))
-        assert driver.machine.window.delivered.stream == delivered
-        assert driver.machine.gate(driver.now) is Gate.FULL
+        assert driver.machine.state.window.delivered.stream == delivered
+        assert driver.info().gate is Gate.FULL
 
 
 def test_removed_messages_are_terminated() -> None:
@@ -214,7 +219,7 @@ def test_removed_messages_are_terminated() -> None:
     assert [e.stream_seq for e in driver.do(Removed(below=3)) if isinstance(e, Advise)] == [1, 2]
     assert driver.all(Advise)[0].reason == "Unacknowledged message was deleted"
     assert not driver.all(DeadLetter)
-    assert driver.machine.window.delivered.stream == 5
+    assert driver.machine.state.window.delivered.stream == 5
 
 
 def test_timers_start_when_the_group_has_read() -> None:
@@ -260,7 +265,7 @@ def test_a_deadline_that_comes_with_an_ack_is_not_overlooked() -> None:
 def test_nobody_reads_nothing_is_sent() -> None:
     driver = Driver(configure(interest="group"))
     assert driver.offer(2) == []
-    assert driver.machine.info(driver.now).push_bound is False
+    assert driver.info().push_bound is False
     driver.do(Bound())
     assert len(driver.sent()) == 2
     driver.do(Unbound())
@@ -279,7 +284,7 @@ def test_a_pause_ends_by_itself_or_by_request() -> None:
     driver = Driver(configure())
     driver.do(Paused(driver.now + 5 * SECOND))
     driver.offer(1)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert (info.paused, info.pause_remaining, driver.sent()) == (True, 5 * SECOND, [])
     driver.pass_time(5 * SECOND)
     assert len(driver.sent()) == 1
@@ -317,7 +322,7 @@ def test_replay_holds_back_pulls_and_no_redelivery() -> None:
     counts = [len(driver.sent())]
     driver.do(Nakked(1, 1, 1))
     counts.append(len(driver.sent()))
-    assert driver.machine.gate(driver.now) is Gate.PACED
+    assert driver.info().gate is Gate.PACED
     for _ in range(4):
         driver.pass_time(SECOND)
         counts.append(len(driver.sent()))
@@ -350,7 +355,7 @@ def test_flow_control_stalls_and_goes_on() -> None:
     driver = Driver(config)
     driver.offer(40, size=100_000)
     requests = [status.answer_to for status in driver.all(Status)]
-    assert (len(requests), len(driver.sent()), driver.machine.gate(driver.now)) == (1, 21, Gate.STALLED)
+    assert (len(requests), len(driver.sent()), driver.info().gate) == (1, 21, Gate.STALLED)
     driver.pass_time(SECOND)
     assert dict(driver.all(Status)[-1].text.headers)["Nats-Consumer-Stalled"] == requests[0]
     driver.do(FlowAnswered("another"))
@@ -411,7 +416,7 @@ def test_updates() -> None:
     driver.do(Updated(configure(max_ack_pending=3, filter_subject="a.>")))
     assert len(driver.sent()) == 3
     assert driver.do(Updated(configure(max_ack_pending=9, filter_subject="b.>"))) == [Rewind(3)]
-    assert driver.machine.num_pending == 0
+    assert driver.machine.state.num_pending == 0
     driver.do(Updated(configure(max_ack_pending=9, filter_subject="b.>", deliver_subject="other")))
     assert [sent[0] for sent in driver.sent()[3:]] == [1, 2, 3]
 
@@ -422,15 +427,27 @@ def test_a_deleted_consumer_takes_nothing_more() -> None:
     driver.do(Deleted())
     assert driver.statuses("r") == [(409, "Consumer Deleted")]
     assert driver.do(Acked(some(1), 1)) == [Refuse(Flaw.CLOSED)]
-    assert (driver.machine.state, driver.timer) == (State.GONE, NEVER)
+    assert (driver.machine.state.phase, driver.timer) == (Phase.GONE, NEVER)
 
 
-def test_what_is_wanted() -> None:
-    driver = Driver(configure(pull=True))
-    assert driver.machine.wanted(100) == 0
-    driver.do(Pulled(PullRequest(7), "r"))
-    assert driver.machine.wanted(100) == 7
-    assert driver.machine.wanted(5) == 5
+def test_what_is_undeliverable_ends_alone() -> None:
+    """Below it nothing is settled, and what was never delivered takes no consumer sequence."""
+    driver = Driver(configure(ack_policy="all", dead_letter="dead", ack_wait=SECOND))
+    driver.offer(3)
+    driver.machine.handle(Ticked(), driver.now + SECOND, 0)
+    driver.now += SECOND
+    last = Run(some(4), some(START), some(10))
+    driver.machine.handle(Offered(last, 4), driver.now, 0)
+    effects = driver.machine.handle(Undeliverable(some(2, 4)), driver.now, 0)
+    assert [effect for effect in effects if isinstance(effect, Advise | DeadLetter)] == [
+        Advise(Advisory.TERMINATED, 2, 2, 1, UNDELIVERABLE),
+        DeadLetter(2, UNDELIVERABLE, 1, START, START),
+        Advise(Advisory.TERMINATED, 4, 0, 0, UNDELIVERABLE),
+        DeadLetter(4, UNDELIVERABLE, 0, UNSET, UNSET),
+    ]
+    assert driver.machine.find_next_up(10)[0].tolist() == [1, 3]
+    assert driver.machine.state.window.floor == Pair(0, 0)
+    assert driver.machine.state.window.delivered == Pair(3, 3)
 
 
 def test_a_message_that_ends_counts_for_what_may_go_out() -> None:

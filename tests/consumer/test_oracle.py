@@ -27,9 +27,11 @@ from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Status
 from overlay.consumer.endings import DELETED_REASON
 from overlay.consumer.events import Bound, Event, Offered, Pulled, Removed, Ticked, Updated, read_ack
+from overlay.consumer.info import describe
 from overlay.consumer.machine import Machine
 from overlay.consumer.pulls import PullRequest, parse_pull
 from overlay.consumer.queues import Run
+from overlay.consumer.state import begin
 from overlay.subject import Pattern
 from tests.consumer.jetstream import SUBJECTS, Peer, Told, serve, settle
 
@@ -64,12 +66,12 @@ class Twin:
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         self.name = name
-        self.machine = Machine(self.read(config), time.time_ns())
+        self.machine = Machine(begin(self.read(config), time.time_ns()))
         self.told: dict[str, list[Told]] = {}
         self.advised: Counter[Told] = Counter()
         self.answered: Counter[str] = Counter()
         self.timer = NEVER
-        if self.machine.config.is_push:
+        if self.machine.state.config.is_push:
             self.handle(Bound())
 
     def read(self, config: dict[str, Any]) -> Any:
@@ -86,7 +88,7 @@ class Twin:
             self.handle(Ticked(), self.timer)
 
     def info(self) -> Told:
-        found = self.machine.info(time.time_ns())
+        found = describe(self.machine.facts, time.time_ns())
         pairs = (found.delivered.consumer, found.delivered.stream, found.ack_floor.consumer, found.ack_floor.stream)
         return (*pairs, found.num_ack_pending, found.num_redelivered, found.num_pending, found.num_waiting)
 
@@ -205,7 +207,7 @@ class Script:
 
         A server looks at messages that do not match whenever its loop happens to run, and then counts them as delivered.
         """
-        own, position = self.twin.info(), self.twin.machine.position
+        own, position = self.twin.info(), self.twin.machine.state.position
         return tuple(
             own[at] if at in (1, 3) and own[at] <= number <= position and info[at - 1] == own[0] else number
             for at, number in enumerate(info)
@@ -233,7 +235,7 @@ class Script:
         batch = self.random.randint(1, 4)
         request = {"batch": batch, "expires": 400 * MS, "no_wait": self.random.random() < 0.6}
         # at max_ack_pending a no_wait without expires hangs in a server until something else happens to end it
-        if request["no_wait"] and batch <= self.twin.machine.window.room and self.random.random() < 0.5:
+        if request["no_wait"] and batch <= self.twin.machine.state.window.room and self.random.random() < 0.5:
             del request["expires"]
         body = json.dumps(request).encode()
         await self.peer.pull(body, inbox)

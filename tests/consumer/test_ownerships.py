@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from overlay.consumer.acks import RangeAck, Token, Verb, parse_ack, write_head, write_ranges
 from overlay.consumer.events import Acked, Event, RangeAcked, Termed, Ticked, read_ack
 from overlay.consumer.lineage import RECENT
-from overlay.consumer.snapshot import decode, take_checkpoint, take_delta
+from overlay.consumer.snapshot import decode
 from overlay.dispatch.ack_decoder import AckBatch
 from overlay.dispatch.served_consumer import ConsumerSlot
 from tests.consumer.driver import SECOND, some
@@ -93,9 +93,9 @@ class Ownerships(RuleBasedStateMachine):
     @rule(is_checkpoint=st.booleans())
     def commit(self, is_checkpoint: bool) -> None:
         if is_checkpoint or not self.records:
-            self.records = [take_checkpoint(self.driver.machine)]
+            self.records = [self.driver.machine.take_checkpoint()]
         else:
-            self.records.append(take_delta(self.driver.machine))
+            self.records.append(self.driver.machine.take_delta())
         self.history.commit()
         self.said.clear()
 
@@ -175,7 +175,7 @@ class Ownerships(RuleBasedStateMachine):
         """Note what the machine has delivered."""
         sent = self.driver.sent()
         for sequence, consumer_seq, deliveries in sent[self.seen :]:
-            by = self.driver.machine.lineage.incarnation
+            by = self.driver.machine.state.lineage.incarnation
             token = Token("S", "c", deliveries, sequence, consumer_seq, incarnation=by)
             self.deliveries.append(token)
             self.lifetime.append(token)

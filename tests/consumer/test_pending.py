@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from overlay.arrays import Ints
 from overlay.consumer.deadlines import NEVER, Deadlines
 from overlay.consumer.pending import Pending, Row
-from overlay.consumer.snapshot import Log, decode, take_checkpoint
+from overlay.consumer.snapshot import decode
 from tests.consumer.driver import SECOND, Driver, configure, some
 
 
@@ -64,21 +64,18 @@ def test_a_million_pending() -> None:
     for _ in range(100):
         driver.offer(10_000)
         driver.now += SECOND // 1000
-    nbytes = driver.machine.window.nbytes
-    assert driver.machine.window.pending.count == 1_000_000
+    nbytes = driver.machine.state.window.nbytes
+    assert driver.machine.state.window.pending.count == 1_000_000
     assert nbytes <= 100_000_000
     began = time.thread_time()
-    log = Log()
-    log.apply(decode(take_checkpoint(driver.machine)))
-    twin = Driver(driver.machine.config)
-    log.restore(twin.machine)
+    twin = Driver(driver.machine.state.config, [decode(driver.machine.take_checkpoint())])
     restored = time.thread_time() - began
     began = time.thread_time()
     driver.ack(*range(1, 900_001))
     driver.pass_time(6 * SECOND)
     storm = time.thread_time() - began
-    assert twin.machine.window.pending.count == 1_000_000
-    assert driver.machine.window.delivered.consumer == 1_100_000
+    assert twin.machine.state.window.pending.count == 1_000_000
+    assert driver.machine.state.window.delivered.consumer == 1_100_000
     print(f"{nbytes / 1e6:.0f} MB, restored in {restored:.2f} s, storm in {storm:.2f} s")  # noqa: T201
     assert restored < 5
     assert storm < 3

@@ -24,7 +24,7 @@ def test_what_is_known_of_a_range_counts(ranges: tuple[tuple[int, int], ...], le
     driver = Driver(configure())
     driver.offer(10)
     driver.do(RangeAcked(ranges, "inbox"))
-    assert driver.machine.window.pending.count == left
+    assert driver.machine.state.window.pending.count == left
     assert driver.all(Refuse) == [Refuse(Flaw.FUTURE)] * is_refused
     assert driver.all(Answer) == [Answer("inbox")] * (left < 10)
 
@@ -34,5 +34,5 @@ def test_delays_of_any_length(delay: int, due: int) -> None:
     driver = Driver(configure(ack_wait=SECOND))
     driver.offer(1)
     driver.do(Nakked(1, 1, 1, delay))
-    [deadline] = driver.machine.window.pending.view("deadline").tolist()
+    [deadline] = driver.machine.state.window.pending.view("deadline").tolist()
     assert max(deadline, START) == due

@@ -11,7 +11,8 @@ import pytest
 from overlay.consumer.events import Nakked, Paused, Progressed, RangeAcked, Removed, Termed, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.pending import COLUMNS
-from overlay.consumer.snapshot import Log, SnapshotUnreadable, decode, take_checkpoint, take_delta
+from overlay.consumer.snapshot import MachineRecord, SnapshotUnreadable, decode
+from overlay.consumer.state import begin
 from tests.consumer.driver import SECOND, Driver, configure, some
 
 CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sample_freq="30")
@@ -19,8 +20,8 @@ CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sampl
 
 def act(driver: Driver, chance: random.Random) -> None:
     """One random thing that happens to a consumer."""
-    sequence = chance.randint(1, max(driver.machine.window.delivered.stream, 1))
-    consumer_seq = driver.machine.window.delivered.consumer
+    sequence = chance.randint(1, max(driver.machine.state.window.delivered.stream, 1))
+    consumer_seq = driver.machine.state.window.delivered.consumer
     match chance.randrange(8):
         case 0 | 1:
             driver.offer(chance.randint(1, 20))
@@ -39,52 +40,50 @@ def act(driver: Driver, chance: random.Random) -> None:
             driver.pass_time(chance.randint(1, 6) * SECOND)
 
 
-def resume(log: Log, driver: Driver) -> Driver:
+def resume(log: list[MachineRecord], driver: Driver) -> Driver:
     """Another driver at the same time, with a machine made of the log, and the offers that were not delivered."""
-    twin = Driver(CONFIG)
+    twin = Driver(CONFIG, log)
     twin.now = driver.now
-    log.restore(twin.machine)
-    twin.last = twin.machine.position
+    twin.last = twin.machine.state.position
     twin.offer(driver.last - twin.last)
     twin.do(Ticked())
     return twin
 
 
 def tell(machine: Machine) -> tuple[object, ...]:
-    pending = machine.window.pending
+    window, pending = machine.state.window, machine.state.window.pending
     rows = np.flatnonzero(pending.view("state") != 0)
     columns = [pending.view(name)[rows].tolist() for name in COLUMNS if name != "deadline"]
-    return (machine.window.delivered, machine.window.floor, pending.redelivered, machine.sampling.rest, columns)
+    return window.delivered, window.floor, pending.redelivered, machine.state.sampling.rest, columns
 
 
 def test_with_another_deliver_subject_all_that_is_pending_goes_out_again() -> None:
-    driver, log = Driver(CONFIG), Log()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.offer(4)
     driver.ack(2)
     driver.do(Nakked(3, 3, 1, 60 * SECOND))
-    log.apply(decode(take_delta(driver.machine)))
+    log.append(decode(driver.machine.take_delta()))
     assert resume(log, driver).sent() == []
-    moved = Machine(CONFIG.model_copy(update={"deliver_subject": "other"}), driver.now)
-    log.restore(moved)
-    assert moved.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    other = CONFIG.model_copy(update={"deliver_subject": "other"})
+    moved = Machine(begin(other, driver.now), log)
+    assert moved.state.window.find_next_up(10)[0].tolist() == [1, 3, 4]
     # it is written down with the new one, and that happens once
-    log.apply(decode(take_delta(moved)))
-    again = Machine(moved.config, driver.now)
-    log.restore(again)
-    assert again.window.find_next_up(10)[0].tolist() == [1, 3, 4]
-    assert again.window.take_touched().size == 0
+    log.append(decode(moved.take_delta()))
+    again = Machine(begin(other, driver.now), log)
+    assert again.state.window.find_next_up(10)[0].tolist() == [1, 3, 4]
+    assert again.state.window.take_changes().rows.size == 0
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_log_makes_the_same_machine(seed: int) -> None:
     chance = random.Random(seed)
-    driver, log = Driver(CONFIG), Log()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     for step in range(120):
         act(driver, chance)
         if step % 3 == 0:
-            take = take_checkpoint if chance.random() < 0.1 else take_delta
-            log.apply(decode(take(driver.machine)))
-    log.apply(decode(take_delta(driver.machine)))
+            take = driver.machine.take_checkpoint if chance.random() < 0.1 else driver.machine.take_delta
+            log.append(decode(take()))
+    log.append(decode(driver.machine.take_delta()))
     driver.do(Ticked())
     twin = resume(log, driver)
     assert tell(twin.machine) == tell(driver.machine)
@@ -98,45 +97,45 @@ def test_a_log_makes_the_same_machine(seed: int) -> None:
 
 
 def test_a_range_names_redeliveries_from_before() -> None:
-    driver, log = Driver(CONFIG), Log()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.offer(2)
     driver.pass_time(10 * SECOND)
-    log.apply(decode(take_delta(driver.machine)))
+    log.append(decode(driver.machine.take_delta()))
     twin = resume(log, driver)
     twin.do(RangeAcked(((3, 3),)))
-    assert twin.machine.window.pending.find(some(1)).size == 0
-    assert twin.machine.window.pending.count == 1
+    assert twin.machine.state.window.pending.find(some(1)).size == 0
+    assert twin.machine.state.window.pending.count == 1
 
 
 def test_a_pause_lasts() -> None:
-    driver, log = Driver(CONFIG), Log()
+    driver, log = Driver(CONFIG), list[MachineRecord]()
     driver.do(Paused(driver.now + SECOND))
-    log.apply(decode(take_checkpoint(driver.machine)))
-    assert resume(log, driver).machine.info(driver.now).pause_remaining == SECOND
+    log.append(decode(driver.machine.take_checkpoint()))
+    assert resume(log, driver).info().pause_remaining == SECOND
 
 
 def test_what_is_written_follows_what_changed() -> None:
     driver = Driver(configure(max_ack_pending=-1))
     driver.offer(100_000)
-    assert len(take_delta(driver.machine)) > 1_000_000
+    assert len(driver.machine.take_delta()) > 1_000_000
     driver.ack(*range(1, 11))
     driver.do(Removed(sequences=some(50)))
-    assert len(take_delta(driver.machine)) < 1_000
-    assert len(take_delta(driver.machine)) < 400
+    assert len(driver.machine.take_delta()) < 1_000
+    assert len(driver.machine.take_delta()) < 400
 
 
 def test_what_came_and_went_between_two_records_is_small() -> None:
     driver = Driver(configure())
-    take_delta(driver.machine)
+    driver.machine.take_delta()
     driver.offer(500)
     driver.ack(*range(1, 501))
-    assert len(take_delta(driver.machine)) < 500 * 8 + 400
+    assert len(driver.machine.take_delta()) < 500 * 8 + 400
 
 
 def test_newer_and_damaged_records_are_refused() -> None:
     driver = Driver(CONFIG)
     driver.offer(3)
-    value = take_delta(driver.machine)
+    value = driver.machine.take_delta()
     assert decode(value).rows["sequence"].tolist() == [1, 2, 3]
     with pytest.raises(SnapshotUnreadable, match="version 2"):
         decode(value[:3] + struct.pack("<B", 2) + value[4:])

@@ -147,7 +147,7 @@ def test_max_waiting() -> None:
     assert (driver.statuses("b"), driver.statuses("c")) == ([(409, "Exceeded MaxWaiting")], [])
     driver.pass_time(2 * SECOND)
     pull(driver, "d", 1)
-    assert driver.machine.info(driver.now).num_waiting == 1
+    assert driver.info().num_waiting == 1
 
 
 def test_a_batch_of_none_waits_and_expires() -> None:
@@ -162,7 +162,7 @@ def test_no_reply_no_request() -> None:
     driver = puller(1)
     pull(driver, "", 1)
     assert driver.seen[1:] == []
-    assert driver.machine.info(driver.now).num_waiting == 0
+    assert driver.info().num_waiting == 0
 
 
 def test_priorities() -> None:
@@ -205,11 +205,11 @@ def test_only_named_addresses_are_dropped() -> None:
     for reply in ("t/0/1", "t/0/17", "t/0/", "t/1/1", "tt/0/1"):
         pull(driver, reply, expires=SECOND)
     driver.do(Unreachable(addresses=frozenset(("t/0/1",))))
-    assert len(driver.machine.waiting) == 4
+    assert len(driver.machine.state.waiting) == 4
     driver.do(Unreachable(addresses=frozenset(("t/0/",))))
-    assert len(driver.machine.waiting) == 3
+    assert len(driver.machine.state.waiting) == 3
     driver.do(Unreachable(heads=frozenset(("t/0/",))))
-    assert len(driver.machine.waiting) == 2
+    assert len(driver.machine.state.waiting) == 2
     driver.do(Unreachable(heads=frozenset(("t/",))))
     driver.offer(1)
     assert got(driver, "tt/0/1") == [1]
@@ -220,10 +220,10 @@ def test_requests_that_are_held_back_are_given_nothing() -> None:
     driver = puller()
     pull(driver, "full/0/1", 2)
     pull(driver, "good/0/1", 1)
-    assert not driver.machine.waiting.hold(["full/"])
+    assert not driver.machine.hold_back(["full/"])
     driver.offer(3)
     assert (got(driver, "full/0/1"), got(driver, "good/0/1")) == ([], [1])
-    assert not driver.machine.waiting.hold(["full/", "good/"])
-    assert driver.machine.waiting.hold([])
+    assert not driver.machine.hold_back(["full/", "good/"])
+    assert driver.machine.hold_back([])
     driver.do(Ticked())
     assert got(driver, "full/0/1") == [2, 3]

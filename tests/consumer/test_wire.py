@@ -78,7 +78,7 @@ def test_both_ends_agree_in_the_end(seed: int) -> None:
             assert isinstance(parsed, Ack)
             back.send(driver.now, reader.read(parsed.token))
         for packet in back.take(driver.now):
-            pending = driver.machine.window.pending
+            pending = driver.machine.state.window.pending
             before = set(pending.view("sequence")[pending.find_pending(pending.find_up_to(MESSAGES))].tolist())
             ack = parse_ack(*packet)
             assert not isinstance(ack, Garbage)
@@ -86,6 +86,6 @@ def test_both_ends_agree_in_the_end(seed: int) -> None:
             after = set(pending.view("sequence")[pending.find_pending(pending.find_up_to(MESSAGES))].tolist())
             settled |= before - after
             carry(effects)
-    info = driver.machine.info(driver.now)
+    info = driver.info()
     assert reader.seen == settled == set(range(1, MESSAGES + 1))
     assert (info.num_ack_pending, info.ack_floor) == (0, info.delivered)

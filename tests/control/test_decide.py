@@ -10,7 +10,7 @@ from overlay.config import LogEnds
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo, Gate
 from overlay.consumer.pulls import PullRequest, StatusText
-from overlay.consumer.table import State
+from overlay.consumer.table import Phase
 from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
 from overlay.control.records import Definition, Origin, read_definition, write_definition
@@ -18,7 +18,7 @@ from overlay.control.registry import Registry
 from tests.control.books import NOW, Worker, make_config, make_files, make_request, read_error, take
 
 CONFIG = {"durable_name": "c", "deliver_subject": "out-c", "ack_policy": "none"}
-INFO = ConsumerInfo(State.AWAKE, Gate.FULL, Pair(9, 7), NOW, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, True, 5)
+INFO = ConsumerInfo(Phase.AWAKE, Gate.FULL, Pair(9, 7), NOW, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, True, 5)
 
 
 def ask(book: Registry, op: str, worker: Worker | None = None, **body: Any) -> Decision:

@@ -68,6 +68,12 @@ class Office:
         )
         self.dispatcher = Dispatcher({self.config.id: self.slot}, EffectEncoder("p"), self.record_cache)
 
+    @property
+    def hold(self) -> int | None:
+        """The first stream sequence that was offered and is not delivered."""
+        offers = self.slot.machine.state.offers
+        return offers.peek()[0] if offers.count else None
+
     def offer(self, first: int = 1, last: int | None = None) -> None:
         records = [r for r in self.log if first <= r.offset + 1 <= (last or len(self.log))]
         pieces = make_pieces(records)

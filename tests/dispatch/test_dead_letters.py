@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
-from overlay.dispatch.dead_letters import CAUSES, DELIVERIES, FIRST, LAST, REASON, give_up, press_letters
+from overlay.consumer.endings import give_up
+from overlay.dispatch.dead_letters import CAUSES, DELIVERIES, FIRST, LAST, REASON, press_letters
 from overlay.match import Addressed, Addressing
 from overlay.output.batch_builder import OutputBatch
 from overlay.scan.codec import Codec

@@ -40,7 +40,7 @@ def test_what_is_offered_is_delivered_and_what_is_not_acked_again() -> None:
     office.ack(8, 9, 10)
     office.pass_time(10 * SECOND)
     assert len(office.sent) == 13
-    assert office.slot.machine.window.pending.count == 0
+    assert office.slot.machine.state.window.pending.count == 0
     assert office.dispatcher.next_at == NEVER
 
 
@@ -64,13 +64,13 @@ def test_max_ack_pending_holds_back_and_the_hold_says_from_where() -> None:
     office.offer()
     office.settle()
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4]
-    assert office.slot.hold == 5
+    assert office.hold == 5
     office.ack(1, 3)
     assert [token.sequence for token in office.sent] == [1, 2, 3, 4, 5, 6]
     office.ack(2, 4, 5, 6)
-    assert office.slot.hold is None or office.slot.hold == 11
+    assert office.hold is None or office.hold == 11
     office.ack(7, 8, 9, 10)
-    assert office.slot.hold is None
+    assert office.hold is None
 
 
 def test_a_deadline_waits_until_all_acks_before_it_are_read() -> None:
@@ -134,7 +134,7 @@ def test_acks_of_what_was_never_delivered_are_counted() -> None:
     office.offer()
     office.ack(2, 900)
     assert sum((work.refused for work in office.works), start=type(office.works[0].refused)()) == {Flaw.FUTURE: 1}
-    assert office.slot.machine.window.pending.count == 2
+    assert office.slot.machine.state.window.pending.count == 2
 
 
 def test_verbs() -> None:
@@ -157,7 +157,7 @@ def test_an_ack_of_all() -> None:
     office = Office(6, ack_policy="all", ack_wait=SECOND)
     office.offer()
     office.ack(5, 2)
-    assert office.slot.machine.window.pending.count == 1
+    assert office.slot.machine.state.window.pending.count == 1
 
 
 def test_an_ack_of_all_that_was_overtaken_takes_no_other_along() -> None:
@@ -166,7 +166,7 @@ def test_an_ack_of_all_that_was_overtaken_takes_no_other_along() -> None:
     office.offer()
     office.pass_time(2 * SECOND)
     assert rows(office)[30:] == [(n, 2) for n in range(1, 31)]
-    window = office.slot.machine.window
+    window = office.slot.machine.state.window
     for acks, left in (([(3, 33)], 27), ([(10, 10), (9, 39)], 21), ([(12, 42), (20, 20), (14, 44), (13, 43)], 16)):
         columns = np.array(acks)
         office.step(said=[AckBatch(Verb.ACK, columns[:, 0], columns[:, 1], np.full(len(acks), 2))])
@@ -209,7 +209,7 @@ def test_what_is_given_up_becomes_a_dead_letter() -> None:
         office.pass_time(2 * SECOND)
     assert rows(office) == [(1, 1), (2, 1), (3, 1), (3, 2)]
     assert dead(office) == [(2, "term"), (3, "max_deliver")]
-    assert office.slot.machine.window.pending.count == 0
+    assert office.slot.machine.state.window.pending.count == 0
 
 
 @pytest.mark.usefixtures("graves")
@@ -238,7 +238,7 @@ def test_what_left_the_log_is_terminated_and_takes_no_sequence() -> None:
     office.gone = set(range(1, 11))
     office.pass_time(2 * SECOND)
     assert rows(office)[60:] == [(n, 2) for n in range(11, 61)]
-    assert office.slot.machine.window.pending.count == 50
+    assert office.slot.machine.state.window.pending.count == 50
 
 
 def test_a_pause() -> None:
@@ -247,7 +247,7 @@ def test_a_pause() -> None:
     office.offer()
     office.settle()
     assert office.sent == []
-    assert office.slot.hold == 1
+    assert office.hold == 1
     office.step(said=[Resumed()])
     office.settle()
     assert len(office.sent) == 5
@@ -282,9 +282,9 @@ def test_a_checkpoint_takes_the_place_of_many_changes(monkeypatch: pytest.Monkey
     checkpoints = sum(work.is_checkpoint for work in office.works)
     assert 2 <= checkpoints <= 20
     assert sum(map(len, office.records)) < 60_000
-    before = office.slot.machine.window
+    before = office.slot.machine.state.window
     office.sit(office.records)
-    after = office.slot.machine.window
+    after = office.slot.machine.state.window
     assert (after.delivered, after.floor, after.pending.count) == (before.delivered, before.floor, 250)
 
 
@@ -320,7 +320,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         elif what == "wait":
             office.pass_time(how * SECOND)
         elif what == "restart":
-            hold = office.slot.hold
+            hold = office.hold
             office.sit(office.records)
             if hold is not None:
                 office.offer(hold, offered)
@@ -328,7 +328,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
         check(office, acked)
         office.settle()
         assert not {token.sequence for token in office.sent[before:]} & acked
-    office.offer(offered + 1 if office.slot.hold is None else office.slot.hold, 60)
+    office.offer(offered + 1 if office.hold is None else office.hold, 60)
     for _ in range(200):
         office.settle()
         left = sorted({token.sequence for token in office.sent} - acked)
@@ -343,7 +343,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again(moves: list[tuple[str, An
 
 def check(office: Office, acked: set[int]) -> None:
     assert [token.consumer_sequence for token in office.sent] == list(range(1, len(office.sent) + 1))
-    own = office.slot.machine.window.pending
+    own = office.slot.machine.state.window.pending
     waiting = own.view("sequence")[own.find_pending(np.arange(own.end))]
     assert not set(waiting.tolist()) & acked
 
@@ -356,6 +356,6 @@ def test_what_lies_behind_the_offers_is_pending_too() -> None:
     assert [token.pending for token in office.sent] == [9, 8, 7]
     office.beyond = {office.config.id: 0}
     office.step()
-    assert office.slot.machine.num_pending == 0
+    assert office.slot.machine.state.num_pending == 0
     office.offer(first=4)
     assert [token.pending for token in office.sent[3:]] == [1, 0]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from overlay.consumer.acks import Verb
-from overlay.consumer.snapshot import Log, decode
 from overlay.dispatch import dispatcher as dispatcher_module
 from overlay.dispatch.ack_decoder import AckBatch
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
@@ -31,7 +30,7 @@ class Two:
             {config.id: slot(config, Beginning(), START, output_topic, letters_output_topic()) for config in configs},
             EffectEncoder("p"),
         )
-        self.now, self.log = START, Log()
+        self.now, self.log = START, list[bytes]()
         [self.piece] = make_pieces(make_records(50, 200))
         self.step([Offer(OTHER, self.piece, np.arange(3))])
         self.settle()
@@ -43,7 +42,7 @@ class Two:
         work = self.dispatcher.give_out([], {}, self.now)
         assert {consumer for consumer, _ in work.batches} <= work.records.keys()
         if OTHER in work.records:
-            self.log.apply(decode(work.records[OTHER]))
+            self.log.append(work.records[OTHER])
         return work
 
     def settle(self) -> None:
@@ -52,9 +51,8 @@ class Two:
 
     def count_pending(self) -> int:
         """Of the other consumer, after a restart."""
-        machine = slot(configure(durable_name="other"), Beginning(), self.now, None, None).machine
-        self.log.restore(machine)
-        return machine.window.pending.count
+        stored = Beginning(records=self.log)
+        return slot(configure(durable_name="other"), stored, self.now, None, None).machine.state.window.pending.count
 
 
 @pytest.mark.parametrize("least_log", [0, dispatcher_module.LEAST_LOG])
@@ -70,7 +68,7 @@ def test_what_was_taken_in_goes_out_with_the_state_it_made(monkeypatch: pytest.M
     assert {outgoing.topic for consumer, outgoing in work.batches if consumer == OTHER} == {"out", "p.events"}
     assert two.count_pending() == 2
     two.settle()
-    assert two.dispatcher.slots[BUSY].machine.window.delivered.consumer == 50
+    assert two.dispatcher.slots[BUSY].machine.state.window.delivered.consumer == 50
 
 
 def test_who_comes_after_a_full_step_is_given_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,13 @@ def test_records_of_a_machine_that_was_given_up_are_not_gone_by() -> None:
     first.machine.handle(Ticked(), START)
     records = [first.take_delta()]
     second = slot(config, Beginning(5001, 5000, records=records), START, None, None)
-    assert (second.machine.window.delivered, second.machine.up_to) == (Pair(5000, 5000), 5000)
+    assert (second.machine.state.window.delivered, second.machine.state.up_to) == (Pair(5000, 5000), 5000)
     deliver(second, 5001)
-    assert second.machine.window.delivered == Pair(5001, 5001)
+    assert second.machine.state.window.delivered == Pair(5001, 5001)
     # the log has the old ones still
     records.append(second.take_delta())
     third = slot(config, Beginning(5002, 5001, records=records), START, None, None)
-    assert (third.machine.window.delivered, third.machine.up_to) == (Pair(5001, 5001), 5001)
+    assert (third.machine.state.window.delivered, third.machine.state.up_to) == (Pair(5001, 5001), 5001)
 
 
 def test_records_as_far_as_what_was_given_out_count() -> None:
@@ -34,4 +34,4 @@ def test_records_as_far_as_what_was_given_out_count() -> None:
     first = slot(config, Beginning(), START, None, None)
     deliver(first, 7)
     second = slot(config, Beginning(8, 1, records=[first.take_delta()]), START, None, None)
-    assert second.machine.window.pending.count == 1
+    assert second.machine.state.window.pending.count == 1

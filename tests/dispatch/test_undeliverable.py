@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from overlay.config.consumer import OnUndeliverable
+from overlay.consumer.endings import UNDELIVERABLE
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch import effect_encoder
-from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON, UNDELIVERABLE
+from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON
 from overlay.dispatch.record_cache import RecordCache
 from overlay.output.batch_builder import OutputBatch
 from tests.consumer.driver import SECOND
@@ -87,10 +88,10 @@ def test_they_are_given_up_before_they_take_a_sequence(policy: str) -> None:
     assert advisories(office) == [(n, 0, 0, UNDELIVERABLE) for n in (1, 4, 5, 8)]
     assert sum(work.buried.total() for work in office.works) == 4
     # they settle nobody else, whatever the policy
-    assert office.slot.machine.window.pending.count == 4
-    assert office.slot.machine.position == 8
+    assert office.slot.machine.state.window.pending.count == 4
+    assert office.slot.machine.state.position == 8
     office.ack(2, 3, 6, 7)
-    assert office.slot.machine.window.pending.count == 0
+    assert office.slot.machine.state.window.pending.count == 0
     # and do not come back
     office.sit(office.records)
     office.offer()
@@ -103,7 +104,7 @@ def test_only_those_whose_turn_it_is_are_given_up() -> None:
     office.offer()
     office.settle()
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3], [2])
-    assert office.slot.hold == 4
+    assert office.hold == 4
     office.ack(1, 3)
     assert (sent(office), [n for n, *_ in letters(office)]) == ([1, 3, 4, 6], [2, 5])
 
@@ -119,7 +120,7 @@ def test_what_the_output_took_and_takes_no_more() -> None:
     assert sent(office)[4:] == [2, 4]
     assert letters(office) == [(1, UNDELIVERABLE, "1"), (3, UNDELIVERABLE, "1")]
     assert advisories(office) == [(1, 1, 1, UNDELIVERABLE), (3, 3, 1, UNDELIVERABLE)]
-    assert office.slot.machine.window.pending.count == 2
+    assert office.slot.machine.state.window.pending.count == 2
     headers = dict(
         decode(next(o for w in office.works for _, o in w.batches if o.topic == "graves")).records[0].headers
     )
@@ -179,7 +180,7 @@ def test_pulls_to_a_full_topic_are_held_back_and_acks_are_not() -> None:
     office.settle()
     assert {answer.topic for work in (first, *office.works) for _, answer in work.answers} == {"good"}
     office.ack(1)
-    assert office.slot.machine.window.floor.stream == 1
+    assert office.slot.machine.state.window.floor.stream == 1
     assert not any(answer.topic == "full" for work in office.works for _, answer in work.answers)
     office.dispatcher.hold_back(frozenset())
     assert office.dispatcher.next_at == 0

@@ -42,7 +42,7 @@ def test_messages_that_were_given_up_are_forgotten_once_the_log_has_lost_them(pa
             sessions = worker.service.sessions
             if not sessions or sessions[0].dispatch_loop is None:
                 return -1
-            pending = sessions[0].dispatch_loop.dispatcher.slots["S", "c"].machine.window.pending
+            pending = sessions[0].dispatch_loop.dispatcher.slots["S", "c"].machine.state.window.pending
             return int((pending.view("state") == Row.EXHAUSTED).sum())
 
         await await_values(world, "out", values)

@@ -127,7 +127,7 @@ def open_dispatcher() -> Work:
         later = (NOW + 10_000) * NANOSECONDS
         dispatcher.take_in((), {config.id: heard.said[ACKED]}, {STREAM: later}, later)
         digest.add("again", sorted(_give_out(dispatcher, later, digest)))
-        digest.add("pending", dispatcher.slots[config.id].machine.window.pending.count)
+        digest.add("pending", dispatcher.slots[config.id].machine.state.window.pending.count)
         return digest.finish()
 
     return work

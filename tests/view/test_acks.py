@@ -3,14 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from overlay.consumer.info import ConsumerInfo, Gate
-from overlay.consumer.table import State
+from overlay.consumer.table import Phase
 from overlay.consumer.window import Pair
 from overlay.control.responses import describe_acks
 from overlay.view.acks import list_ack_rows, show_gate, show_pending
 from overlay.view.facts import ConsumerFacts
 from overlay.view.figures import UNKNOWN
 
-INFO = ConsumerInfo(State.AWAKE, Gate.FULL, Pair(1_234, 7), 5, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, False, 0)
+INFO = ConsumerInfo(Phase.AWAKE, Gate.FULL, Pair(1_234, 7), 5, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, False, 0)
 
 
 def test_what_waits_for_acks() -> None:

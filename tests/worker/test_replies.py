@@ -92,7 +92,7 @@ def test_pulls_to_topics_that_refuse_end(scene: Scene, new_topic: NewTopicFixtur
         produce(scene.bootstrap, topic, ["a"])
         wait_until(lambda: read_metric(served, "replies_refused", reason="refused") == 2, 30, "both topics refuse")
         wait_until(
-            lambda: not any(len(slot.machine.waiting) for slot in dispatch_loop.dispatcher.slots.values()),
+            lambda: not any(len(slot.machine.state.waiting) for slot in dispatch_loop.dispatcher.slots.values()),
             30,
             "both pulls end",
         )

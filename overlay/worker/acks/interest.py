@@ -168,7 +168,7 @@ class Readers:
         for consumer, config in watched.items():
             is_bound = groups[consumer] in denied or members[groups[consumer]] > 0
             self._bound[consumer] = is_bound
-            is_asleep = self.facts[consumer].state in ASLEEP
+            is_asleep = self.facts[consumer].phase in ASLEEP
             # inactive_threshold may change, or be removed, while the machine runs
             is_to_sleep = not is_bound and bool(config.inactive_threshold)
             if config.interest is Interest.GROUP and is_to_sleep != is_asleep:

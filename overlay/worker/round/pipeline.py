@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
+from overlay.consumer.endings import give_up
 from overlay.consumer.pending import distinct
-from overlay.dispatch.dead_letters import give_up, press_letters
+from overlay.dispatch.dead_letters import press_letters
 from overlay.dispatch.dispatcher import Offer
 from overlay.dispatch.record_slice import keep
 from overlay.field import Field

@@ -28,9 +28,9 @@ ACKS = (
         """Count range acks for every consumer sequence of the range, whichever incarnation gave it out.""",
         (
             Change(
-                "overlay.consumer.settling",
-                "        own = machine.lineage.clip(event.incarnation, known)\n",
-                "        own = known\n",
+                "overlay.consumer.machine",
+                "            own = state.lineage.clip(event.incarnation, known)\n",
+                "            own = known\n",
             ),
         ),
         mend="00aedb8",
@@ -41,7 +41,7 @@ ACKS = (
         """Keep only the newest of the former incarnations, where the cap that was taken away was 256: more than a history
         has. Acks in time of deliveries that an earlier one committed are refused, and the messages are delivered again.""",
         (
-            Change("overlay.consumer.lineage", "        kept[-RECENT:] = True\n", "        kept[:] = True\n"),
+            Change("overlay.consumer.lineage", "    kept[-RECENT:] = True\n", "    kept[:] = True\n"),
             Change("overlay.consumer.lineage", "np.flatnonzero(kept)[-MOST:]", "np.flatnonzero(kept)[-1:]"),
         ),
         mend="1569ac3",
@@ -135,9 +135,9 @@ ACKS = (
         """Refuse all ranges of an ack of which one goes beyond the last delivery.""",
         (
             Change(
-                "overlay.consumer.settling",
-                "    known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)\n",
-                "    known = () if any(last > newest for _, last in event.ranges) else event.ranges\n",
+                "overlay.consumer.machine",
+                "        known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)\n",
+                "        known = () if any(last > newest for _, last in event.ranges) else event.ranges\n",
             ),
         ),
         mend="c9eb265",
@@ -197,7 +197,7 @@ ACKS = (
         (
             Change(
                 "overlay.dispatch.dispatcher",
-                "            if slot.machine.window.has_given_up(low):\n",
+                "            if slot.machine.state.window.has_given_up(low):\n",
                 "            if False:\n",
             ),
         ),
@@ -224,11 +224,11 @@ ACKS = (
         (
             Change(
                 "overlay.consumer.machine",
-                "        if (ready_at := self.pace.ready_at(now, time, size)) > now:\n"
-                "            self.ready_at = ready_at\n"
+                "        if (ready_at := pace.ready_at(now, time, size)) > now:\n"
+                "            state.ready_at = ready_at\n"
                 "            return False\n"
-                "        waiter = ",
-                "        waiter = ",
+                "        waiter, ended = ",
+                "        waiter, ended = ",
             ),
         ),
         mend="19c1433",

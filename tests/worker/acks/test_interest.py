@@ -53,7 +53,7 @@ class Bench:
 
     def handle(self, event: Event) -> None:
         self.slot.machine.handle(event, START)
-        self.facts[self.slot.machine.config.id] = self.slot.machine.facts
+        self.facts[self.slot.machine.state.config.id] = self.slot.machine.facts
 
     async def look(self) -> list[Event]:
         """What comes of two looks."""
@@ -112,7 +112,7 @@ async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
     admin._groups = cast("Any", KnownGroups())
     configs = [make_config(group, deliver_group=group, inactive_threshold="5s") for group in MEMBERS]
     (asleep, *_) = ASLEEP
-    facts: Any = {config.id: SimpleNamespace(config=config, state=asleep) for config in configs}
+    facts: Any = {config.id: SimpleNamespace(config=config, phase=asleep) for config in configs}
     output_topics: Any = dict.fromkeys(facts, "o")
     told: dict[str, Event] = {}
 

@@ -111,8 +111,8 @@ def test_what_waits_for_steps_is_counted_as_the_machine_will(
     machine_facts.begin_step()
     office.beyond = two[1]
     finish(office.step(two[0]))
-    assert machine_facts.count_pending(CONSUMER) == office.slot.machine.num_pending == told
-    assert machine_facts.count_offered(CONSUMER) == office.slot.machine.offers.count
+    assert machine_facts.count_pending(CONSUMER) == office.slot.machine.state.num_pending == told
+    assert machine_facts.count_offered(CONSUMER) == office.slot.machine.state.offers.count
 
 
 def test_consumers_without_a_machine() -> None:
@@ -127,4 +127,4 @@ def test_an_event_is_seen_after_its_step() -> None:
     work = office.step(said=[Bound()])
     assert machine_facts.facts[CONSUMER] is before
     machine_facts.end_step(work.facts)
-    assert machine_facts.facts[CONSUMER].state != before.state
+    assert machine_facts.facts[CONSUMER].phase != before.phase
