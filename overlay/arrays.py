@@ -1,26 +1,55 @@
-"""Rows of different lengths in one array: row i is data[starts[i] : starts[i + 1]]."""
+"""The types of arrays, one name for each type of their items, and arrays with rows of different lengths.
+
+A module that gives an array a meaning of its own names it in terms of these: `Codes = Int32s`.
+
+Kernels (kernels.py) are checked with these names as well. mypy sees the type of an array, but not of
+one item of it, which it takes for Any. A number that a kernel has converted is numpy's and no
+Python int, though both are the same 64 bits to numba: that is what `Int` is for.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .kernels import kernel
 
-Ints = npt.NDArray[np.int64]
+Item = TypeVar("Item", bound=np.generic)
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Int32s: TypeAlias = npt.NDArray[np.int32]
+Int8s: TypeAlias = npt.NDArray[np.int8]
+Words: TypeAlias = npt.NDArray[np.uint64]
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+UInt16s: TypeAlias = npt.NDArray[np.uint16]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Structs: TypeAlias = npt.NDArray[np.void]
+"""Items with named fields; their dtype says which."""
+ArrayOf: TypeAlias = npt.NDArray[Item]
+"""An array of any type that other arguments have as well: `ArrayOf[Item]`."""
+AnyArray: TypeAlias = npt.NDArray[Any]
+"""An array whose type is only known at run time. Not for kernels."""
+
+Int: TypeAlias = int | np.int64
+"""A whole number in a kernel."""
+Bool: TypeAlias = bool | np.bool_
+"""A truth value in a kernel."""
 
 
 class Ragged:
-    """A ragged array that grows at the end. `rows` are in use; `data` and `starts` may have room
-    for more.
+    """An array of rows of different lengths that grows at the end: row i is data[starts[i] : starts[i + 1]].
+
+    `rows` are in use; `data` and `starts` may have room for more.
     """
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.rows = 0
         self.starts: Ints = np.zeros(1025, np.int64)
-        self.data: npt.NDArray[Any] = np.empty(1024, dtype)
+        self.data: AnyArray = np.empty(1024, dtype)
 
     @property
     def used(self) -> int:
@@ -32,7 +61,7 @@ class Ragged:
         """Return the bytes in memory, unused room included."""
         return self.data.nbytes + self.starts.nbytes
 
-    def extend(self, sizes: Ints) -> npt.NDArray[Any]:
+    def extend(self, sizes: Ints) -> AnyArray:
         """Append rows of these sizes. Return their items end to end, for the caller to fill."""
         end, rows = self.used, self.rows + sizes.size
         if rows >= self.starts.size:
@@ -68,14 +97,14 @@ class Ragged:
             self.data = self.data[: self.used].copy()
 
 
-def _grow(array: npt.NDArray[Any], used: int, needed: int) -> npt.NDArray[Any]:
+def _grow(array: AnyArray, used: int, needed: int) -> AnyArray:
     larger = np.empty(max(needed, array.size * 3 // 2), array.dtype)
     larger[:used] = array[:used]
     return larger
 
 
 @kernel
-def _gather(data, starts, kept, out):  # type: ignore[no-untyped-def]
+def _gather(data: ArrayOf[Item], starts: Ints, kept: Ints, out: ArrayOf[Item]) -> None:
     put = 0
     for row in kept:
         for i in range(starts[row], starts[row + 1]):
