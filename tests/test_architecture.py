@@ -24,6 +24,7 @@ IN_DISPATCH = {"reply_sender.py", "reply_topics.py"}
 PURE_FILES = (
     "arrays.py",
     "field.py",
+    "ragged.py",
     "kafka/log_position.py",
     *(f"output/{name}.py" for name in ("assemble", "batch_builder", "encoded_batch", "entry", "partition", "record")),
     "state/shard_state.py",

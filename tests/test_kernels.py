@@ -133,6 +133,24 @@ def test_annotations_say_what_is_compiled() -> None:
     assert wrong == [] and checked > 100
 
 
+WARM = """
+    import gc
+    from numba.core.dispatcher import Dispatcher
+    from overlay.worker.warmup import load_kernels
+    load_kernels()
+    gc.unfreeze()
+    loaded = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    print(sum(sum(each.stats.cache_misses.values()) for each in loaded), len(loaded) > 100)
+"""
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+    load_kernels()
+    (tmp_path / "warm.py").write_text(textwrap.dedent(WARM))
+    same = {name: os.environ[name] for name in ("NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR") if name in os.environ}
+    assert run_module(tmp_path, "warm", **same).splitlines()[-1] == "0 True"
+
+
 MODULES = {
     "low.py": "from overlay.kernels import kernel\n@kernel\ndef low(x):\n    return x + 1\n",
     "middle.py": "from overlay.kernels import kernel\nimport low\n@kernel\ndef middle(x):\n    return low.low(x)\n",

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from overlay.arrays import Bytes, Flags, Ints, Ragged, UInt16s, UInt32s
+from overlay.arrays import Bytes, Flags, Ints, UInt16s, UInt32s
 from overlay.index.skip.encode import COUNTS_AT, TEXTS_AT, Block
 from overlay.kernels import kernel
+from overlay.ragged import Ragged
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import Dictionary
 

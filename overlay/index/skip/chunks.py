@@ -23,10 +23,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from overlay.arrays import AnyArray, Bytes, Doubles, Flags, Int32s, Ints, Ragged, Structs, UInt16s, Words
+from overlay.arrays import AnyArray, Bytes, Doubles, Flags, Int32s, Ints, Structs, UInt16s, Words
 from overlay.index.pending.counts import Choice, Counts
 from overlay.kafka.log_position import LogPosition
 from overlay.kernels import kernel
+from overlay.ragged import Ragged
 from overlay.subject import Pattern
 
 from . import bloom

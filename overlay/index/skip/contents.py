@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlay.arrays import Int32s, Ragged
+from overlay.arrays import Int32s
 from overlay.config.stream import StreamConfig
 from overlay.field import Field
 from overlay.match import Addressed
 from overlay.match.values import Templated
+from overlay.ragged import Ragged
 from overlay.subject.dictionary import Codes, Dictionary, Texts
 
 from .bloom import limit_terms
