@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.errors import WrongAnswer
+from overlay.arrays import Flags, Ints
 
 RUN, VALUES, MILLION = 5_000, 60, 1_000_000
 BATCH = 512
@@ -46,7 +46,6 @@ METERS is cut into smaller chunks than by default, for those who look for few re
 is handed out after a second, so that nothing of the topic is left without a header.
 """
 
-Flags = npt.NDArray[np.bool_]
 Headers = list[tuple[str, bytes]]
 
 
@@ -59,7 +58,7 @@ class Meters:
     topic: str = field(default_factory=lambda: f"meters-{uuid.uuid4().hex[:8]}")
 
     @property
-    def numbers(self) -> npt.NDArray[np.int64]:
+    def numbers(self) -> Ints:
         return np.arange(self.records)
 
     def is_alarm(self, number: Any) -> Any:

@@ -17,27 +17,34 @@ are numba's, whose minor version is pinned; tests/test_kernels.py checks what is
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import numba as nb
 import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
+F = TypeVar("F", bound=Callable[..., object])
+
 
 @overload
-def kernel(function: Callable[..., Any], /) -> Any: ...
+def kernel(function: F, /) -> F: ...
 @overload
-def kernel(*, inline: str = ..., forceinline: bool = ...) -> Callable[[Callable[..., Any]], Any]: ...
-def kernel(function: Any = None, /, **options: Any) -> Any:
+def kernel(*, inline: Literal["never", "always"] = ..., forceinline: bool = ...) -> Callable[[F], F]: ...
+def kernel(function: F | None = None, /, **options: str | bool) -> F | Callable[[F], F]:
     """Compile a function at its first call, for the types it is called with. It runs without the
     GIL.
+
+    Numba takes the types from the arguments and ignores annotations. Those are for mypy, to which a
+    kernel is the function that it was written as; tests/test_kernels.py compares them with what numba
+    has found.
 
     It checks no bounds, unless the environment has NUMBA_BOUNDSCHECK=1, as in `make test-long`.
 
@@ -49,10 +56,10 @@ def kernel(function: Any = None, /, **options: Any) -> Any:
     return _compile(function, options)
 
 
-def _compile(function: FunctionType, options: dict[str, Any]) -> Any:
+def _compile(function: F, options: dict[str, str | bool]) -> F:
     dispatcher = nb.njit(nogil=True, **options)(function)
-    dispatcher._cache = Cache(function)
-    return dispatcher
+    dispatcher._cache = Cache(cast(FunctionType, function))
+    return cast(F, dispatcher)
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
@@ -123,6 +130,8 @@ def find_stamp(function: FunctionType) -> str:
                     left.append(value.py_func)
             elif isinstance(value, np.ndarray):
                 parts.add(f"{name} {value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}")
+            elif isinstance(value, type) and issubclass(value, enum.Enum):
+                parts.add(f"{name} {[(member.name, member.value) for member in value]}")
             elif isinstance(value, int | float | str | bytes | tuple | np.generic):
                 parts.add(f"{name} {value!r}")
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()

@@ -19,6 +19,7 @@ class Metrics:
     """The metrics of one service. Each process has one."""
 
     def __init__(self) -> None:
+        """Make all metrics. Long because it is the list of them: one statement each."""
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.config.stream import IndexConfig, StreamConfig
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import encode
@@ -31,7 +32,6 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
 from overlay.scan import crc
-from overlay.scan.columns import Ints
 from overlay.scan.commit import Sight, judge
 
 

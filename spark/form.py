@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from overlay.arrays import Ints
 from overlay.client import SCHEMA, BadQuestion
 from overlay.client.read.columns import build_batch
 from overlay.config.relations import suggest
@@ -41,7 +42,6 @@ from overlay.filter.nodes import Column, Section
 from overlay.match import Addressed
 from overlay.match.properties import Source, find_sources
 from overlay.match.reading import Reading
-from overlay.scan.columns import Ints
 
 _SPARK_TYPES: dict[str, DataType] = {
     "string": StringType(),

@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
+
+from overlay.arrays import Bytes, Flags, Ints
 
 BLOCK = 4096
 """Sequences in a block, which takes 512 bytes of state."""
@@ -32,7 +33,6 @@ LANES = 8
 
 Key = tuple[str, str, int]
 Frames = Iterator[pd.DataFrame]
-Bits = npt.NDArray[np.uint8]
 
 _BYTES = BLOCK // 8
 _MASKS = (0x80 >> np.arange(8)).astype(np.uint8)
@@ -50,10 +50,10 @@ class Seen:
         ids = np.frombuffer(state, np.int64, count)
         bitmaps = np.frombuffer(state, np.uint8, count * _BYTES, offset=count * 8).reshape(count, _BYTES)
         # least recently used first
-        self._blocks: dict[int, Bits] = dict(zip(ids.tolist(), bitmaps, strict=True))
+        self._blocks: dict[int, Bytes] = dict(zip(ids.tolist(), bitmaps, strict=True))
         self._limit = limit
 
-    def note(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def note(self, sequences: Ints) -> Flags:
         """Return for each sequence whether it is seen for the first time, and note all as seen."""
         fresh = np.zeros(sequences.size, np.bool_)
         distinct, first = np.unique(sequences, return_index=True)

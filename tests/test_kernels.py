@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import pkgutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import pytest
+from numba.core import types
+from numba.core.dispatcher import Dispatcher
+from numba.core.types.containers import BaseTuple
+from numba.core.typing.templates import Signature
 
+import overlay
+from overlay import arrays
 from overlay.kernels import Files, kernel
+from overlay.worker.warmup import load_kernels
 
 
 @kernel
-def add(a: Any, b: Any) -> Any:
+def add(a: int, b: int) -> int:
     return a + b
 
 
@@ -46,21 +58,112 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 def test_functions_use_this_cache() -> None:
     """numba's name for it is private."""
-    assert isinstance(add._cache._cache_file, Files)
-    assert add(1, 2) == 3 and sum(add.stats.cache_misses.values()) + sum(add.stats.cache_hits.values()) == 1
+    dispatcher: Any = add
+    assert isinstance(dispatcher._cache._cache_file, Files)
+    assert add(1, 2) == 3
+    assert sum(dispatcher.stats.cache_misses.values()) + sum(dispatcher.stats.cache_hits.values()) == 1
+
+
+ARRAYS = {
+    types.int8: arrays.Int8s,
+    types.int32: arrays.Int32s,
+    types.int64: arrays.Ints,
+    types.uint8: arrays.Bytes,
+    types.uint16: arrays.UInt16s,
+    types.uint32: arrays.UInt32s,
+    types.uint64: arrays.Words,
+    types.float64: arrays.Doubles,
+    types.boolean: arrays.Flags,
+}
+
+
+def describes(annotation: Any, type: Any) -> bool:
+    """Whether an annotation is right for a type that numba has found."""
+    match type:
+        case types.Literal():
+            return describes(annotation, type.literal_type)
+        case BaseTuple():
+            parts = get_args(annotation)
+            return len(parts) == len(type) and all(map(describes, parts, type))
+        case types.Array(dtype=types.Record()):
+            return bool(annotation == arrays.Structs)
+        case types.Array():
+            choices = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+            return ARRAYS[type.dtype] in choices or arrays.ArrayOf in choices
+        case types.Record():
+            return set(get_type_hints(annotation)) <= set(type.fields)
+        case types.IntEnumMember():
+            return annotation in (type.instance_class, int, arrays.Int)
+        case types.Boolean():
+            return annotation in (bool, arrays.Bool)
+        case types.Integer():
+            return annotation in (int, arrays.Int, np.dtype(str(type)).type)
+        case types.Float():
+            return annotation is float
+        case _:
+            return type is types.none and annotation is NoneType
+
+
+def list_kernels() -> set[Any]:
+    found = set()
+    for module in pkgutil.walk_packages(overlay.__path__, "overlay."):
+        if not module.name.endswith("__main__"):
+            names = vars(importlib.import_module(module.name))
+            found |= {value for value in names.values() if isinstance(value, Dispatcher)}
+    return found
+
+
+def test_annotations_say_what_is_compiled() -> None:
+    """Numba ignores them, so mypy would check a kernel against types that it does not have."""
+    load_kernels()
+    wrong, checked = [], 0
+    for each in list_kernels():
+        hints = get_type_hints(each.py_func)
+        cache = each._cache._cache_file
+        for key in cache._load_index():
+            signature = next(part for part in cache.load(key) if isinstance(part, Signature))
+            found = dict(zip([*inspect.signature(each.py_func).parameters], signature.args, strict=True))
+            found["return"] = signature.return_type
+            wrong += [
+                f"{each.py_func.__module__}.{each.py_func.__name__}: {name} is {type}"
+                for name, type in found.items()
+                if not describes(hints[name], type)
+            ]
+            checked += 1
+    assert wrong == [] and checked > 100
+
+
+WARM = """
+    import gc
+    from numba.core.dispatcher import Dispatcher
+    from overlay.worker.warmup import load_kernels
+    load_kernels()
+    gc.unfreeze()
+    loaded = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    print(sum(sum(each.stats.cache_misses.values()) for each in loaded), len(loaded) > 100)
+"""
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+    load_kernels()
+    (tmp_path / "warm.py").write_text(textwrap.dedent(WARM))
+    same = {name: os.environ[name] for name in ("NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR") if name in os.environ}
+    assert run_module(tmp_path, "warm", **same).splitlines()[-1] == "0 True"
 
 
 MODULES = {
     "low.py": "from overlay.kernels import kernel\n@kernel\ndef low(x):\n    return x + 1\n",
     "middle.py": "from overlay.kernels import kernel\nimport low\n@kernel\ndef middle(x):\n    return low.low(x)\n",
     "constant.py": "ADDED = 10\n",
+    "members.py": "import enum\nclass Member(enum.IntEnum):\n    ZERO = 0\n",
     "top.py": """
         from overlay.kernels import kernel
         from middle import middle
         from constant import ADDED
+        from members import Member
         @kernel
         def top(x):
-            return middle(x) + ADDED
+            return middle(x) + ADDED + Member.ZERO
         print(top(0), sum(top.stats.cache_hits.values()))
     """,
 }
@@ -94,6 +197,8 @@ def test_a_function_is_compiled_again_when_what_it_calls_has_changed(tmp_path: P
     assert [run(), run()] == ["210 0", "210 1"]
     (tmp_path / "constant.py").write_text("ADDED = 3000\n")
     assert [run(), run()] == ["3200 0", "3200 1"]
+    (tmp_path / "members.py").write_text(MODULES["members.py"].replace("= 0", "= 40000"))
+    assert [run(), run()] == ["43200 0", "43200 1"]
 
 
 FORWARD = """

@@ -64,7 +64,7 @@ def _widen(array: Ints, room: int) -> Ints:
 
 
 @kernel
-def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-untyped-def]
+def _push(times: Ints, sequences: Ints, size: int, new_times: Ints, new_sequences: Ints) -> None:
     for i in range(new_times.size):
         at, time = size + i, new_times[i]
         while at > 0 and times[(at - 1) // 2] > time:
@@ -76,7 +76,7 @@ def _push(times, sequences, size, new_times, new_sequences):  # type: ignore[no-
 
 
 @kernel
-def _count_due(times, size, now):  # type: ignore[no-untyped-def]
+def _count_due(times: Ints, size: int, now: int) -> int:
     """Count the entries that are due.
 
     Children of an entry that is not due are never due, so they are not visited.
@@ -95,7 +95,7 @@ def _count_due(times, size, now):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pop(times, sequences, size, out_times, out_sequences):  # type: ignore[no-untyped-def]
+def _pop(times: Ints, sequences: Ints, size: int, out_times: Ints, out_sequences: Ints) -> None:
     for i in range(out_times.size):
         out_times[i], out_sequences[i] = times[0], sequences[0]
         size -= 1

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overlay.arrays import Ints
+from overlay.arrays import Bytes, Ints
 from overlay.kernels import kernel
 
 from .deadlines import NEVER
@@ -220,7 +220,7 @@ def distinct(numbers: Ints) -> Ints:
 
 
 @kernel
-def _skip_settled(state, at, end):  # type: ignore[no-untyped-def]
+def _skip_settled(state: Bytes, at: int, end: int) -> int:
     """Return the first row from `at` on that is neither GONE (0) nor EXHAUSTED (4)."""
     while at < end and (state[at] == 0 or state[at] == 4):
         at += 1

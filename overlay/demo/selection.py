@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+
+from overlay.arrays import Flags
 
 from .home import DemoError
 
-Flags = npt.NDArray[np.bool_]
 Frame = Any  # pandas carries no types
 
 

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Sequences = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from overlay.arrays import Flags, Ints
+
 _SHOWN = 3
 
 
@@ -29,7 +28,7 @@ class Content:
     """The records of an output topic: counts by subject, and stream sequences in topic order."""
 
     counts: Counter[str]
-    sequences: Sequences
+    sequences: Ints
 
     @property
     def total(self) -> int:

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from overlay.arrays import Ints
+from overlay.arrays import Bool, Bytes, Flags, Int, Ints
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.field import Field, FieldKind
@@ -29,7 +29,6 @@ from overlay.kernels import kernel
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.commit import Aborted
-from overlay.scan.header import Bytes
 from overlay.scan.kernel import open_bodies
 
 from .ack_offsets import EVERYTHING, AckOffsets
@@ -39,10 +38,9 @@ _TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
 _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
 _KEY = Field(FieldKind.KEY)
 
-_ODD, _ELSEWHERE = 0, 1
-"""Kinds of rows, beside those of the verbs: to be parsed row by row, and to be skipped."""
-_VERBS = (Verb.ACK, Verb.NAK, Verb.PROGRESS, Verb.TERM)
-_FIRST_VERB = 2
+_ODD, _ELSEWHERE, _ACK, _NAK, _PROGRESS, _TERM = range(6)
+"""Kinds of rows: to be parsed row by row, to be skipped, and of one verb each."""
+_VERBS = {_ACK: Verb.ACK, _NAK: Verb.NAK, _PROGRESS: Verb.PROGRESS, _TERM: Verb.TERM}
 _MOST_INCARNATIONS = 64
 """Most incarnations that the kernel numbers in a slice; tokens of further ones are parsed row by row."""
 FLOW = "$JS.FC."
@@ -156,7 +154,7 @@ class AckDecoder:
                 if kind[mine[0]] == _ODD:
                     self._read_odd(piece, mine, (at, size), value, heard)
                 else:
-                    verb = _VERBS[int(kind[mine[0]]) - _FIRST_VERB]
+                    verb = _VERBS[int(kind[mine[0]])]
                     heard.kinds[verb.name.lower()] += mine.size
                     sequences, consumer_seqs, deliveries, by = (column[mine] for column in numbers)
                     said = AckBatch(verb, sequences, consumer_seqs, deliveries, by if count else None, names=names)
@@ -218,12 +216,14 @@ class AckDecoder:
         stream, name = _name(found)
         if offset < heard.since.of(name):
             return
-        # a valid ack: unknown consumer, flawed body, ours, or (without an effect) another worker's
+        # a valid ack: of an unknown consumer, of another worker's (which counts it), flawed, or ours
         if stream != self._stream or name not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
+        elif name not in self._mine:
+            return
         elif isinstance(found, Ack) and found.is_flawed:
             heard.refused[Flaw.PAYLOAD] += 1
-        elif name in self._mine:
+        else:
             heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
             # the record's offset serves as the id that a pinned client gets
             reply = read_address(find_header, self._rule)
@@ -280,7 +280,7 @@ def _split(values: Ints) -> Sequence[slice]:
 
 
 @kernel
-def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
+def _starts_with(buf: Bytes, at: Int, end: Int, text: Bytes) -> Bool:
     if end - at < text.size:
         return False
     for i in range(text.size):  # noqa: SIM110 - numba has no all()
@@ -290,7 +290,7 @@ def _starts_with(buf, at, end, text):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
+def _compare(buf: Bytes, at: Int, size: Int, text: Bytes, first: Int, end: Int) -> Int:
     """Return less than 0, 0, or more than 0, as the bytes compare."""
     for i in range(min(size, end - first)):
         if buf[at + i] != text[first + i]:
@@ -299,7 +299,7 @@ def _compare(buf, at, size, text, first, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-def]
+def _find_name(buf: Bytes, at: Int, size: Int, text: Bytes, bounds: Ints, guess: int) -> int:
     """Return the number of a name, -1 if it is unknown. `guess` is tried first."""
     if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
         return guess
@@ -317,7 +317,7 @@ def _find_name(buf, at, size, text, bounds, guess):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
+def _read_numbers(buf: Bytes, at: Int, end: Int, out: Ints) -> Bool:
     """Read five decimals separated by dots, up to `end`, into `out`.
 
     Return whether they are there and each is valid.
@@ -341,14 +341,14 @@ def _read_numbers(buf, at, end, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _find_dot(buf, at, end):  # type: ignore[no-untyped-def]
+def _find_dot(buf: Bytes, at: Int, end: Int) -> Int:
     while at < end and buf[at] != 46:
         at += 1
     return at
 
 
 @kernel
-def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
+def _number(buf: Bytes, at: Int, size: Int, known: Ints, count: int, guess: int) -> int:
     """Return the number of a text among the first `count` known ones, `count` if it is new.
 
     `known`: places and sizes of texts in the same buffer. `guess` is tried first.
@@ -365,20 +365,20 @@ def _number(buf, at, size, known, count, guess):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
-    """Return the kind of a row whose body is only a verb, 0 for any other body."""
+def _read_verb(buf: Bytes, at: Int, size: Int) -> Int:
+    """Return the kind of a row whose body is only a verb, _ODD for any other body."""
     if size <= 0:
-        return 2
+        return _ACK
     if size == 3 and buf[at] == 43 and buf[at + 1] == 79 and buf[at + 2] == 75:  # +OK
-        return 2
+        return _ACK
     if size == 4:
         first, a, b, c = buf[at], buf[at + 1], buf[at + 2], buf[at + 3]
         if first == 43 and a == 65 and b == 67 and c == 75:  # +ACK
-            return 2
+            return _ACK
         if first == 45 and a == 78 and b == 65 and c == 75:  # -NAK
-            return 3
+            return _NAK
         if first == 43 and a == 87 and b == 80 and c == 73:  # +WPI
-            return 4
+            return _PROGRESS
     if (
         size == 5
         and buf[at] == 43
@@ -387,15 +387,32 @@ def _read_verb(buf, at, size):  # type: ignore[no-untyped-def]
         and buf[at + 3] == 82
         and buf[at + 4] == 77
     ):
-        return 5  # +TERM
-    return 0
+        return _TERM  # +TERM
+    return _ODD
 
 
 @kernel
-def _read(  # type: ignore[no-untyped-def]
-    buf, at, size, value_at, value_size, has_reply, head, head_2, stream, names, bounds, is_mine, kind, consumer, numbers,
-    known,
-):  # fmt: skip
+def _pass_head(buf: Bytes, first: Int, end: Int, head: Bytes, head_2: Bytes, stream: Bytes) -> tuple[Int, Int]:
+    """Return where a token's consumer begins, and the size of its incarnation: 0 in version 1.
+
+    The position is -1 if the token begins otherwise. A stream or a consumer may be named `_`: after
+    the incarnation version 2 has the stream's name, version 1 a number.
+    """
+    text = first + head_2.size
+    if _starts_with(buf, first, end, head_2):
+        dot = _find_dot(buf, text, end)
+        if dot > text and _starts_with(buf, dot + 1, end, stream):
+            return dot + 1 + stream.size, dot - text
+    if _starts_with(buf, first, end, head):
+        return first + head.size, 0
+    return -1, 0
+
+
+@kernel
+def _read(
+    buf: Bytes, at: Ints, size: Ints, value_at: Ints, value_size: Ints, has_reply: Flags, head: Bytes, head_2: Bytes,
+    stream: Bytes, names: Bytes, bounds: Ints, is_mine: Flags, kind: Ints, consumer: Ints, numbers: Ints, known: Ints,
+) -> int:  # fmt: skip
     """Classify all rows and read their numbers. Return how many incarnations the tokens name.
 
     `head`: what tokens of version 1 begin with. `head_2` and, behind the incarnation, `stream`: the
@@ -404,22 +421,11 @@ def _read(  # type: ignore[no-untyped-def]
     found = np.empty(5, np.int64)
     guess, count, latest = -1, 0, 0
     for row in range(at.size):
-        kind[row], consumer[row] = 0, -1
-        first, end = at[row], at[row] + size[row]
-        if size[row] <= 0:
+        kind[row], consumer[row] = _ODD, -1
+        end = at[row] + size[row]
+        first, length = _pass_head(buf, at[row], end, head, head_2, stream)
+        if first < 0:
             continue
-        # a stream or a consumer may be named `_`: after the incarnation version 2 has the stream's
-        # name, version 1 a number
-        by, text, length = -1, first + head_2.size, 0
-        if _starts_with(buf, first, end, head_2):
-            dot = _find_dot(buf, text, end)
-            if dot > text and _starts_with(buf, dot + 1, end, stream):
-                length = dot - text
-                first = dot + 1 + stream.size
-        if length == 0:
-            if not _starts_with(buf, first, end, head):
-                continue
-            first += head.size
         # the consumer: unknown ones are parsed row by row, those of other workers are skipped
         dot = _find_dot(buf, first, end)
         name = _find_name(buf, first, dot - first, names, bounds, guess)
@@ -427,12 +433,14 @@ def _read(  # type: ignore[no-untyped-def]
             continue
         guess = name
         if not is_mine[name]:
-            kind[row] = 1
+            kind[row] = _ELSEWHERE
             continue
         if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
             continue
         # the number of the incarnation
+        by = -1
         if length > 0:
+            text = at[row] + head_2.size
             by = _number(buf, text, length, known, count, latest)
             if by == known.shape[1]:
                 continue

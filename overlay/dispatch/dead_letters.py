@@ -18,13 +18,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlay.arrays import Bytes, Ints
 from overlay.consumer.effects import DeadLetter
-from overlay.output.assemble import Body, Envelope, Ints, Numbers, assemble, without_value
+from overlay.output.assemble import Body, Envelope, Numbers, assemble, without_value
 from overlay.output.batch_builder import OutputBatch, OutputTopic, Slice, measure
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.output.partition import place
 from overlay.output.record import Headers, encode_headers
-from overlay.scan.header import Bytes
 from overlay.units import format_time
 
 REASON = "Overlay-Dead-Reason"

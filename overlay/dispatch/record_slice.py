@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlay.arrays import Ints
+from overlay.arrays import Bytes, Ints
 from overlay.kernels import kernel
 from overlay.match.addressing import Addressed
 from overlay.scan.decode import Records
-from overlay.scan.header import Bytes
 from overlay.subject.dictionary import Codes, Texts
 
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
@@ -101,7 +100,7 @@ def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
 
 
 @kernel
-def _gather(buf, first, at, end, out):  # type: ignore[no-untyped-def]
+def _gather(buf: Bytes, first: Ints, at: Ints, end: Ints, out: Bytes) -> None:
     for i in range(first.size):
         size = end[i] - at[i]
         target, source = out[at[i] : at[i] + size], buf[first[i] : first[i] + size]

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.errors import SourceChanged
@@ -42,7 +43,6 @@ from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing, Audience
-from overlay.scan.columns import Ints
 from overlay.subject import Pattern
 
 from .ledger.ledger import Ledger

@@ -17,13 +17,13 @@ from collections.abc import Iterable
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan import Decoder, Malformed, Records, make_plan
-from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
 from overlay.scan.kernel import open_bodies
 

@@ -39,11 +39,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
+from overlay.arrays import Bytes
 from overlay.errors import SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import HEADER_SIZE, Batches, Bytes, read_end, split
+from overlay.scan.header import HEADER_SIZE, Batches, read_end, split
 from overlay.waits import is_set_within
 
 from .fetch_response import fetch

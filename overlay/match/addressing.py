@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlay.arrays import Bytes
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import Bytes
 from overlay.scan.values import NO_DECODERS, Decoders
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import REASONS, Codes, Dictionary, Texts

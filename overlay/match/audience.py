@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Ints
 from overlay.kernels import kernel
 from overlay.subject import Matcher, Pattern
 from overlay.subject.dictionary import Codes, Dictionary
 
 from .values import Values, narrow
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +107,7 @@ class Audience:
 
 
 @kernel
-def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
+def _sift(codes: Codes, starts: Ints, wanted: Ints) -> int:
     """Write the rows that any consumer wants to the front of `wanted`. Return how many.
 
     Every row is written and only wanted ones are kept: an unpredictable branch would cost more than
@@ -124,14 +122,14 @@ def _sift(codes, starts, wanted):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _count(wanted, codes, starts, ids, counts):  # type: ignore[no-untyped-def]
+def _count(wanted: Ints, codes: Codes, starts: Ints, ids: Ints, counts: Ints) -> None:
     for row in wanted:
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             counts[ids[i]] += 1
 
 
 @kernel
-def _place(wanted, codes, starts, ids, free, rows):  # type: ignore[no-untyped-def]
+def _place(wanted: Ints, codes: Codes, starts: Ints, ids: Ints, free: Ints, rows: Ints) -> None:
     for row in wanted:
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             rows[free[ids[i]]] = row

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from overlay.arrays import Bytes, Int, Int32s, Ints
 from overlay.kernels import kernel
-from overlay.scan.columns import NO_TIMESTAMP, Ints, gather
+from overlay.scan.columns import NO_TIMESTAMP, gather
 from overlay.scan.decode import Records
-from overlay.scan.header import Bytes
 from overlay.scan.kernel import open_bodies
 from overlay.scan.varint import read_varint
 from overlay.subject.dictionary import Codes, Dictionary
@@ -134,7 +134,7 @@ def _build_values(rows: _Rows) -> pa.Array:
 def _build_headers(rows: _Rows) -> pa.Array:
     bounds = np.empty(rows.count + 1, np.int32)
     total = _count_headers(rows.buf, rows.headers_at, rows.end, bounds)
-    name_at, name_size, value_at, value_size = (np.empty(total, np.int64) for _ in range(4))
+    name_at, name_size, value_at, value_size = (np.empty(int(total), np.int64) for _ in range(4))
     _find_headers(rows.buf, rows.headers_at, rows.end, name_at, name_size, value_at, value_size)
     values = gather(rows.buf, value_at, value_size, "binary").array
     pairs = pa.StructArray.from_arrays([_name(rows.buf, name_at, name_size), values], fields=list(_HEADER))
@@ -176,11 +176,11 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
 
 
 @kernel
-def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def]
+def _count_headers(buf: Bytes, headers_at: Ints, end: Ints, bounds: Int32s) -> Int:
     """Write to `bounds` where each record's headers begin in the list of all. Return how many there
     are.
     """
-    total = 0
+    total: Int = 0
     for i in range(end.size):
         bounds[i] = total
         total += read_varint(buf, headers_at[i], end[i])[0]
@@ -189,7 +189,9 @@ def _count_headers(buf, headers_at, end, bounds):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _find_headers(buf, headers_at, end, name_at, name_size, value_at, value_size):  # type: ignore[no-untyped-def]
+def _find_headers(
+    buf: Bytes, headers_at: Ints, end: Ints, name_at: Ints, name_size: Ints, value_at: Ints, value_size: Ints
+) -> None:
     """Find the positions of all headers. `walk` must have checked the records before."""
     h = 0
     for i in range(end.size):

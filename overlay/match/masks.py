@@ -19,24 +19,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from overlay.arrays import Flags, Ints
 from overlay.config.stream import Property
 from overlay.field import Field
 from overlay.filter import Filter
 from overlay.filter.arrow import Evaluation, compile, key_of
 from overlay.filter.nodes import Column as NamedColumn
 from overlay.filter.nodes import Present, walk
-from overlay.scan.columns import Column, Ints
+from overlay.scan.columns import Column
 from overlay.scan.states import BAD, GOOD, NOT_UTF8
 
 from .addressing import Addressed
 from .properties import find_sources, list_columns
 from .reading import Reading
 from .values import ValueMasks, Values
-
-Flags = npt.NDArray[np.bool_]
 
 _THERE = (GOOD, BAD, NOT_UTF8)
 """States of values that are present. If a document cannot be read, it is unknown what it has."""

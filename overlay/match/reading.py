@@ -13,8 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from overlay.arrays import Ints
 from overlay.field import Field, FieldKind
-from overlay.scan.columns import Column, Ints, Origin, coalesce, gather, read_times
+from overlay.scan.columns import Column, Origin, coalesce, gather, read_times
 from overlay.scan.states import MISSING
 
 from .addressing import Addressed

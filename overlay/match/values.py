@@ -20,20 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overlay.arrays import Flags, Ints
 from overlay.config.consumer import FilterConfig
 from overlay.config.stream import FilterValue, StreamConfig
 from overlay.field import Field, FieldKind
-from overlay.scan.columns import Ints, gather
+from overlay.scan.columns import gather
 from overlay.subject import Pattern, SubjectRule, is_subject
 from overlay.subject.dictionary import Codes, Dictionary
 
 from .addressing import Addressed
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.consumer.acks import write_head
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
-from overlay.scan.header import Bytes
 from overlay.scan.varint import read_varint, skip, varint_size, write_varint
-from overlay.subject.dictionary import Texts
+from overlay.subject.dictionary import Codes, Texts
 
 from .record import encode_headers
-
-Ints = npt.NDArray[np.int64]
 
 SUBJECT, TOKEN = "Nats-Subject", "Nats-Reply-To"
 FULL = (
@@ -157,7 +154,7 @@ def assemble(
     body: Body,
     source: Records,
     rows: Ints,
-    codes: npt.NDArray[np.int32],
+    codes: Codes,
     subjects: Texts,
     envelope: Envelope,
     numbers: tuple[Ints, Ints, Ints, Ints],
@@ -171,19 +168,19 @@ def assemble(
     if not body.count:
         body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
         body.max_timestamp = body.base_timestamp
-    done, body.size, latest = _assemble(
+    done, size, latest = _assemble(
         source.buf, source.body, source.end, source.timestamp, rows, codes, subjects.text, subjects.bounds,
         envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.bounds, envelope.more,
         envelope.more_count, envelope.source_time, envelope.headers_only,
         *numbers, body.base_timestamp, body.out, body.size, body.count,
     )  # fmt: skip
-    body.count += done
+    body.count, body.size = body.count + done, int(size)
     if done:
         body.last_offset = int(source.offset[rows[done - 1]])
         first = body.consumer_seqs[0] or int(numbers[1][0])
         body.consumer_seqs = first, int(numbers[1][done - 1])
-    body.max_timestamp = max(body.max_timestamp, latest)
-    return int(done)
+    body.max_timestamp = max(body.max_timestamp, int(latest))
+    return done
 
 
 def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) -> Ints:
@@ -198,7 +195,7 @@ def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) ->
 
 
 @kernel
-def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
+def _copy(out: Bytes, pos: Int, text: Bytes, first: Int, last: Int) -> Int:
     # a loop over views: numba's slice assignment takes ten times as long for a record's few hundred
     # bytes, and with indices that might be negative a plain loop does not become a block copy
     size = last - first
@@ -209,7 +206,7 @@ def _copy(out, pos, text, first, last):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _nanoseconds(milliseconds):  # type: ignore[no-untyped-def]
+def _nanoseconds(milliseconds: Int) -> Int:
     """Return a timestamp (ms) in ns.
 
     A time that int64 cannot hold, about 290 years from 1970, becomes the nearest possible one.
@@ -219,7 +216,7 @@ def _nanoseconds(milliseconds):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
+def _put_decimal(out: Bytes, pos: Int, value: Int) -> Int:
     """Write an integer in decimal and return the next position."""
     if value < 0:
         out[pos] = 45
@@ -239,7 +236,7 @@ def _put_decimal(out, pos, value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
+def _is_ours(buf: Bytes, at: Int, size: Int, names: Bytes, bounds: Ints) -> Bool:
     """Return whether the header name at `at` is one that the envelope writes."""
     if size < 11 or buf[at] != 0x4E:  # the shortest is Nats-Stream; N
         return False
@@ -254,7 +251,7 @@ def _is_ours(buf, at, size, names, bounds):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-def]
+def _foreign(buf: Bytes, pos: Int, end: Int, count: Int, names: Bytes, bounds: Ints) -> tuple[Int, Int]:
     """Return how many of a record's headers are not ours, and their bytes."""
     kept, size = 0, np.int64(0)
     for _ in range(count):
@@ -269,7 +266,7 @@ def _foreign(buf, pos, end, count, names, bounds):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore[no-untyped-def]
+def _copy_foreign(buf: Bytes, pos: Int, end: Int, count: Int, names: Bytes, bounds: Ints, out: Bytes, at: Int) -> Int:
     for _ in range(count):
         start = pos
         name_size, name_at = read_varint(buf, pos, end)
@@ -281,7 +278,7 @@ def _copy_foreign(buf, pos, end, count, names, bounds, out, at):  # type: ignore
 
 
 @kernel
-def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[no-untyped-def]
+def _put_header(out: Bytes, pos: Int, names: Bytes, bounds: Ints, k: Int, text: Bytes, first: Int, last: Int) -> Int:
     """Write our header number k with the value text[first:last] and return the next position."""
     pos = write_varint(out, pos, bounds[k + 1] - bounds[k])
     pos = _copy(out, pos, names, bounds[k], bounds[k + 1])
@@ -289,13 +286,13 @@ def _put_header(out, pos, names, bounds, k, text, first, last):  # type: ignore[
 
 
 @kernel
-def _header_size(bounds, k, size):  # type: ignore[no-untyped-def]
-    name = bounds[k + 1] - bounds[k]
+def _header_size(bounds: Ints, k: Int, size: Int) -> Int:
+    name: int = bounds[k + 1] - bounds[k]
     return varint_size(name) + name + varint_size(size) + size
 
 
 @kernel
-def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
+def _put_part(token: Bytes, pos: Int, value: Int) -> Int:
     """Write a number of the token and the dot after it, and return the next position."""
     pos = _put_decimal(token, pos, value)
     token[pos] = 46
@@ -303,10 +300,22 @@ def _put_part(token, pos, value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _assemble(  # type: ignore[no-untyped-def]
-    buf, body, end_of, timestamp, rows, codes, text, text_bounds, prefix, stream, consumer, names, bounds, more, more_count,
-    source_time, headers_only, stream_sequence, consumer_sequence, deliveries, pending, base, out, at, count_before,
-):  # fmt: skip
+def _assemble(
+    buf: Bytes, body: Ints, end_of: Ints, timestamp: Ints, rows: Ints, codes: Codes, text: Bytes, text_bounds: Ints,
+    prefix: Bytes, stream: Bytes, consumer: Bytes, names: Bytes, bounds: Ints, more: Bytes, more_count: int,
+    source_time: bool, headers_only: bool, stream_sequence: Ints, consumer_sequence: Ints, deliveries: Ints,
+    pending: Ints, base: int, out: Bytes, at: Int, count_before: int,
+) -> tuple[int, Int, Int]:  # fmt: skip
+    """Write records from `out[at]` on until one does not fit. Return (how many, where they end, the
+    latest of their times).
+
+    `body`, `end_of`, `timestamp`: of all records of the source; `rows`: those to write. `names`,
+    `bounds`: our header names. `more`: further headers, encoded. `base`: time of the batch (ms).
+    `count_before`: records in it already.
+
+    Long because it is one loop over the records: functions for its parts would be given the same
+    dozen arrays for each record, and numba counts references to each of them (scan/borrow.py).
+    """
     token = np.empty(prefix.size + 105, np.uint8)
     _copy(token, 0, prefix, 0, prefix.size)
     length = np.empty(21, np.uint8)

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Ints
 from overlay.config.consumer import PartitionBy
 from overlay.errors import DeliveryFailed
 from overlay.scan.codec import Codec
 from overlay.scan.decode import Records
-from overlay.scan.header import HEADER_SIZE, Bytes
+from overlay.scan.header import HEADER_SIZE
 from overlay.subject.dictionary import Codes, Texts
 
 from .assemble import Body, Envelope, Numbers, assemble, room_for
 from .encoded_batch import EncodedBatch
 from .partition import place
 
-Ints = npt.NDArray[np.int64]
 _Columns = tuple[Ints, Ints, Ints, Ints]  # stream and consumer sequences, deliveries, num_pending
 
 _LARGEST_BODY = 1 << 20

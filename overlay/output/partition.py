@@ -9,15 +9,13 @@ modulo the number of output partitions.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.config.consumer import PartitionBy
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.varint import read_varint
 from overlay.subject.dictionary import Codes, Texts
-
-Ints = npt.NDArray[np.int64]
 
 
 def place(
@@ -33,7 +31,7 @@ def place(
 
 
 @kernel
-def murmur2(data, at, size):  # type: ignore[no-untyped-def]
+def murmur2(data: Bytes, at: Int, size: Int) -> np.uint32:
     """Return the 32-bit murmur2 of data[at:at+size], as Kafka's Utils.murmur2 computes it."""
     m = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(size)
@@ -56,11 +54,14 @@ def murmur2(data, at, size):  # type: ignore[no-untyped-def]
         h = np.uint32((h ^ np.uint32(data[p])) * m)
     h ^= h >> np.uint32(13)
     h = np.uint32(h * m)
-    return h ^ (h >> np.uint32(15))
+    return np.uint32(h ^ (h >> np.uint32(15)))
 
 
 @kernel
-def _place(buf, body, end_of, rows, codes, text, bounds, by_key, partitions, out):  # type: ignore[no-untyped-def]
+def _place(
+    buf: Bytes, body: Ints, end_of: Ints, rows: Ints, codes: Codes, text: Bytes, bounds: Ints, by_key: Bool,
+    partitions: Int, out: Ints,
+) -> None:  # fmt: skip
     for i in range(rows.size):
         row = rows[i]
         size, at = read_varint(buf, body[row], end_of[row])

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .assemble import Body, Ints, Numbers, assemble
+from overlay.arrays import Ints
+
+from .assemble import Body, Numbers, assemble
 from .batch_builder import OutputTopic, Slice, measure
 from .encoded_batch import EncodedBatch
 

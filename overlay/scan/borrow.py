@@ -17,11 +17,12 @@ tests/scan/test_borrow.py checks the sources for all this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from numba import types
 from numba.extending import intrinsic
+
+Array = TypeVar("Array")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -38,7 +39,11 @@ def _disown(typing_context: Any, array: Any) -> Any:
     return array(array), generate
 
 
-borrow = cast(Callable[[Any], Any], _disown)
+class _Borrow(Protocol):
+    def __call__(self, array: Array, /) -> Array: ...
+
+
+borrow = cast(_Borrow, _disown)
 """`borrow(parameter)`, in a kernel: the parameter's array without its owner. See the module's
 docstring.
 """

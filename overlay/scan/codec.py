@@ -15,7 +15,9 @@ from typing import Any
 import cramjam
 import numpy as np
 
-from .header import Bytes, Fault
+from overlay.arrays import Bytes
+
+from .header import Fault
 
 
 class Codec(enum.IntEnum):

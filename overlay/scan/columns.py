@@ -25,23 +25,20 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overlay.arrays import AnyArray, Bool, Bytes, Doubles, Int, Ints
 from overlay.kernels import kernel
 
-from .header import Bytes
 from .numbers import read_boolean, read_double, read_long
 from .states import ABSENT, BAD, GOOD, HARD, MISSING, REASONS, judge_size
 from .texts import is_null, join
 from .times import read_timestamp
 
-Ints = npt.NDArray[np.int64]
-States = npt.NDArray[np.uint8]
+States = Bytes
 
 TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -143,7 +140,7 @@ def _read(buf: Bytes, at: Ints, size: Ints, type: str, is_json: bool, states: St
     return (pa.py_buffer(np.packbits(values, bitorder="little") if type == "boolean" else values),)
 
 
-def _read_hard(buf: Bytes, at: Ints, size: Ints, values: npt.NDArray[Any], states: States) -> None:
+def _read_hard(buf: Bytes, at: Ints, size: Ints, values: AnyArray, states: States) -> None:
     """Read with Python the doubles that the kernel leaves. They have passed the grammar, but some
     are out of range.
     """
@@ -163,7 +160,9 @@ _READERS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 @kernel
-def _fill(buf, at, size, is_json, reader, values, states):  # type: ignore[no-untyped-def]
+def _fill(
+    buf: Bytes, at: Ints, size: Ints, is_json: Bool, reader: Int, values: Ints | Doubles | Bytes, states: States
+) -> None:
     """Read each slice with one of _READERS. Compiled for each storage type; the branch on `reader`
     always goes the same way.
     """

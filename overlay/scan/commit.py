@@ -14,20 +14,20 @@ from __future__ import annotations
 import enum
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Flags, Int, Ints
 from overlay.kernels import kernel
 
-from .header import CONTROL, HEADER_SIZE, TRANSACTIONAL, Batches, Bytes
+from .header import CONTROL, HEADER_SIZE, TRANSACTIONAL, Batches
 from .varint import read_long, read_varint
 
-Aborted = npt.NDArray[np.int64]  # [n, 2]: producer id, first offset
+Aborted = Ints  # [n, 2]: producer id, first offset
 
 NO_ABORTS: Aborted = np.empty((0, 2), np.int64)
 
 
 @kernel
-def _marker(buf, at, end):  # type: ignore[no-untyped-def]
+def _marker(buf: Bytes, at: Int, end: Int) -> Int:
     """Return the type of the control record at `at` (0 abort, 1 commit, others internal to the
     broker), or -1 if unreadable.
     """
@@ -43,8 +43,8 @@ def _marker(buf, at, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
-    """Write each batch's Sight number. Skip batches that are not `sound`, since their bytes cannot
+def _judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Ints, sight: Bytes) -> None:
+    """Write each batch's Sight. Skip batches that are not `sound`, since their bytes cannot
     be trusted.
     """
     open_ids = np.empty(aborted.shape[0], np.int64)
@@ -52,7 +52,7 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
     taken = 0
     for i in range(batches.size):
         batch = batches[i]
-        sight[i] = 0
+        sight[i] = Sight.HIDDEN
         if not sound[i]:
             continue
         # open the aborted transactions that begin at or below the end of this batch
@@ -66,7 +66,7 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
             # an abort marker ends the aborted transactions of its producer
             kind = _marker(buf, batch.at + HEADER_SIZE, batch.end)
             if kind < 0:
-                sight[i] = 2
+                sight[i] = Sight.UNREADABLE
             elif kind == 0:
                 kept = 0
                 for k in range(opened):
@@ -80,7 +80,7 @@ def _judge(buf, batches, sound, aborted, sight):  # type: ignore[no-untyped-def]
         if batch.attributes & TRANSACTIONAL:
             for k in range(opened):
                 hidden = hidden or open_ids[k] == batch.producer_id
-        sight[i] = 0 if hidden else 1
+        sight[i] = Sight.HIDDEN if hidden else Sight.SHOWN
 
 
 class Sight(enum.IntEnum):
@@ -91,7 +91,7 @@ class Sight(enum.IntEnum):
     UNREADABLE = 2  # a control batch whose marker cannot be read
 
 
-def judge(buf: Bytes, batches: Batches, sound: npt.NDArray[np.bool_], aborted: Aborted) -> npt.NDArray[np.uint8]:
+def judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Aborted) -> Bytes:
     """Return the Sight of each batch of a fetch.
 
     All batches must be passed, also those before the wanted position: an abort marker among them

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
-from .header import CRC_FROM, Batches, Bytes
+from overlay.arrays import Bytes, Flags
+
+from .header import CRC_FROM, Batches
 
 
 def crc32c(data: bytes | Bytes) -> int:
@@ -14,7 +15,7 @@ def crc32c(data: bytes | Bytes) -> int:
     return int(google_crc32c.value(data))
 
 
-def matches(buf: Bytes, batches: Batches) -> npt.NDArray[np.bool_]:
+def matches(buf: Bytes, batches: Batches) -> Flags:
     """Return which batches have a CRC that matches their bytes."""
     check = google_crc32c.value
     ranges = zip(batches["at"].tolist(), batches["end"].tolist(), batches["crc"].tolist(), strict=True)

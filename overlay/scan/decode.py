@@ -13,18 +13,17 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from overlay.arrays import Bytes, Flags, Ints
 
 from . import crc
 from .codec import Arena
 from .commit import NO_ABORTS, Aborted, Sight, judge
-from .header import CODEC_MASK, HEADER_SIZE, Batches, Bytes, Fault, split
+from .header import CODEC_MASK, HEADER_SIZE, Batches, Fault, split
 from .json import extract
 from .kernel import walk
 from .plan import Plan
 from .values import NO_DECODERS, Decoders, decode
-
-Ints = npt.NDArray[np.int64]
 
 SLICE_BYTES = 2 << 20
 SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two sizes, header count
@@ -176,14 +175,14 @@ class Decoder:
             self._offset, self._timestamp, self._body, self._end, self._at, self._size,
         )  # fmt: skip
         if bad < 0 and fits < batches.size:
-            bad, fault = fits, int(Fault.COUNT)
+            bad, fault = fits, Fault.COUNT
         done = bad if bad >= 0 else batches.size
         if done:
             offsets = self._offset[:rows]
             low, high = (int(i) for i in np.searchsorted(offsets, (position, stop)))
             yield self._records(buf, low, high, min(int(batches[done - 1]["last_offset"]) + 1, stop))
         if bad >= 0:
-            yield _malformed(batches[bad], Fault(fault))
+            yield _malformed(batches[bad], fault)
             done += 1
         return done
 
@@ -220,7 +219,7 @@ def _malformed(batch: np.void, fault: Fault) -> Malformed:
     return Malformed(fault, int(batch["base_offset"]), int(batch["last_offset"]) + 1)
 
 
-def _runs(faults: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _runs(faults: Ints, seen: Flags) -> Iterator[tuple[int, int]]:
     """Yield ranges of neighbouring batches to decode, and each faulty batch alone; hidden batches
     are left out.
     """

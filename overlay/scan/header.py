@@ -24,12 +24,12 @@ Magic is at the same place in formats v0 and v1, which is how those are recognis
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Int, Structs
 from overlay.kernels import kernel
 
 HEADER_SIZE = 61
@@ -62,12 +62,11 @@ BATCH = np.dtype(
     ]
 )
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Batches: TypeAlias = npt.NDArray[np.void]  # of dtype BATCH
+Batches = Structs  # of dtype BATCH
 
 
 class Fault(enum.IntEnum):
-    """Why bytes of the log cannot be read. Kernels return the number, messages show the text."""
+    """Why bytes of the log cannot be read; messages show the text."""
 
     NONE = 0
     LENGTH = 1
@@ -106,7 +105,7 @@ _TEXTS = {
 
 
 @kernel
-def _integer(buf, at, size):  # type: ignore[no-untyped-def]
+def _integer(buf: Bytes, at: Int, size: Int) -> Int:
     """Return a signed big-endian integer of `size` bytes."""
     value = np.int64(np.int8(buf[at]))
     for i in range(1, size):
@@ -115,9 +114,9 @@ def _integer(buf, at, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
-    """Fill `out` with the whole batches from `at` on. Return (how many, position after them, fault
-    number).
+def _split(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int, int, Fault]:
+    """Fill `out` with the whole batches from `at` on. Return (how many, position after them, what
+    ended the search).
     """
     filled = 0
     total = buf.size
@@ -125,11 +124,11 @@ def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
         length = _integer(buf, at + 8, 4)
         magic = _integer(buf, at + 16, 1)
         if magic == 0 or magic == 1:
-            return filled, at, 2
+            return filled, at, Fault.OLD_FORMAT
         if magic != 2:
-            return filled, at, 3
+            return filled, at, Fault.MAGIC
         if length < HEADER_SIZE - LENGTH_AT:
-            return filled, at, 1
+            return filled, at, Fault.LENGTH
         if at + LENGTH_AT + length > total:
             break
         row = out[filled]
@@ -146,13 +145,13 @@ def _split(buf, at, previous, out):  # type: ignore[no-untyped-def]
         row.producer_id = _integer(buf, at + 43, 8)
         row.count = _integer(buf, at + 57, 4)
         if last_offset_delta < 0 or row.base_offset < 0 or row.base_offset > (1 << 61):
-            return filled, at, 10
+            return filled, at, Fault.OFFSETS
         if row.base_offset <= previous:
-            return filled, at, 11
+            return filled, at, Fault.ORDER
         previous = row.last_offset
         at = row.end
         filled += 1
-    return filled, at, 0
+    return filled, at, Fault.NONE
 
 
 class Split(NamedTuple):
@@ -174,7 +173,7 @@ def split(buf: Bytes) -> Split:
     record count.
     """
     parts: list[Batches] = []
-    at, fault, previous = 0, 0, -1
+    at, fault, previous = 0, Fault.NONE, -1
     while True:
         # few at first: zeroing room for many takes longer than finding them
         table = np.zeros(MANY_BATCHES if parts else FEW_BATCHES, BATCH)
@@ -189,7 +188,7 @@ def split(buf: Bytes) -> Split:
         if fault or filled < table.size:
             break
     base_offset = int(_integer(buf, at, 8)) if fault else -1
-    return Split(np.concatenate(parts) if len(parts) > 1 else parts[0], Fault(fault), at, base_offset)
+    return Split(np.concatenate(parts) if len(parts) > 1 else parts[0], fault, at, base_offset)
 
 
 def _bound(buf: Bytes, batches: Batches) -> bool:

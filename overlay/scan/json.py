@@ -33,25 +33,21 @@ numba then sees that it need not count references (borrow.py).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
 
 from .borrow import borrow
-from .header import Bytes
 from .passing import pass_blanks, pass_rest, pass_string, pass_value
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
 from .spelling import is_key
 from .states import MALFORMED, MISSING, UNDECODED
 from .templates import CHILD, make_templates, recall, remember
-from .values import recognise
+from .values import Encoding, recognise
 from .words import find_quote
 
 __all__ = ["Paths", "extract"]
 
-Ints = npt.NDArray[np.int64]
-
-# Returned instead of a node: the object ended (node 0 is the document, which is not a member), or
 # no path wants the member.
 _CLOSED = 0
 _OTHER = -9
@@ -69,7 +65,10 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
 
 
 @kernel
-def _extract(buf, at, size, value_slot, text, nodes, met, frames, templates, low, high):  # type: ignore[no-untyped-def]
+def _extract(
+    buf: Bytes, at: Ints, size: Ints, value_slot: Int, text: Bytes, nodes: Ints, met: Ints, frames: Ints,
+    templates: Ints, low: Int, high: Int,
+) -> None:  # fmt: skip
     """Extract as `extract`. `met`: for each node the last record in which its key was met,
     initially -1. `frames`: see _search.
     """
@@ -92,17 +91,17 @@ def _extract(buf, at, size, value_slot, text, nodes, met, frames, templates, low
 
 
 @kernel
-def _judge(buf, begin, pos, end):  # type: ignore[no-untyped-def]
+def _judge(buf: Bytes, begin: Int, pos: Int, end: Int) -> Int:
     """Return the answer to every path of a value begin:end that is not an object; its first
     character is at pos.
     """
-    if recognise(buf, begin, end) > 0:
+    if recognise(buf, begin, end) != Encoding.JSON:
         return UNDECODED
     return MISSING if _BEGINS[buf[np.uintp(pos)]] else MALFORMED
 
 
 @kernel
-def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
+def _settle(nodes: Ints, node: Int, row: Int, size: Ints, answer: Int) -> None:
     """Give all paths through the node the same answer."""
     for n in range(node, nodes[node, AFTER]):
         if nodes[n, SLOT] >= 0:
@@ -110,7 +109,7 @@ def _settle(nodes, node, row, size, answer):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyped-def]
+def _settle_unmet(nodes: Ints, node: Int, row: Int, size: Ints, met: Ints, answer: Int) -> None:
     """Give the same answer to all paths through the node's children whose keys were not met."""
     child = node + 1
     while child < nodes[node, AFTER]:
@@ -120,13 +119,17 @@ def _settle_unmet(nodes, node, row, size, met, answer):  # type: ignore[no-untyp
 
 
 @kernel
-def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates):  # type: ignore[no-untyped-def]
+def _search(
+    buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, row: Int, at: Ints, size: Ints, met: Ints, frames: Ints,
+    templates: Ints,
+) -> None:  # fmt: skip
     """Answer all paths of one document, whose opening `{` ends at pos.
 
     frames[:, d]: the node whose object is being read at depth d, where the object begins, how many
     of the node's children are still to be met, and whether the next member is the first.
     """
-    depth, turn = 0, 0
+    depth: Int = 0
+    turn: Int = 0
     frames[0, 0], frames[1, 0], frames[2, 0], frames[3, 0] = 0, pos - 1, nodes[0, CHILDREN], 1
     while True:
         node = frames[0, depth]
@@ -154,7 +157,9 @@ def _search(buf, pos, end, text, nodes, row, at, size, met, frames, templates): 
 
 
 @kernel
-def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: ignore[no-untyped-def]
+def _answer(
+    buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, child: Int, row: Int, at: Ints, size: Ints, needed: Bool
+) -> Int:
     """Answer the paths that end at a member, whose value at pos is not entered. Return the position
     after it, or MALFORMED.
 
@@ -173,7 +178,10 @@ def _answer(buf, pos, end, text, nodes, child, row, at, size, needed):  # type: 
 
 
 @kernel
-def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why):  # type: ignore[no-untyped-def]
+def _leave(
+    buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, row: Int, at: Ints, size: Ints, met: Ints, frames: Ints,
+    depth: Int, why: Int,
+) -> tuple[Int, Int]:  # fmt: skip
     """Leave objects until one is reached that may answer more: (its depth, position), or depth -1
     if there is none.
 
@@ -209,7 +217,7 @@ def _leave(buf, pos, end, text, nodes, row, at, size, met, frames, depth, why): 
 
 
 @kernel
-def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
+def _find_awaited(nodes: Ints, frames: Ints, depth: Int) -> Int:
     """Return the least depth of an object whose end some path still has to know; depth + 1 if there
     is none.
     """
@@ -220,7 +228,10 @@ def _find_awaited(nodes, frames, depth):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn):  # type: ignore[no-untyped-def]
+def _seek(
+    buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_first: Bool, row: Int, met: Ints,
+    templates: Ints, turn: Int,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Find the next member that a path wants: (its node, position of its value, turn).
 
     pos is after the object's `{` or after a value; `turn` counts the members of the document.
@@ -247,7 +258,7 @@ def _seek(buf, pos, end, text, nodes, node, is_first, row, met, templates, turn)
 
 
 @kernel
-def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-untyped-def]
+def _read_key(buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_first: Bool) -> tuple[Int, Int]:
     """Read the next member's key: (the node's child that it names or _OTHER, position of the
     member's value).
 
@@ -279,7 +290,7 @@ def _read_key(buf, pos, end, text, nodes, node, is_first):  # type: ignore[no-un
 
 
 @kernel(forceinline=True)
-def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
+def _match(buf: Bytes, key: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_plain: Bool) -> Int:
     """Return the child of the node that the key key:end names, or _OTHER."""
     length = end - key
     if is_plain:
@@ -290,7 +301,7 @@ def _match(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyp
 
 
 @kernel
-def _compare(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-untyped-def]
+def _compare(buf: Bytes, key: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_plain: Bool) -> Int:
     child = node + 1
     last = nodes[node, AFTER]
     while child < last and not _is_named(buf, key, end, text, nodes, child, is_plain):
@@ -299,7 +310,7 @@ def _compare(buf, key, end, text, nodes, node, is_plain):  # type: ignore[no-unt
 
 
 @kernel(forceinline=True)
-def _is_named(buf, key, end, text, nodes, child, is_plain):  # type: ignore[no-untyped-def]
+def _is_named(buf: Bytes, key: Int, end: Int, text: Bytes, nodes: Ints, child: Int, is_plain: Bool) -> Bool:
     first, last = nodes[child, FIRST], nodes[child, LAST]
     if not is_plain:
         return is_key(buf, key, end, text, first, last)

@@ -13,7 +13,7 @@ Trust. Nothing in a batch is trusted beyond its CRC, and the CRC only says that 
 that the producer sent. Every read is checked against the end of its record; sizes below -1 and
 varints without end are LOST (see varint.py). The whole structure of every record is checked,
 headers included, whatever the plan asks for: whether a batch is corrupt must never depend on its
-reader. A fault is a return value: (records before it, batch index, Fault number).
+reader. A fault is a return value: (records before it, batch index, Fault).
 
 Source of the rule: Kafka's "Record" format. A record is: length, attributes (int8), timestamp delta
 (int64 varint), offset delta, key size, key, value size, value, header count, and per header name
@@ -25,15 +25,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
 
-from .header import LOG_APPEND_TIME
+from .header import LOG_APPEND_TIME, Batches, Fault
 from .states import MISSING
 from .varint import LOST, read_long, read_varint, skip
 
 
 @kernel(inline="always")
-def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
+def _same(buf: Bytes, at: Int, names: Bytes, first: Int, size: Int) -> Bool:
     for i in range(size):  # noqa: SIM110 - a loop is what numba compiles
         if buf[np.uintp(at + i)] != names[np.uintp(first + i)]:
             return False
@@ -41,7 +42,9 @@ def _same(buf, at, names, first, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type: ignore[no-untyped-def]
+def _headers(
+    buf: Bytes, pos: Int, end: Int, names: Bytes, bounds: Ints, sizes: Int, slots: Ints, row: Int, at: Ints, size: Ints
+) -> Int:
     """Walk the headers at `pos`, writing the wanted ones to `row`. Return the position after the
     last one.
     """
@@ -69,12 +72,18 @@ def _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size):  # type
 
 
 @kernel
-def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, timestamp, body, end_of, at, size):  # type: ignore[no-untyped-def]
+def walk(
+    buf: Bytes, batches: Batches, names: Bytes, bounds: Ints, slots: Ints, key_slot: int, value_slot: int, offset: Ints,
+    timestamp: Ints, body: Ints, end_of: Ints, at: Ints, size: Ints,
+) -> tuple[int, int, Fault]:  # fmt: skip
     """Fill one row per record of `batches`, whose records are in `buf` from data_at to data_end.
 
     `names`/`bounds`/`slots`: the wanted header names, where each begins, and its row of `at` and
     `size`. `key_slot`, `value_slot`: the same for key and value, -1 if not wanted. `at` and `size`:
-    [fields, records]. Returns (rows filled, index of the faulty batch or -1, Fault number).
+    [fields, records]. Returns (rows filled, index of the faulty batch or -1, its fault).
+
+    Long because it is one loop over the records: functions for its parts would be given the same
+    dozen arrays for each record, and numba counts references to each of them (borrow.py).
     """
     row = 0
     fields = size.shape[0]
@@ -94,7 +103,7 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
             length, pos = read_varint(buf, pos, limit)
             end = pos + length
             if length < 0 or end > limit:
-                return first_row, b, 8
+                return first_row, b, Fault.RECORD
             delta, pos = read_long(buf, pos + 1, end, 70)
             offset_delta, pos = read_varint(buf, pos, end)
             # the body: key, value, headers
@@ -107,11 +116,11 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
                 size[f, row] = MISSING
             pos = _headers(buf, pos, end, names, bounds, sizes, slots, row, at, size)
             if pos != end:
-                return first_row, b, 8
+                return first_row, b, Fault.RECORD
             # offsets must ascend and stay within the batch
             this = batch.base_offset + offset_delta
             if this <= before or this > batch.last_offset:
-                return first_row, b, 10
+                return first_row, b, Fault.OFFSETS
             before = this
             offset[row] = this
             timestamp[row] = batch.max_timestamp if appended else batch.base_timestamp + delta
@@ -124,12 +133,15 @@ def walk(buf, batches, names, bounds, slots, key_slot, value_slot, offset, times
                 size[value_slot, row] = value_size
             row += 1
         if pos != limit:
-            return first_row, b, 9
-    return row, -1, 0
+            return first_row, b, Fault.COUNT
+    return row, -1, Fault.NONE
 
 
 @kernel
-def open_bodies(buf, body, end_of, key_at, key_size, value_at, value_size, headers_at):  # type: ignore[no-untyped-def]
+def open_bodies(
+    buf: Bytes, body: Ints, end_of: Ints, key_at: Ints, key_size: Ints, value_at: Ints, value_size: Ints,
+    headers_at: Ints,
+) -> None:  # fmt: skip
     """Find the positions of key, value and headers, one row per record. `walk` must have checked
     the records before.
     """

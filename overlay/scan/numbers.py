@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
 
 from .rounding import round_decimal
@@ -33,7 +34,7 @@ _FAR = 1 << 40  # an exponent beyond which digits no longer matter
 
 
 @kernel
-def measure(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
+def measure(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int, Int, Int]:
     """Check the grammar: (where the digits begin, where fraction digits begin, where they end,
     exponent).
 
@@ -74,14 +75,14 @@ def measure(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pass_digits(buf, pos, end):  # type: ignore[no-untyped-def]
+def _pass_digits(buf: Bytes, pos: Int, end: Int) -> Int:
     while pos < end and 0x30 <= buf[np.uintp(pos)] <= 0x39:
         pos += 1
     return pos
 
 
 @kernel
-def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
+def gather_digits(buf: Bytes, first: Int, fraction: Int, last: Int) -> tuple[np.uint64, Int, Int]:
     """Return the significant digits, without zeros on either side: (their number as uint64, how
     many, power of ten to multiply by).
 
@@ -104,7 +105,7 @@ def gather_digits(buf, first, fraction, last):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
+def read_long(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int]:
     """Read the long that pos:end spells: (value, GOOD), or (0, BAD)."""
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
     if first < 0:
@@ -124,7 +125,7 @@ def read_long(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
+def read_double(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[float, Int]:
     """Read the double that pos:end spells: (value, GOOD), (0, BAD), or (0, HARD) for a legal one
     that Python has to read.
     """
@@ -151,7 +152,7 @@ def read_double(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_boolean(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
+def read_boolean(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Bool, Int]:
     """Read the boolean that pos:end spells: (value, GOOD), or (False, BAD). 1 and 0 are numbers,
     not booleans.
 

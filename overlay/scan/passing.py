@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bytes, Int
 from overlay.kernels import kernel
 
 from .states import MALFORMED
@@ -28,7 +29,7 @@ _ENDS_SCALAR.setflags(write=False)
 
 
 @kernel(forceinline=True)
-def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
+def pass_blanks(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position of the first byte from pos on that is not white space, at most `end`."""
     while pos < end and IS_BLANK[buf[np.uintp(pos)]]:
         pos += 1
@@ -36,7 +37,7 @@ def pass_blanks(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
+def pass_value(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position after the value at pos, or MALFORMED. Brackets are counted, not matched
     by kind.
     """
@@ -51,7 +52,7 @@ def pass_value(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
+def pass_rest(buf: Bytes, pos: Int, end: Int, depth: Int) -> Int:
     """Return the position after the bracket that closes the outermost of `depth` open ones, or
     MALFORMED.
     """
@@ -72,7 +73,7 @@ def pass_rest(buf, pos, end, depth):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
+def pass_string(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position after the closing quote, or MALFORMED."""
     while True:
         pos = find_quote(buf, pos, end)
@@ -84,7 +85,7 @@ def pass_string(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def pass_scalar(buf, pos, end):  # type: ignore[no-untyped-def]
+def pass_scalar(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position after a number, true, false or null; MALFORMED if there is none or if no
     byte follows it.
     """

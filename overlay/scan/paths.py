@@ -11,15 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Ints
 from overlay.kernels import kernel
 
-from .header import Bytes
-
-Ints = npt.NDArray[np.int64]
-
-# columns of a node
 FIRST: Final = 0  # its key is text[FIRST:LAST]
 LAST: Final = 1
 AFTER: Final = 2  # the subtree of node n is n:AFTER

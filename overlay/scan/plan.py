@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Ints
 from overlay.field import Field, FieldKind
 
-from .header import Bytes
 from .json import Paths
 
 
@@ -25,8 +24,8 @@ class Plan:
     fields: tuple[Field, ...]
     width: int
     names: Bytes
-    bounds: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
+    bounds: Ints
+    slots: Ints
     key_slot: int
     value_slot: int
     paths: Paths
@@ -68,10 +67,10 @@ def make_plan(fields: Iterable[Field] = ()) -> Plan:
     )
 
 
-def _pack(texts: Sequence[bytes]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+def _pack(texts: Sequence[bytes]) -> tuple[Bytes, Ints]:
     """Return texts end to end, and their boundaries."""
     return np.frombuffer(b"".join(texts), np.uint8), _ints(np.cumsum([0, *(len(text) for text in texts)]))
 
 
-def _ints(values: object) -> npt.NDArray[np.int64]:
+def _ints(values: object) -> Ints:
     return np.asarray(values, np.int64)

@@ -13,8 +13,8 @@ gigabyte per second" (2021), after M. Eisel.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Int, Words
 from overlay.kernels import kernel
 
 LEAST, MOST = -342, 308  # beyond these powers of ten, 19 digits make zero or no double at all
@@ -24,7 +24,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def _tabulate() -> npt.NDArray[np.uint64]:
+def _tabulate() -> Words:
     """Return the 128 leading bits of 5^q in two words, for q from LEAST to MOST."""
     words = []
     for q in range(LEAST, MOST + 1):
@@ -40,7 +40,7 @@ _FIVES.setflags(write=False)
 
 
 @kernel
-def round_decimal(digits, power):  # type: ignore[no-untyped-def]
+def round_decimal(digits: np.uint64, power: Int) -> np.uint64:
     """Return the bits of the double nearest to digits * 10^power, digits a uint64 above 0; 0 if
     this method cannot tell.
 
@@ -80,7 +80,7 @@ def round_decimal(digits, power):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _count_leading(word):  # type: ignore[no-untyped-def]
+def _count_leading(word: np.uint64) -> Int:
     """Return the number of zero bits above the highest set one."""
     count = 0
     for step in (32, 16, 8, 4, 2, 1):
@@ -91,7 +91,7 @@ def _count_leading(word):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _multiply(a, b):  # type: ignore[no-untyped-def]
+def _multiply(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return the 128-bit product of two words: (high, low)."""
     half = np.uint64(32)
     a_high, a_low, b_high, b_low = a >> half, a & _LOW, b >> half, b & _LOW

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
 
 from .words import find_quote
@@ -17,7 +18,7 @@ WRONG = -1  # a backslash before a character to which JSON gives no meaning
 
 
 @kernel
-def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
+def is_key(buf: Bytes, pos: Int, end: Int, text: Bytes, first: Int, last: Int) -> Bool:
     """Return whether the key between its quotes at pos:end spells text[first:last], escapes taken
     into account.
     """
@@ -38,7 +39,7 @@ def is_key(buf, pos, end, text, first, last):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
+def unescape(buf: Bytes, pos: Int, end: Int, out: Bytes, at: Int) -> Int:
     """Write the meaning of the string pos:end to `out` from `at` on. Return the position after it,
     or WRONG.
 
@@ -60,7 +61,7 @@ def unescape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
+def read_escape(buf: Bytes, pos: Int, end: Int, out: Bytes, at: Int) -> tuple[Int, Int]:
     """Write the character after a backslash to `out` as UTF-8. Return (bytes or WRONG, next
     position).
     """
@@ -83,7 +84,7 @@ def read_escape(buf, pos, end, out, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
+def _read_unit(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the value of four hexadecimal digits at pos, or WRONG."""
     if pos + 4 > end:
         return np.int64(WRONG)
@@ -98,7 +99,7 @@ def _read_unit(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _write(code, out, at):  # type: ignore[no-untyped-def]
+def _write(code: Int, out: Bytes, at: Int) -> Int:
     """Write a code point as UTF-8. Return how many bytes; WRONG stays WRONG."""
     if code < 0:
         return np.int64(WRONG)

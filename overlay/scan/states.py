@@ -8,6 +8,7 @@ is inside a value of a format without a decoder.
 
 from __future__ import annotations
 
+from overlay.arrays import Int
 from overlay.kernels import kernel
 
 MISSING = -1  # size of a field that is null or not there
@@ -23,6 +24,6 @@ settled before columns are returned.
 
 
 @kernel
-def judge_size(size):  # type: ignore[no-untyped-def]
+def judge_size(size: Int) -> Int:
     """Return the state of a field whose size is below 0."""
     return BROKEN if size == MALFORMED else ENCODED if size == UNDECODED else ABSENT

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
 
 from .passing import IS_BLANK
@@ -30,7 +30,7 @@ CHILD: Final = 3  # what the key means
 _COLUMNS: Final = 4
 
 
-def make_templates() -> npt.NDArray[np.int64]:
+def make_templates() -> Ints:
     """Return an array without templates, [TURNS, columns]. Use it for one buffer, one tree of paths
     and one thread.
     """
@@ -38,7 +38,7 @@ def make_templates() -> npt.NDArray[np.int64]:
 
 
 @kernel(forceinline=True)
-def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-untyped-def]
+def recall(buf: Bytes, pos: Int, end: Int, templates: Ints, turn: Int, node: Int, is_first: Bool) -> Int:
     """How many bytes at pos are those of the turn's template, with a value's first character behind them; 0 for none."""
     row = np.uintp(turn)
     if turn >= TURNS or templates[row, NODE] != _place(node, is_first):
@@ -50,7 +50,7 @@ def recall(buf, pos, end, templates, turn, node, is_first):  # type: ignore[no-u
 
 
 @kernel(forceinline=True)
-def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[no-untyped-def]
+def remember(templates: Ints, turn: Int, node: Int, is_first: Bool, at: Int, size: Int, child: Int) -> None:
     """Keep what was read at a turn as its template."""
     if turn < TURNS:
         templates[turn, NODE] = _place(node, is_first)
@@ -60,12 +60,12 @@ def remember(templates, turn, node, is_first, at, size, child):  # type: ignore[
 
 
 @kernel(forceinline=True)
-def _place(node, is_first):  # type: ignore[no-untyped-def]
+def _place(node: Int, is_first: Bool) -> Int:
     return -1 - node if is_first else node
 
 
 @kernel(forceinline=True)
-def _are_equal(buf, one, other, size):  # type: ignore[no-untyped-def]
+def _are_equal(buf: Bytes, one: Int, other: Int, size: Int) -> Bool:
     """Return whether the `size` bytes at two places are the same; both are inside the buffer."""
     i = 0
     while i + WORD <= size and load(buf, one + i) == load(buf, other + i):

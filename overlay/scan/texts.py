@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int, Int32s, Ints
 from overlay.kernels import kernel
 
 from .spelling import unescape
@@ -17,7 +18,7 @@ from .words import is_ascii
 
 
 @kernel
-def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
+def is_utf8(buf: Bytes, pos: Int, end: Int) -> Bool:
     """Return whether pos:end is valid UTF-8."""
     if is_ascii(buf, pos, end):
         return True
@@ -38,7 +39,7 @@ def is_utf8(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
+def is_null(buf: Bytes, pos: Int, end: Int) -> Bool:
     """Return whether the JSON text pos:end is null."""
     return (
         end - pos == 4
@@ -50,13 +51,15 @@ def is_null(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignore[no-untyped-def]
+def join(
+    buf: Bytes, at: Ints, size: Ints, is_json: Bool, is_text: Bool, offsets: Int32s, data: Bytes, states: Bytes
+) -> None:
     """Copy the slices into `data`, writing where each begins and its state.
 
     `data` has room for all of them. `is_json`: they are JSON texts, of which only strings are good;
     their escapes are undone. `is_text`: they must be UTF-8.
     """
-    end = np.int64(0)
+    end: Int = np.int64(0)
     for i in range(size.size):
         offsets[i] = end
         if size[i] < 0:
@@ -75,14 +78,14 @@ def join(buf, at, size, is_json, is_text, offsets, data, states):  # type: ignor
 
 
 @kernel
-def _take(buf, first, last, data, end):  # type: ignore[no-untyped-def]
+def _take(buf: Bytes, first: Int, last: Int, data: Bytes, end: Int) -> Int:
     for i in range(last - first):
         data[np.uintp(end + i)] = buf[np.uintp(first + i)]
     return end + last - first
 
 
 @kernel
-def _take_json(buf, first, last, data, end):  # type: ignore[no-untyped-def]
+def _take_json(buf: Bytes, first: Int, last: Int, data: Bytes, end: Int) -> Int:
     if last - first < 2 or buf[np.uintp(first)] != 0x22 or buf[np.uintp(last - 1)] != 0x22:
         return np.int64(-1)
     return unescape(buf, first + 1, last - 1, data, end)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
 
 from .numbers import read_long
@@ -24,7 +25,7 @@ _TO_1970 = 719_468  # days from 0000-03-01 to 1970-01-01
 
 
 @kernel
-def read_timestamp(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
+def read_timestamp(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int]:
     """Read the timestamp that pos:end spells: (ms since 1970, GOOD), or (0, BAD)."""
     if is_json:
         if end - pos < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(end - 1)] != 0x22:
@@ -36,7 +37,7 @@ def read_timestamp(buf, pos, end, is_json):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _read_time(buf, pos, end):  # type: ignore[no-untyped-def]
+def _read_time(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
     if end - pos < _SHORTEST or not _has_separators(buf, pos):
         return np.int64(0), BAD
     year = _pair(buf, pos) * 100 + _pair(buf, pos + 2)
@@ -53,9 +54,9 @@ def _read_time(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _has_separators(buf, pos):  # type: ignore[no-untyped-def]
+def _has_separators(buf: Bytes, pos: Int) -> Bool:
     between = buf[np.uintp(pos + 10)]
-    return (
+    return bool(
         buf[np.uintp(pos + 4)] == 0x2D
         and buf[np.uintp(pos + 7)] == 0x2D
         and ((between | 0x20) == 0x74 or between == 0x20)  # T t blank
@@ -65,7 +66,7 @@ def _has_separators(buf, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pair(buf, pos):  # type: ignore[no-untyped-def]
+def _pair(buf: Bytes, pos: Int) -> Int:
     """Return the number of two digits, or a number below -9,999 for anything else."""
     tens, ones = np.int64(buf[np.uintp(pos)]) - 0x30, np.int64(buf[np.uintp(pos + 1)]) - 0x30
     if tens < 0 or tens > 9 or ones < 0 or ones > 9:
@@ -74,7 +75,7 @@ def _pair(buf, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _read_fraction(buf, pos, end):  # type: ignore[no-untyped-def]
+def _read_fraction(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
     """Return (milliseconds, position after the fraction); -1 for a point without digits."""
     if pos >= end or buf[np.uintp(pos)] != 0x2E:
         return np.int64(0), pos
@@ -92,7 +93,7 @@ BAD_OFFSET = 1 << 30
 
 
 @kernel
-def _read_offset(buf, pos, end):  # type: ignore[no-untyped-def]
+def _read_offset(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the minutes that the time is ahead of UTC, or BAD_OFFSET; the offset must reach up to
     `end`.
     """
@@ -108,14 +109,14 @@ def _read_offset(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _month_days(year, month):  # type: ignore[no-untyped-def]
+def _month_days(year: Int, month: Int) -> Int:
     if month == 2:
         return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
 
 
 @kernel
-def _count_days(year, month, day):  # type: ignore[no-untyped-def]
+def _count_days(year: Int, month: Int, day: Int) -> Int:
     """Return the days since 1970-01-01. Years begin in March here, so that a leap day is the last
     of its year.
     """

@@ -23,13 +23,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Int, Int8s, Ints
 from overlay.kernels import kernel
-
-from .header import Bytes
-
-Ints = npt.NDArray[np.int64]
 
 FRAME = 5
 """Bytes before the payload of a serialiser with a schema registry: a zero and the schema id."""
@@ -71,16 +67,16 @@ NO_DECODERS: Decoders = {}
 
 
 @kernel
-def recognise(buf, pos, end):  # type: ignore[no-untyped-def]
+def recognise(buf: Bytes, pos: Int, end: Int) -> Encoding:
     """Return the Encoding of the value pos:end."""
     if pos < end and buf[np.uintp(pos)] == 0:
-        return 1 if end - pos > FRAME else 0
+        return Encoding.REGISTRY if end - pos > FRAME else Encoding.JSON
     if end - pos < len(AVRO_FILE):
-        return 0
+        return Encoding.JSON
     for i in range(len(AVRO_FILE)):
         if buf[np.uintp(pos + i)] != AVRO_FILE[i]:
-            return 0
-    return 2
+            return Encoding.JSON
+    return Encoding.AVRO_FILE
 
 
 def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
@@ -102,7 +98,7 @@ def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
 
 
 @kernel
-def _recognise_all(buf, at, size):  # type: ignore[no-untyped-def]
+def _recognise_all(buf: Bytes, at: Ints, size: Ints) -> Int8s:
     encodings = np.zeros(at.size, np.int8)
     for i in range(at.size):
         if size[i] > 0:

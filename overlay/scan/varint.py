@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bytes, Int
 from overlay.kernels import kernel
 
 LOST = 1 << 62
 
 
 @kernel(inline="always")
-def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
+def read_varint(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
     """Read an int32 varint at `pos`: (value, next position), or (0, LOST)."""
     if pos < end and buf[np.uintp(pos)] < 0x80:  # most fields of most records are one byte
         raw = np.int64(buf[np.uintp(pos)])
@@ -25,7 +26,7 @@ def read_varint(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
+def read_long(buf: Bytes, pos: Int, end: Int, bits: Int) -> tuple[Int, Int]:
     """Read a varint of up to `bits` / 7 bytes at `pos`: (value, next position), or (0, LOST). 35
     for int32, 70 for int64.
     """
@@ -42,7 +43,7 @@ def read_long(buf, pos, end, bits):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def skip(pos, size):  # type: ignore[no-untyped-def]
+def skip(pos: Int, size: Int) -> Int:
     """Return the position after `size` bytes. -1 means null and takes none; anything below gives
     LOST.
     """
@@ -52,7 +53,7 @@ def skip(pos, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
+def write_varint(out: Bytes, pos: Int, value: Int) -> Int:
     """Write `value` at `pos` and return the next position. The caller has made sure of room (10
     bytes).
     """
@@ -66,7 +67,7 @@ def write_varint(out, pos, value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def varint_size(value):  # type: ignore[no-untyped-def]
+def varint_size(value: Int) -> Int:
     """Return the bytes that `write_varint` would write."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
 
 WORD = 8
@@ -23,7 +24,7 @@ _ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
 
 
 @kernel(forceinline=True)
-def load(buf, pos):  # type: ignore[no-untyped-def]
+def load(buf: Bytes, pos: Int) -> np.uint64:
     """Return the eight bytes at `pos`; the caller has made sure that they exist."""
     at = np.uintp(pos)
     return (
@@ -39,7 +40,7 @@ def load(buf, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def _find_first(tops):  # type: ignore[no-untyped-def]
+def _find_first(tops: np.uint64) -> Int:
     """Return the number of the first byte whose top bit is set; there is one, and no other bits are
     set.
     """
@@ -48,7 +49,7 @@ def _find_first(tops):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
+def find_quote(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position of the first quote or backslash from `pos` on; `end` if there is none."""
     while pos + WORD <= end:
         word = load(buf, pos)
@@ -64,7 +65,7 @@ def find_quote(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
+def skip_digits(buf: Bytes, pos: Int, end: Int) -> Int:
     """Return the position after the digits at `pos`, or somewhere among them near `end`; never
     before `pos`.
     """
@@ -79,7 +80,7 @@ def skip_digits(buf, pos, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def is_ascii(buf, pos, end):  # type: ignore[no-untyped-def]
+def is_ascii(buf: Bytes, pos: Int, end: Int) -> Bool:
     """Return whether all bytes of pos:end are below 0x80."""
     seen = np.uint64(0)
     while pos + WORD <= end:
@@ -88,4 +89,4 @@ def is_ascii(buf, pos, end):  # type: ignore[no-untyped-def]
     while pos < end:
         seen |= np.uint64(buf[np.uintp(pos)])
         pos += 1
-    return (seen & _TOPS) == np.uint64(0)
+    return not seen & _TOPS

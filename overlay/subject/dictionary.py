@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bool, Bytes, Int, Int32s, Ints, Words
 from overlay.kernels import kernel
 
 from .rule import SubjectRule
 from .values import Unaddressed
 
-Codes = npt.NDArray[np.int32]
+Codes = Int32s
 
 REASONS = tuple(Unaddressed)
 """Code -1 - i means that a record has no subject because of REASONS[i]."""
@@ -43,8 +43,8 @@ _LONG = np.uint64(0xFF << 56)
 class Texts:
     """Subjects in UTF-8 end to end: that of code i is text[bounds[i]:bounds[i+1]]."""
 
-    text: npt.NDArray[np.uint8]
-    bounds: npt.NDArray[np.int64]
+    text: Bytes
+    bounds: Ints
 
 
 class Dictionary:
@@ -92,7 +92,7 @@ class Dictionary:
             self._texts = Texts(text, np.concatenate((self._texts.bounds, ends)))
         return self._texts
 
-    def encode(self, buf: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> Codes:
+    def encode(self, buf: Bytes, at: Ints, size: Ints) -> Codes:
         """Return the code of each record. `at`, `size`: [rule.fields, records], as the scan found
         them in `buf`.
 
@@ -154,13 +154,13 @@ class Dictionary:
 
 
 @kernel(inline="always")
-def _mix(state, word):  # type: ignore[no-untyped-def]
+def _mix(state: np.uint64, word: np.uint64) -> np.uint64:
     state = (state ^ word) * np.uint64(0x9E3779B97F4A7C15)
     return state ^ (state >> np.uint64(29))
 
 
 @kernel
-def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
+def _digest(buf: Bytes, at: Ints, size: Ints, row: Int) -> np.uint64:
     """Return a hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c")
     differs from ("a", "bc").
     """
@@ -179,7 +179,7 @@ def _digest(buf, at, size, row):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
+def _key(buf: Bytes, at: Ints, size: Ints, row: Int) -> tuple[np.uint64, np.uint64]:
     """Return two words that identify a record's tuple: (first, second).
 
     A short tuple is its own key: size and bytes of each field, at most 15 bytes, and their number
@@ -201,7 +201,7 @@ def _key(buf, at, size, row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
+def _is_stored(buf: Bytes, at: Ints, size: Ints, row: Int, stored: Bytes, pos: Int) -> Bool:
     """Return whether the tuple stored at pos is the record's."""
     for f in range(at.shape[0]):
         length = size[f, row]
@@ -218,7 +218,7 @@ def _is_stored(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
+def _store(buf: Bytes, at: Ints, size: Ints, row: int, stored: Bytes, pos: int) -> int:
     """Store the record's tuple at pos. Return the position after it, or -1 if there is no room."""
     for f in range(at.shape[0]):
         length = size[f, row]
@@ -235,7 +235,10 @@ def _store(buf, at, size, row, stored, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  # type: ignore[no-untyped-def]
+def _intern(
+    buf: Bytes, at: Ints, size: Ints, row: int, table: Ints, keys: Words, stored_at: Ints, stored: Bytes, tuples: int,
+    out: Int32s,
+) -> tuple[int, int]:  # fmt: skip
     """Number the tuples of the records from `row` on, storing new ones. Return (rows done, tuples
     known).
 
@@ -270,7 +273,7 @@ def _intern(buf, at, size, row, table, keys, stored_at, stored, tuples, out):  #
 
 
 @kernel
-def _rehash(table, keys, tuples):  # type: ignore[no-untyped-def]
+def _rehash(table: Ints, keys: Words, tuples: Int) -> None:
     mask = table.size - 1
     for number in range(tuples):
         slot = np.int64(_mix(keys[number, 0], keys[number, 1]) >> np.uint64(20)) & mask

@@ -14,7 +14,7 @@ from overlay.index.skip.probes import Answer
 from overlay.match import Values
 
 from .analysis import Observed
-from .explanation import Explanation
+from .explanation import Explanation, Rule, Wanted
 from .figures import show_bytes, show_count, show_seconds
 from .strip import MARKS, PLAIN_MARKS, STYLES, WORDS, Strip, find_kinds
 from .table import make_sheet, make_table
@@ -189,28 +189,12 @@ def print_strips(console: Console, strips: Sequence[Strip]) -> None:
 
 def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: Observed | None) -> dict[str, Any]:
     """Return the explanation as a JSON object."""
-    wanted = found.wanted
     return {
-        "stream": wanted.stream.name,
-        "subjects": [pattern.text for pattern in wanted.patterns],
-        "values": None if wanted.values is None else sorted(wanted.values.wanted),
-        "match_unfiltered": None if wanted.values is None else wanted.values.unfiltered,
-        "filter": wanted.filter.text if wanted.filter else None,
-        "since": wanted.since,
-        "until": wanted.until,
+        **_describe_wanted(found.wanted),
         "answers": {
             answer.name: {"chunks": share.chunks, "bytes": share.bytes} for answer, share in found.shares.items()
         },
-        "rules": [
-            {
-                "rule": rule.text,
-                "asked": rule.asked,
-                "refused": rule.refused,
-                "passed": rule.passed,
-                "false_positives": rule.false_positives,
-            }
-            for rule in found.rules
-        ],
+        "rules": [_describe_rule(rule) for rule in found.rules],
         "reads": {"chunks": found.reading.chunks, "bytes": found.reading.bytes, "requests": found.requests},
         "skips": found.skips,
         "unindexed": found.unindexed,
@@ -225,12 +209,36 @@ def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: 
         },
         "advice": [advice.text for advice in list_advice(found)],
         "strips": {strip.name: strip.write(PLAIN_MARKS) for strip in strips},
-        "observed": None
-        if observed is None
-        else {
-            "scanned": observed.scanned,
-            "matched": observed.matched,
-            "in_vain": observed.in_vain,
-            "seconds": observed.seconds,
-        },
+        "observed": None if observed is None else _describe_observed(observed),
+    }
+
+
+def _describe_wanted(wanted: Wanted) -> dict[str, Any]:
+    return {
+        "stream": wanted.stream.name,
+        "subjects": [pattern.text for pattern in wanted.patterns],
+        "values": None if wanted.values is None else sorted(wanted.values.wanted),
+        "match_unfiltered": None if wanted.values is None else wanted.values.unfiltered,
+        "filter": wanted.filter.text if wanted.filter else None,
+        "since": wanted.since,
+        "until": wanted.until,
+    }
+
+
+def _describe_rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "rule": rule.text,
+        "asked": rule.asked,
+        "refused": rule.refused,
+        "passed": rule.passed,
+        "false_positives": rule.false_positives,
+    }
+
+
+def _describe_observed(observed: Observed) -> dict[str, Any]:
+    return {
+        "scanned": observed.scanned,
+        "matched": observed.matched,
+        "in_vain": observed.in_vain,
+        "seconds": observed.seconds,
     }

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from overlay.arrays import Ints
 from overlay.index.skip.probes import Answer
 from overlay.kafka.log_position import TopicPartition
 
-from .explanation import Ints, PartPlan
+from .explanation import PartPlan
 from .strip import MATCHED, Canvas
 
 COLUMNS = ("topic", "partition", "offset")

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Doubles, Ints
 from overlay.config.stream import StreamConfig
 from overlay.filter import Filter
 from overlay.index.skip.chunks import Chunks
@@ -34,8 +34,6 @@ from overlay.subject import Pattern
 
 from .advice import NOTHING, Missing, can_refuse, find_missing
 from .strip import MATCHED, READ, UNINDEXED, Canvas, Strip
-
-Ints = npt.NDArray[np.int64]
 
 FOREIGN_RULE = "no record of the stream"
 """The rule by which chunks without records of the stream are refused, before any probe."""
@@ -251,7 +249,7 @@ def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
     return tally.refused * p / (1 - p)
 
 
-def _find_weakness(parts: Iterable[PartPlan]) -> npt.NDArray[np.float64]:
+def _find_weakness(parts: Iterable[PartPlan]) -> Doubles:
     """Return the false positive rate of the filters of each MAYBE chunk."""
     found = [part.chunks.false_positives(part.answers.levels == Answer.MAYBE) for part in parts]
     return np.concatenate(found) if found else np.empty(0)

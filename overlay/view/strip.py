@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Cells = npt.NDArray[np.int8]
+from overlay.arrays import Int8s, Ints
+
+Cells = Int8s
 
 SKIPPED, READ, UNINDEXED, MATCHED = range(4)
 """Kinds of cells by rising importance. READ: by its header; UNINDEXED: for lack of a header."""

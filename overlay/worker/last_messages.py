@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.clock import monotonic, now_ms
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import merge_lasts
@@ -30,7 +31,6 @@ from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.scan.columns import Ints
 from overlay.state.shard_state import ConsumerId
 
 from .assignment import Assignment

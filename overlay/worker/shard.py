@@ -186,63 +186,55 @@ class Shard:
     async def _serve(self, stop: asyncio.Event) -> None:
         """Own the shard once. Return when `stop` is set, or when a change requires a new
         session."""
-        service = self.loaded.service
         if not await unless(stop, self.membership.await_ownership(self.number)):
             return
         async with contextlib.AsyncExitStack() as closing:
-            client = await open_client(service.kafka)
-            closing.push_async_callback(client.close)
-            outputs = {config.deliver_subject for config in self.mine.values() if config.is_push}
-            transactions, state = await take_over(
-                service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
-            )
-            closing.push_async_callback(transactions.close)
-            assignment, delta = await make_assignment(
-                client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
-            )
-            resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
-            await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta)
-            await transactions.look_up(outputs | set(assignment.index_topics.values()) | assignment.outputs.keys())
-            state.apply(delta)
-            place = (state_topic(service.topics.prefix), self.number)
-            session = self._session = Session(
-                client=client,
-                admin=self.admin,
-                metrics=self.metrics,
-                assignment=assignment,
-                cursors=open_cursors(assignment, state, resumes),
-                commits=Commits(
-                    transactions,
-                    state,
-                    place,
-                    self.admin,
-                    self.metrics,
-                    self._note_counts,
-                    self._note_commit,
-                    assignment.output_partitions,
-                    since_all=state.length,
-                ),
-                plain=await self._open_plain(assignment, closing),
-            )
+            session, state = await self._open_session(closing)
+            self._session = session
             try:
                 session.dispatch_loop = await open_dispatch_loop(
-                    client,
-                    self.admin,
-                    self.metrics,
-                    self.loaded,
-                    assignment,
-                    state,
-                    session.cursors,
-                    session.commits,
-                    self.reply_sender,
-                    session.plain,
-                )
+                    session.client, self.admin, self.metrics, self.loaded,
+                    session.assignment, state, session.cursors, session.commits, self.reply_sender, session.plain,
+                )  # fmt: skip
                 await session.snapshots.load()
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
                 self._session = None
                 self.reply_sender.leave()
+
+    async def _open_session(self, closing: contextlib.AsyncExitStack) -> tuple[Session, ShardState]:
+        """Take the shard over, and find where its streams and consumers go on. Return the session,
+        which does not run yet, and the state. `closing` closes what was opened."""
+        service = self.loaded.service
+        client = await open_client(service.kafka)
+        closing.push_async_callback(client.close)
+        outputs = {config.deliver_subject for config in self.mine.values() if config.is_push}
+        transactions, state = await take_over(
+            service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
+        )
+        closing.push_async_callback(transactions.close)
+        assignment, delta = await make_assignment(
+            client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
+        )
+        resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
+        await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta)
+        await transactions.look_up(outputs | set(assignment.index_topics.values()) | assignment.outputs.keys())
+        state.apply(delta)
+        place = (state_topic(service.topics.prefix), self.number)
+        session = Session(
+            client=client,
+            admin=self.admin,
+            metrics=self.metrics,
+            assignment=assignment,
+            cursors=open_cursors(assignment, state, resumes),
+            commits=Commits(
+                transactions, state, place, self.admin, self.metrics, self._note_counts, self._note_commit,
+                assignment.output_partitions, since_all=state.length,
+            ),
+            plain=await self._open_plain(assignment, closing),
+        )  # fmt: skip
+        return session, state
 
     async def _confirm(self, state: ShardState) -> int | None:
         """Return the generation by which the group assigns us the shard, None if it does not."""

@@ -171,6 +171,14 @@ def test_columns_say_what_rows_say(records: list[Record]) -> None:
     assert heard.refused == refused
 
 
+def test_a_flawed_ack_is_counted_by_the_worker_of_its_consumer_alone() -> None:
+    """Also if its token is read row by row, as one with an empty incarnation is."""
+    token = b"$JS.ACK._..S.b.1.5.6.1700000000000000000.3"
+    piece = np.frombuffer(build([Record(0, 0, token, b"-NAK x", [])]), np.uint8)
+    refused = [AckDecoder("S", mine, ("b",), RULE).read(piece, 0, NO_ABORTS).refused for mine in (MINE, ("b",))]
+    assert refused == [Counter(), Counter({Flaw.PAYLOAD: 1})]
+
+
 def test_a_run_of_acks_is_one_word() -> None:
     records = [
         Record(n, 0, f"$JS.ACK.S.a.1.{n + 1}.{n + 1}.5.0".encode(), b"+ACK" if n % 2 else b"", []) for n in range(1000)

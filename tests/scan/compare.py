@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Malformed, Plan, Records, make_plan
 from tests.oracle import batches as oracle
 from tests.oracle.batches import Header, Record
-
-Bytes = npt.NDArray[np.uint8]
 
 NAMES = ["origin", "dest", "größe", "absent"]
 PLAN = make_plan([Field(FieldKind.HEADER, name) for name in NAMES] + [Field(FieldKind.KEY)])

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from overlay.arrays import Bytes
 from overlay.match.envelope import COLUMNS, envelope
 from overlay.scan import Decoder, Malformed
 from overlay.scan.codec import Arena
@@ -25,7 +26,7 @@ from overlay.scan.columns import TYPES, Origin, gather
 from overlay.subject import SubjectRule
 from overlay.subject.dictionary import Dictionary
 from tests.oracle.batches import Record
-from tests.scan.compare import PLAN, Bytes, Reading, has_odd_markers, read_oracle, read_row, read_scan
+from tests.scan.compare import PLAN, Reading, has_odd_markers, read_oracle, read_row, read_scan
 from tests.support import batches as make
 from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlay.arrays import Bytes, Ints
 from overlay.field import Field, FieldKind
 from overlay.inspect.formats import ValueFormat
 from overlay.inspect.formats import recognise as inspect
 from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, make_plan
-from overlay.scan.header import Bytes
-from overlay.scan.values import FRAME, Documents, Ints, recognise
+from overlay.scan.values import FRAME, Documents, recognise
 from tests.oracle.batches import Record
 from tests.support.batches import build
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from overlay.arrays import Bytes
 from overlay.config import StreamConfig
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.local.flights import HEADERS, read_flights
 from overlay.scan.commit import NO_ABORTS
-from overlay.scan.header import Bytes, split
+from overlay.scan.header import split
 from tests.oracle.batches import Record
 from tests.support.batches import build
 

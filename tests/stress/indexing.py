@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from overlay.arrays import Bytes
 from overlay.client.read.indexes import derive_conditions
 from overlay.client.read.question import make_request
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
@@ -13,7 +14,6 @@ from overlay.index.ledger.entries import encode as encode_round
 from overlay.index.skip.plan import plan
 from overlay.index.skip.prune import evaluate
 from overlay.index.topic import Index
-from overlay.scan.header import Bytes
 from overlay.subject import Pattern
 from tests.oracle.batches import Record
 from tests.support.batches import build

@@ -39,7 +39,7 @@ def open_numpy() -> Work:
 
 
 @kernel
-def _allocate(rows, columns, rounds):  # type: ignore[no-untyped-def]
+def _allocate(rows: int, columns: int, rounds: int) -> int:
     """Make arrays, fill them, and look again when others have been made: how many were written into."""
     bad = 0
     for _ in range(rounds):

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from overlay.arrays import Ints
 from overlay.field import Field
 from overlay.match import Addressed
 from overlay.match.envelope import COLUMNS, envelope
-from overlay.scan.columns import Ints
 
 SCHEMA = pa.schema(
     [

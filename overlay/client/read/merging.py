@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from overlay.arrays import Ints
 from overlay.errors import SourceChanged
 from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
-from overlay.scan.columns import Ints
 
 from .offset_ranges import Stretch
 from .row_filter import Part

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from overlay.scan.columns import Ints
+from overlay.arrays import Ints
 
 from .columns import make_empty_rows
 from .row_filter import Part

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.index.pending.last_per_subject import Piece
 from overlay.index.skip.plan import Route, Saving, weigh
 from overlay.index.skip.probes import Part
 from overlay.index.skip.prune import Chunks
 from overlay.kafka.log_position import TopicPartition
-from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
 
 ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW

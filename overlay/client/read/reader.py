@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.client.connection import Connection, Connections
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
@@ -42,7 +43,6 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
-from overlay.scan.columns import Ints
 from overlay.scan.decode import NO_STOP
 from overlay.waits import finish_in_thread, is_set_within
 

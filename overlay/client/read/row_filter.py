@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from overlay.arrays import Ints
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.skip.probes import NO_PART
 from overlay.index.skip.probes import Part as Test
@@ -23,7 +24,7 @@ from overlay.kafka.fetcher import Fetched
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.match.values import ValueMasks
 from overlay.scan import Malformed
-from overlay.scan.columns import NO_TIMESTAMP, Ints
+from overlay.scan.columns import NO_TIMESTAMP
 from overlay.subject.dictionary import Dictionary
 
 from .columns import Envelope, Form

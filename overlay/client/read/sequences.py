@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
-from overlay.scan.columns import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

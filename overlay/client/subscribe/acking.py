@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from overlay.arrays import Bytes, Ints
 from overlay.consumer.acks import Verb, write_ranges
 from overlay.kernels import kernel
 from overlay.output.assemble import TOKEN
 from overlay.output.record import Headers, Record
-from overlay.scan.columns import Ints
 
 MAX_RANGES = 4_000
 """Most ranges in one record. Acks out of order then take about 60 KB, and topics take records of a
@@ -150,7 +150,7 @@ def read_sequences(head: Head, tokens: Sequence[bytes]) -> Sequences:
 
 
 @kernel
-def _is_at(text, at, piece):  # type: ignore[no-untyped-def]
+def _is_at(text: Bytes, at: int, piece: Bytes) -> bool:
     if text.size - at < piece.size:
         return False
     for i in range(piece.size):  # noqa: SIM110 - numba has no all()
@@ -160,7 +160,7 @@ def _is_at(text, at, piece):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _number(text, at, size, known, count, guess):  # type: ignore[no-untyped-def]
+def _number(text: Bytes, at: int, size: int, known: Ints, count: int, guess: int) -> int:
     """Return the number of an incarnation; a new one is added to `known`. `guess` is tried first."""
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step
@@ -175,7 +175,9 @@ def _number(text, at, size, known, count, guess):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _read_sequences(text, skip, skip_2, middle, streams, consumers, by, known):  # type: ignore[no-untyped-def]
+def _read_sequences(
+    text: Bytes, skip: int, skip_2: int, middle: Bytes, streams: Ints, consumers: Ints, by: Ints, known: Ints
+) -> int:
     """Parse tokens that are separated by newlines. Return how many incarnations are `known`.
 
     `skip`: bytes before the numbers in version 1. `skip_2`: bytes before the incarnation in version

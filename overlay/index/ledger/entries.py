@@ -50,15 +50,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from overlay.index.skip.encode import RUNS, Foreign, check, lay_out, look, wrap
+from overlay.arrays import Bytes, Int32s, Ints, Structs, UInt16s, Words
+from overlay.index.skip.encode import RUNS, Flaw, Foreign, check, lay_out, look, wrap
 from overlay.index.skip.murmur import hash128
 from overlay.kafka.log_position import TopicPartition
 from overlay.kernels import kernel
-from overlay.scan.header import Bytes
-
-Ints = npt.NDArray[np.int64]
 
 HEAD = np.dtype(
     [
@@ -147,7 +144,7 @@ class LedgerEntries:
 
     first_sequence: Ints
     """One per value, like `flaws`."""
-    flaws: npt.NDArray[np.uint8]
+    flaws: Bytes
     starts: Ints
     sources: tuple[TopicPartition, ...]
     source: Ints
@@ -237,14 +234,14 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> LedgerEntries:
     return LedgerEntries(first_sequence, flaws, starts, sources, source, first_offset, count, epoch, crc)
 
 
-def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> npt.NDArray[np.void]:
+def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> Structs:
     rows = np.empty(int(counts.sum()), RUN)
     _copy(buf, runs_at, counts, rows.view(np.uint8).reshape(rows.size, _RUN))
     return rows
 
 
 def _find_sources(
-    buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: npt.NDArray[np.void]
+    buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: Structs
 ) -> tuple[tuple[TopicPartition, ...], Ints]:
     """Return the distinct partitions of the runs, and for each run the index of its partition."""
     prints = np.empty(rows.size, np.uint64)
@@ -262,7 +259,7 @@ def _find_sources(
 
 
 @kernel
-def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-untyped-def]
+def _place(buf: Bytes, at: Ints, size: Ints, topics: Ints, counts: Ints, runs_at: Ints, flaws: Bytes) -> None:
     """Find where the runs of each value begin, and check that its parts fill it exactly."""
     for i in range(at.size):
         if flaws[i]:
@@ -276,12 +273,12 @@ def _place(buf, at, size, topics, counts, runs_at, flaws):  # type: ignore[no-un
             if pos + _RUN * counts[i] == end:
                 runs_at[i] = pos
                 continue
-        flaws[i] = 6
+        flaws[i] = Flaw.SIZES
         counts[i] = 0
 
 
 @kernel
-def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
+def _copy(buf: Bytes, runs_at: Ints, counts: Ints, out: Bytes) -> None:
     put = 0
     for i in range(counts.size):
         pos = runs_at[i]
@@ -293,7 +290,7 @@ def _copy(buf, runs_at, counts, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-untyped-def]
+def _agree(first_sequence: Ints, topics: Ints, counts: Ints, figures: Ints, flaws: Bytes) -> bool:
     """Mark values whose numbers contradict each other. Return whether there is one."""
     topic, partition, first_offset, count = figures
     found = False
@@ -317,13 +314,16 @@ def _agree(first_sequence, topics, counts, figures, flaws):  # type: ignore[no-u
             sequence += count[j]
         run += counts[i]
         if not holds:
-            flaws[i] = 7
+            flaws[i] = Flaw.FIGURES
             found = True
     return found
 
 
 @kernel
-def _fingerprint(buf, at, topics, counts, topic, partition, scratch, prints, names):  # type: ignore[no-untyped-def]
+def _fingerprint(
+    buf: Bytes, at: Ints, topics: Ints, counts: Ints, topic: UInt16s, partition: Int32s, scratch: Ints, prints: Words,
+    names: Ints,
+) -> None:  # fmt: skip
     """Compute a number per run that differs between partitions, and find its topic's name."""
     run = 0
     for i in range(counts.size):

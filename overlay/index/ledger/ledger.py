@@ -30,20 +30,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Ints
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kernels import kernel
 
 from .allocate import Standing
-from .entries import Ints, LedgerEntries, LedgerEntry, LedgerRun, encode, parse_values
+from .entries import LedgerEntries, LedgerEntry, LedgerRun, encode, parse_values
 from .pages import PAGE_ROWS, Pages
 
 _NO_LOCK = nullcontext()
 
 
 class Refusal(enum.IntEnum):
-    """Why a ledger entry was skipped. Kernels return the number."""
+    """Why a ledger entry was skipped."""
 
     NONE = 0
     SEQUENCES = 1
@@ -129,7 +129,7 @@ class Ledger:
             raise ValueError(f"not to be written: {round}")
         return Refusal(int(self.extend(rounds)[0]))
 
-    def extend(self, rounds: LedgerEntries) -> npt.NDArray[np.uint8]:
+    def extend(self, rounds: LedgerEntries) -> Bytes:
         """Take in ledger entries in the order of the index topic. Return the Refusal of each value
         (uint8), 0 for one with a flaw.
         """
@@ -213,10 +213,11 @@ class Ledger:
 
 
 @kernel
-def _admit(  # type: ignore[no-untyped-def]
-    begin, starts, sequences, flaws, source, first, count, epoch, crc,
-    ends, epochs, crcs, before, touched, rows, next_sequence, refusals,
-):  # fmt: skip
+def _admit(
+    begin: int, starts: Ints, sequences: Ints, flaws: Bytes, source: Ints, first: Ints, count: Ints, epoch: Ints,
+    crc: Ints, ends: Ints, epochs: Ints, crcs: Ints, before: Ints, touched: Ints, rows: Ints, next_sequence: int,
+    refusals: Bytes,
+) -> tuple[int, int, int, bool]:  # fmt: skip
     """Take in entries from number `begin` on, up to one that moves the end of a partition back.
 
     Returns where to continue, how many rows there are, the next sequence, and whether the last
@@ -227,16 +228,16 @@ def _admit(  # type: ignore[no-untyped-def]
         if flaws[i]:
             continue
         if sequences[i] < next_sequence:
-            refusals[i] = 1
+            refusals[i] = Refusal.SEQUENCES
             continue
         # move the ends of the entry's partitions, unless one of its runs contradicts the ledger
         run = starts[i]
         while run < starts[i + 1]:
             place = source[run]
             if touched[place] == i:
-                refusals[i] = 3
+                refusals[i] = Refusal.TWICE
             elif count[run] and first[run] < ends[place]:
-                refusals[i] = 2
+                refusals[i] = Refusal.OFFSETS
             if refusals[i]:
                 break
             touched[place], before[run] = i, ends[place]

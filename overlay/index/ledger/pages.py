@@ -24,15 +24,10 @@ quarter of the pages hold nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import AnyArray, Bytes, Flags, Int, Ints
 from overlay.kernels import kernel
-
-Ints = npt.NDArray[np.int64]
 
 PAGE_ROWS = 1024
 ROW_BYTES = 5 + 3 * 9
@@ -72,7 +67,7 @@ class Pages:
         return int(self._tail[_PAGES])
 
     @property
-    def _shelf(self) -> tuple[npt.NDArray[np.uint8], Ints, Ints, Ints]:
+    def _shelf(self) -> tuple[Bytes, Ints, Ints, Ints]:
         """What kernels read from."""
         used = self._used
         return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
@@ -156,14 +151,14 @@ class Pages:
         first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)
         return int(max(first_offset + max(sequence - first_sequence, 0), low)) if first_sequence else -1
 
-    def locate(self, sequence: int) -> Sequence[int]:
+    def locate(self, sequence: int) -> tuple[int, int, int, int]:
         """Return code, first sequence, first offset and count of the first row that reaches beyond
         a sequence, from there on.
 
         A count of 0 means that there is no such row.
         """
-        found: Sequence[int] = _locate(*self._shelf, self._find_page(sequence), self._lows, sequence)
-        return found
+        code, start, offset, count = _locate(*self._shelf, self._find_page(sequence), self._lows, sequence)
+        return int(code), int(start), int(offset), int(count)
 
     def _find_page(self, sequence: int) -> int:
         return max(int(np.searchsorted(self._sequences[: self._used], sequence, side="right")) - 1, 0)
@@ -176,7 +171,7 @@ class Pages:
         self._tips[:] = tips
         self._tail[:] = pos, pos, -1, 0, 0, 0, pages
 
-    def _keep(self, kept: npt.NDArray[np.bool_]) -> None:
+    def _keep(self, kept: Flags) -> None:
         """Free the pages that are not `kept`."""
         used, at = self._used, self._at
         edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
@@ -195,7 +190,7 @@ class Pages:
             self._close(sizes.size, self._tips)
 
 
-def _grow(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
+def _grow(column: AnyArray, used: int, more: int) -> AnyArray:
     """Return the column with room for `more` items after the used ones."""
     if used + more <= len(column):
         return column
@@ -205,7 +200,7 @@ def _grow(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
 
 
 @kernel(inline="always")
-def _put(data, pos, value):  # type: ignore[no-untyped-def]
+def _put(data: Bytes, pos: Int, value: Int) -> Int:
     while value > 127:
         data[pos] = value & 127 | 128
         value >>= 7
@@ -215,9 +210,9 @@ def _put(data, pos, value):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _get(data, pos):  # type: ignore[no-untyped-def]
+def _get(data: Bytes, pos: Int) -> tuple[Int, Int]:
     """Return a varint and the position after it."""
-    value = np.int64(data[pos])
+    value: Int = np.int64(data[pos])
     pos += 1
     if value > 127:
         value &= 127
@@ -233,12 +228,14 @@ def _get(data, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _read_row(data, pos):  # type: ignore[no-untyped-def]
+def _read_row(data: Bytes, pos: Int) -> tuple[Int, Int, Int, Int, Int]:
     """Return the position after a row, its partition, the sequences and the offsets left out before
     it, and its count.
     """
-    sequences, offsets = np.int64(0), np.int64(0)
-    head, count = np.int64(data[pos]), np.int64(data[pos + 1])
+    sequences: Int = np.int64(0)
+    offsets: Int = np.int64(0)
+    head: Int = np.int64(data[pos])
+    count: Int = np.int64(data[pos + 1])
     if (head | count) < 128 and not head & 1:  # nearly all rows: one predictable branch
         return pos + 2, head >> 1, sequences, offsets, count
     head, pos = _get(data, pos)
@@ -250,9 +247,10 @@ def _read_row(data, pos):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pack(  # type: ignore[no-untyped-def]
-    codes, first_sequence, first_offset, counts, data, at, sequences, sizes, marks, tips, lows, tail, limit
-):  # fmt: skip
+def _pack(
+    codes: Ints, first_sequence: Ints, first_offset: Ints, counts: Ints, data: Bytes, at: Ints, sequences: Ints,
+    sizes: Ints, marks: Ints, tips: Ints, lows: Ints, tail: Ints, limit: int,
+) -> None:  # fmt: skip
     pos, count_at, last, last_count = tail[_POS], tail[_COUNT_AT], tail[_CODE], tail[_COUNT]
     next_sequence, left, pages = tail[_SEQUENCE], tail[_LEFT], tail[_PAGES]
     for i in range(codes.size):
@@ -287,7 +285,7 @@ def _pack(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _unpack(data, at, sequences, marks, page, rows):  # type: ignore[no-untyped-def]
+def _unpack(data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: int, rows: Ints) -> None:
     """All rows from a page on, as four columns."""
     tips = np.empty(marks.shape[1], np.int64)
     row = 0
@@ -306,7 +304,7 @@ def _unpack(data, at, sequences, marks, page, rows):  # type: ignore[no-untyped-
 
 
 @kernel
-def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
+def _seek(marks: Ints, code: int, offset: int, low: int) -> int:
     """The last page, from `low` on, that begins at or below an offset of a partition."""
     high = marks.shape[0]
     while high - low > 1:
@@ -319,12 +317,15 @@ def _seek(marks, code, offset, low):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # type: ignore[no-untyped-def]
+def _find_sequences(
+    data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: int, low: int, offsets: Ints, out: Ints
+) -> bool:
     """False where they would have to be read backwards."""
     pages = sequences.size
     # The current row has the offsets `first` to `after`; sequence = offset + shift. The next row is
     # at `pos`, the page ends at `stop`.
-    page, pos, stop, sequence = -1, np.int64(0), np.int64(0), np.int64(0)
+    page, stop, sequence = -1, np.int64(0), np.int64(0)
+    pos: Int = np.int64(0)
     first, after, shift = np.int64(0), np.int64(0), np.int64(0)
     i = 0
     while i < offsets.size:
@@ -349,7 +350,7 @@ def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # typ
             i += 1
         else:
             # the partition's next row in this page
-            other = np.int64(-1)
+            other: Int = np.int64(-1)
             while pos < stop and other != code:
                 pos, other, gap, left_out, count = _read_row(data, pos)
                 sequence += gap + count
@@ -361,7 +362,9 @@ def _find_sequences(data, at, sequences, marks, code, low, offsets, out):  # typ
 
 
 @kernel
-def _find_row(data, at, sequences, marks, code, page, offset, sequence):  # type: ignore[no-untyped-def]
+def _find_row(
+    data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: Int, page: Int, offset: Int, sequence: Int
+) -> tuple[Int, Int]:
     """First offset and sequence of a partition's first row, from a page on, that reaches beyond both; sequence 0 for none."""
     for i in range(page, sequences.size):
         tip = marks[i, code]
@@ -379,7 +382,9 @@ def _find_row(data, at, sequences, marks, code, page, offset, sequence):  # type
 
 
 @kernel
-def _locate(data, at, sequences, marks, page, lows, sequence):  # type: ignore[no-untyped-def]
+def _locate(
+    data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: Int, lows: Ints, sequence: Int
+) -> tuple[Int, Int, Int, Int]:
     tips = np.empty(lows.size, np.int64)
     for i in range(page, sequences.size):
         for j in range(tips.size):

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlay.arrays import Flags, Ints
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.plan import Span
 from overlay.index.skip.probes import Part
-from overlay.index.skip.prune import Flags, Ints
 from overlay.subject import Pattern
 
 from .estimate import Teller

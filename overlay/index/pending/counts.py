@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from overlay.arrays import Ragged
+from overlay.arrays import Bytes, Flags, Ints, UInt16s, UInt32s
 from overlay.index.skip.encode import COUNTS_AT, TEXTS_AT, Block
 from overlay.kernels import kernel
+from overlay.ragged import Ragged
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import Dictionary
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 LIMIT = 1 << 16
 
@@ -101,7 +98,7 @@ class Counts:
             _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
         return counts
 
-    def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
+    def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, UInt16s]:
         """Return the wanted subjects of these rows: bounds [rows + 1], and the subject numbers of
         all rows end to end.
         """
@@ -113,7 +110,7 @@ class Counts:
 
 
 @kernel
-def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-untyped-def]
+def _list_subjects(buf: Bytes, parts: Ints, sizes: Ints, at: Ints, size: Ints, records: Ints) -> None:
     """Find where the subjects of each row are, and the record count of each."""
     put = 0
     for row in range(sizes.size):
@@ -130,7 +127,7 @@ def _list_subjects(buf, parts, sizes, at, size, records):  # type: ignore[no-unt
 
 
 @kernel
-def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-def]
+def _count(codes: UInt16s, records: UInt16s | UInt32s | Ints, starts: Ints, wanted: Flags, counts: Ints) -> None:
     for row in range(counts.size):
         total = np.int64(0)
         for i in range(starts[row], starts[row + 1]):
@@ -140,7 +137,7 @@ def _count(codes, records, starts, wanted, counts):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _list_wanted(codes, starts, wanted, bounds, found):  # type: ignore[no-untyped-def]
+def _list_wanted(codes: UInt16s, starts: Ints, wanted: Flags, bounds: Ints, found: UInt16s) -> int:
     put = 0
     for row in range(bounds.size - 1):
         for i in range(starts[row], starts[row + 1]):

@@ -24,12 +24,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlay.arrays import Flags, Ints
 from overlay.config.stream import StreamConfig
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.derive import derive_subjects
 from overlay.index.skip.plan import Span, plan
 from overlay.index.skip.probes import Answer, Everything, Part
-from overlay.index.skip.prune import Answers, Flags, Ints, might_match
+from overlay.index.skip.prune import Answers, might_match
 from overlay.subject import Pattern
 from overlay.subject.pattern import REST
 

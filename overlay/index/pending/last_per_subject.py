@@ -33,14 +33,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Flags, Int32s, Ints
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.expressions import MOST_TERMS
 from overlay.index.skip.plan import BRIDGE, Span
 from overlay.index.skip.probes import Part
-from overlay.index.skip.prune import Flags, Ints, might_match
+from overlay.index.skip.prune import might_match
 from overlay.index.skip.terms import pattern_terms
 from overlay.kafka.log_position import TopicPartition
 from overlay.kernels import kernel
@@ -80,12 +80,12 @@ class _Segments:
     """Approximate bytes of the log below its start."""
     end_at: Ints
     """Approximate bytes of the log below its end."""
-    holds: npt.NDArray[np.uint8]
+    holds: Bytes
     sure: Flags
     """Whether the listed subjects are certainly there."""
     starts: Ints
     """Where the subjects of each segment begin in `codes`, [n + 1]."""
-    codes: npt.NDArray[np.int32]
+    codes: Int32s
 
 
 class LastPerSubject:
@@ -177,9 +177,7 @@ class LastPerSubject:
             codes[np.repeat(kept, np.diff(starts))],
         )
 
-    def _list_named(
-        self, chunks: Chunks, patterns: Sequence[Pattern], low: int, high: int
-    ) -> tuple[Ints, npt.NDArray[np.int32]]:
+    def _list_named(self, chunks: Chunks, patterns: Sequence[Pattern], low: int, high: int) -> tuple[Ints, Int32s]:
         """Return the subjects that each chunk may hold, as far as their names are known, by counts
         or by Bloom filters.
         """
@@ -303,7 +301,10 @@ def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
 
 
 @kernel
-def _choose(first, bytes, holds, sure, starts, codes, is_read, last, literals, most, chosen):  # type: ignore[no-untyped-def]
+def _choose(
+    first: Ints, bytes: Ints, holds: Bytes, sure: Flags, starts: Ints, codes: Int32s, is_read: Flags, last: Ints,
+    literals: int, most: int, chosen: Ints,
+) -> int:  # fmt: skip
     """List the unread segments that may hold a later record of some subject than is known, newest
     first. Return how many.
     """

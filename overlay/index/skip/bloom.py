@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Doubles, Flags, Int, Ints
 from overlay.kernels import kernel
-from overlay.scan.header import Bytes
 
 from .terms import Hashes, Term, as_hashes
 
@@ -142,14 +141,14 @@ def _count_bits(bits: Bytes) -> float:
 
 
 @kernel(inline="always")
-def _position(h1, h2, i, mask):  # type: ignore[no-untyped-def]
+def _position(h1: np.uint64, h2: np.uint64, i: Int, mask: np.uint64) -> np.uint64:
     x = h1 + np.uint64(i) * h2
     by = np.uint64(9 * i)
     return ((x >> by) | (x << ((np.uint64(64) - by) & np.uint64(63)))) & mask
 
 
 @kernel
-def _set_bits(bits, k, hashes):  # type: ignore[no-untyped-def]
+def _set_bits(bits: Bytes, k: Int, hashes: Hashes) -> None:
     mask = np.uint64(bits.size * 8 - 1)
     for row in range(hashes.shape[0]):
         for i in range(k):
@@ -158,7 +157,7 @@ def _set_bits(bits, k, hashes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
+def test(data: Bytes, starts: Ints, ks: Bytes, hashes: Hashes, answer: Flags) -> None:
     """Clear `answer` for the filters that lack one of the terms. Filters whose `answer` is clear
     already are not tested.
 
@@ -180,7 +179,7 @@ def test(data, starts, ks, hashes, answer):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
+def measure(data: Bytes, starts: Ints, ks: Bytes, rows: Ints, answer: Doubles) -> None:
     """Write the false positives of filters `rows` to `answer`, from the bits that are set. Skip
     those without bits.
     """
@@ -197,7 +196,7 @@ def measure(data, starts, ks, rows, answer):  # type: ignore[no-untyped-def]
         answer[i] = (count / (8 * (last - first))) ** ks[rows[i]]
 
 
-def fold_all(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> int:
+def fold_all(data: Bytes, starts: Ints, size: int) -> int:
     """Fold the filters of `size` bytes in place and move the others up. Return the bytes in use
     afterwards.
     """
@@ -205,8 +204,8 @@ def fold_all(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: i
 
 
 @kernel
-def _fold_all(data, starts, size):  # type: ignore[no-untyped-def]
-    put = starts[0]
+def _fold_all(data: Bytes, starts: Ints, size: int) -> int:
+    put: int = starts[0]
     first = starts[0]
     half = size // 2
     for i in range(starts.size - 1):

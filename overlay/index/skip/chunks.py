@@ -19,15 +19,15 @@ half their size (bloom.py): then they rule out less, but still lose nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from overlay.arrays import Ragged
+from overlay.arrays import AnyArray, Bytes, Doubles, Flags, Int32s, Ints, Structs, UInt16s, Words
 from overlay.index.pending.counts import Choice, Counts
 from overlay.kafka.log_position import LogPosition
 from overlay.kernels import kernel
+from overlay.ragged import Ragged
 from overlay.subject import Pattern
 
 from . import bloom
@@ -37,9 +37,6 @@ from .encode import BLOOM_AT, TERMS_AT, ZONES_AT, Block, encode, parse_values, r
 from .murmur import hash128
 from .terms import Term, as_hashes
 from .zones import TYPES, Zone
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 BLOOM_BUDGET = 256 << 20
 
@@ -78,7 +75,7 @@ class Chunks:
     def __init__(self, scope: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:
         self._scope, self._budget = scope, bloom_budget
         self._first, self._end = 0, 0  # rows in use; the memory of those before is not freed yet
-        self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
+        self._columns: dict[str, AnyArray] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
         for name in scope.zones:
             shape, dtype = ((0, 2), np.uint64) if scope.types[name] == "string" else ((0,), _find_storage(scope, name))
             self._columns |= {f"{side} {name}": np.empty(shape, dtype) for side in ("min", "max")}
@@ -90,7 +87,7 @@ class Chunks:
     def __len__(self) -> int:
         return self._end - self._first
 
-    def _column(self, name: str) -> npt.NDArray[Any]:
+    def _column(self, name: str) -> AnyArray:
         return self._columns[name][self._first : self._end]
 
     @property
@@ -124,7 +121,7 @@ class Chunks:
         return self._column("max_time")
 
     @property
-    def epoch(self) -> npt.NDArray[np.int32]:
+    def epoch(self) -> Int32s:
         return self._column("epoch")
 
     @property
@@ -186,7 +183,7 @@ class Chunks:
             answer &= tested | ~known
         return answer
 
-    def false_positives(self, among: Flags) -> npt.NDArray[np.float64]:
+    def false_positives(self, among: Flags) -> Doubles:
         """Return the share of absent terms that each filter of the chunks `among` lets through; 1
         if there is no filter.
         """
@@ -228,7 +225,7 @@ class Chunks:
         rows = self._first + low, self._end if high is None else self._first + high
         return self._counts.count(choice.learn(self._counts.subjects), *rows)
 
-    def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, npt.NDArray[np.uint16], Sequence[str]]:
+    def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, UInt16s, Sequence[str]]:
         """Return the chosen subjects of the chunks low <= row < high: bounds [rows + 1], subject
         numbers end to end, subjects by number.
 
@@ -284,7 +281,7 @@ class Chunks:
         self._counts.take(kept)
         self._first, self._end = 0, kept.size
 
-    def _add(self, block: Block, rows: Ints, heads: npt.NDArray[np.void]) -> None:
+    def _add(self, block: Block, rows: Ints, heads: Structs) -> None:
         """Append rows after the others, wherever they belong in offset order."""
         begin, end = self._end, self._end + rows.size
         if end > self._columns["exact"].shape[0]:
@@ -312,7 +309,7 @@ class Chunks:
             larger[: self._end] = column[: self._end]
             self._columns[name] = larger
 
-    def _find_schemas(self, block: Block, rows: Ints) -> npt.NDArray[np.int32]:
+    def _find_schemas(self, block: Block, rows: Ints) -> Int32s:
         """Return for each row the number of its set of properties with terms. All headers of a
         stream come from a few configs.
         """
@@ -350,7 +347,7 @@ def _find_storage(scope: ConfigFingerprint, name: str) -> type[np.generic]:
 
 
 @kernel
-def _settle(first, after, kept):  # type: ignore[no-untyped-def]
+def _settle(first: Ints, after: Ints, kept: Ints) -> int:
     """Put rows in the order of writing into offset order; newer ones replace those that they
     overlap. Return how many remain.
     """
@@ -377,7 +374,7 @@ def _settle(first, after, kept):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _copy(buf, at, sizes, out):  # type: ignore[no-untyped-def]
+def _copy(buf: Bytes, at: Ints, sizes: Ints, out: Bytes) -> None:
     put = 0
     for i in range(at.size):
         for j in range(sizes[i]):
@@ -386,13 +383,15 @@ def _copy(buf, at, sizes, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fingerprint(buf, at, counts, out):  # type: ignore[no-untyped-def]
+def _fingerprint(buf: Bytes, at: Ints, counts: Ints, out: Words) -> None:
     for i in range(at.size):
         out[i], _ = hash128(buf, at[i], 4 * counts[i], np.uint64(0))
 
 
 @kernel
-def _find_zones(buf, at, counts, property, type, low, high, flags):  # type: ignore[no-untyped-def]
+def _find_zones(
+    buf: Bytes, at: Ints, counts: Ints, property: int, type: int, low: Bytes, high: Bytes, flags: Bytes
+) -> None:
     """Find the zone of one property in each row. `flags` is 0 for a row without it."""
     for i in range(at.size):
         flags[i] = 0

@@ -9,13 +9,13 @@ header, are read in place (properties.py).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from overlay.arrays import Ragged
+from overlay.arrays import Int32s
 from overlay.config.stream import StreamConfig
 from overlay.field import Field
 from overlay.match import Addressed
 from overlay.match.values import Templated
+from overlay.ragged import Ragged
 from overlay.subject.dictionary import Codes, Dictionary, Texts
 
 from .bloom import limit_terms
@@ -23,8 +23,6 @@ from .config_fingerprint import find_scope
 from .properties import Properties
 from .term_set import TermNumbers, TermSet
 from .terms import UNFILTERED, hash_subjects, hash_texts
-
-Ints = npt.NDArray[np.int64]
 
 
 class Vocabulary:
@@ -44,7 +42,7 @@ class Vocabulary:
             hashes, counts = self._hash(texts, known)
             self._numbers.extend(counts)[:] = self._terms.number(hashes)
 
-    def put(self, codes: npt.NDArray[np.int32], terms: TermSet) -> None:
+    def put(self, codes: Int32s, terms: TermSet) -> None:
         """Put the terms of some codes into a set."""
         self._terms.put(codes, self._numbers.starts, self._numbers.data, terms)
 

@@ -51,20 +51,17 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import AnyArray, Bool, Bytes, Int, Ints, Structs, UInt32s
 from overlay.kernels import kernel
 from overlay.scan.crc import crc32c
-from overlay.scan.header import Bytes
 
 from .bloom import MAX_BYTES, MAX_HASHES, MIN_BYTES, NONE, Bloom
 from .chunk_header import MAX_SUBJECTS, Header
 from .zones import TYPES, Bounds
-
-Ints = npt.NDArray[np.int64]
 
 VERSION = 1
 CHUNK, RUNS = 1, 2
@@ -108,7 +105,7 @@ _KEY = re.compile(r"chunk (\S+) (\d{1,10}) (\d{1,19})", re.ASCII)
 
 
 class Flaw(enum.IntEnum):
-    """Why a value is not a readable record of the requested kind. Kernels return the number."""
+    """Why a value is not a readable record of the requested kind."""
 
     NONE = 0
     EMPTY = 1
@@ -153,9 +150,9 @@ class Block:
     """
 
     buf: Bytes
-    heads: npt.NDArray[np.void]
+    heads: Structs
     at: Ints
-    flaws: npt.NDArray[np.uint8]
+    flaws: Bytes
 
 
 TERMS_AT, ZONES_AT, COUNTS_AT, TEXTS_AT, BLOOM_AT = range(5)
@@ -252,7 +249,7 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
     return Block(buf, heads, parts, flaws)
 
 
-def check(buf: Bytes, at: Ints, size: Ints, crcs: npt.NDArray[np.uint32], flaws: npt.NDArray[np.uint8]) -> None:
+def check(buf: Bytes, at: Ints, size: Ints, crcs: UInt32s, flaws: Bytes) -> None:
     """Set the flaw of values whose CRC does not match."""
     wanted, ends = crcs.tolist(), (at + size).tolist()
     for i, first in enumerate(at.tolist()):
@@ -285,7 +282,7 @@ def read_indexed(block: Block, row: int) -> tuple[int, ...]:
     return tuple(_cut(block, row, TERMS_AT, 4 * int(block.heads["indexed"][row])).view("<u4").tolist())
 
 
-def read_zones(block: Block, row: int) -> npt.NDArray[np.void]:
+def read_zones(block: Block, row: int) -> Structs:
     """Return the zones of a row, of dtype ZONE."""
     return _cut(block, row, ZONES_AT, _ZONE * int(block.heads["zones"][row])).view(ZONE)
 
@@ -313,40 +310,58 @@ def _read_subjects(block: Block, row: int) -> Mapping[str, int]:
     }
 
 
-def _cut(block: Block, row: int, part: int, size: int) -> npt.NDArray[Any]:
+def _cut(block: Block, row: int, part: int, size: int) -> AnyArray:
     first = int(block.at[row, part])
     return np.array(block.buf[first : first + size])
 
 
 @kernel
-def look(buf, at, size, kind, heads, flaws):  # type: ignore[no-untyped-def]
+def look(buf: Bytes, at: Ints, size: Ints, kind: int, heads: Bytes, flaws: Bytes) -> None:
     """Copy the fixed part of each value of this kind into its row of `heads`; set the flaw of all
     others.
     """
     for i in range(at.size):
         if size[i] <= 0:
-            flaws[i] = 1
+            flaws[i] = Flaw.EMPTY
         elif buf[at[i]] != VERSION:
-            flaws[i] = 2
+            flaws[i] = Flaw.VERSION
         elif size[i] < 2 or buf[at[i] + 1] != kind:
-            flaws[i] = 3
+            flaws[i] = Flaw.KIND
         elif size[i] < heads.shape[1]:
-            flaws[i] = 4
+            flaws[i] = Flaw.SHORT
         else:
             for j in range(heads.shape[1]):
                 heads[i, j] = buf[at[i] + j]
 
 
 @kernel(inline="always")
-def _unsigned(buf, pos, size):  # type: ignore[no-untyped-def]
+def _unsigned(buf: Bytes, pos: Int, size: Int) -> Int:
     value = np.int64(0)
     for i in range(size):
         value |= np.int64(buf[pos + i]) << (8 * i)
     return value
 
 
+class _Head(Protocol):
+    """An item of an array of dtype HEAD, as a kernel sees it."""
+
+    flags: int
+    hashes: int
+    first_offset: int
+    next_offset: int
+    bytes: int
+    min_time: int
+    max_time: int
+    records: int
+    addressed: int
+    partition: int
+    bloom: int
+    topic: int
+    subjects: int
+
+
 @kernel
-def _agree(head):  # type: ignore[no-untyped-def]
+def _agree(head: _Head) -> Bool:
     """Return whether the numbers of a fixed part can be true together."""
     bloom = np.int64(head.bloom)
     sized = bloom == 0 or (MIN_BYTES <= bloom <= MAX_BYTES and bloom & (bloom - 1) == 0)
@@ -369,14 +384,14 @@ def _agree(head):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
+def _place(buf: Bytes, at: Ints, size: Ints, heads: Structs, parts: Ints, flaws: Bytes) -> None:
     """Find where the parts of each value begin, and check that they fill it exactly."""
     for i in range(at.size):
         if flaws[i]:
             continue
         head = heads[i]
         if not _agree(head):
-            flaws[i] = 7
+            flaws[i] = Flaw.FIGURES
             continue
         # parts of fixed size come first
         end = at[i] + size[i]
@@ -385,7 +400,7 @@ def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
         counts_at = zones_at + _ZONE * np.int64(head.zones)
         texts_at = counts_at + _COUNT * np.int64(head.subjects)
         if texts_at + head.bloom > end:
-            flaws[i] = 6
+            flaws[i] = Flaw.SIZES
             continue
         # the counts give the sizes of the subjects' texts; the filter must then end the value
         bloom_at = texts_at
@@ -394,14 +409,14 @@ def _place(buf, at, size, heads, parts, flaws):  # type: ignore[no-untyped-def]
             counted += _unsigned(buf, counts_at + _COUNT * j, 4)
             bloom_at += _unsigned(buf, counts_at + _COUNT * j + 4, 2)
         if bloom_at + head.bloom != end:
-            flaws[i] = 6
+            flaws[i] = Flaw.SIZES
             continue
         # contents: zone types and flags must be known, counts must add up
         for j in range(head.zones):
             if buf[zones_at + _ZONE * j + 4] >= len(TYPES) or buf[zones_at + _ZONE * j + 5] > 3:
-                flaws[i] = 7
+                flaws[i] = Flaw.FIGURES
         if head.flags & _COUNTED and counted != head.addressed:
-            flaws[i] = 7
+            flaws[i] = Flaw.FIGURES
         parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3], parts[i, 4] = (
             terms_at, zones_at, counts_at, texts_at, bloom_at,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Bytes, Int
 from overlay.kernels import kernel
 
 _C1 = np.uint64(0x87C37B91114253D5)
@@ -19,12 +20,12 @@ _FIVE = np.uint64(5)
 
 
 @kernel(inline="always")
-def _rotate(x, by):  # type: ignore[no-untyped-def]
+def _rotate(x: np.uint64, by: Int) -> np.uint64:
     return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
 
 
 @kernel(inline="always")
-def _finish(x):  # type: ignore[no-untyped-def]
+def _finish(x: np.uint64) -> np.uint64:
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51AFD7ED558CCD)
     x ^= x >> np.uint64(33)
@@ -33,7 +34,7 @@ def _finish(x):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _word(buf, pos, size):  # type: ignore[no-untyped-def]
+def _word(buf: Bytes, pos: Int, size: Int) -> np.uint64:
     """Return `size` bytes from `pos`, at most 8, as a little-endian number."""
     word = np.uint64(0)
     for i in range(size):
@@ -42,7 +43,9 @@ def _word(buf, pos, size):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _end(h1, h2, first, second, left, size):  # type: ignore[no-untyped-def]
+def _end(
+    h1: np.uint64, h2: np.uint64, first: np.uint64, second: np.uint64, left: Int, size: Int
+) -> tuple[np.uint64, np.uint64]:
     """Mix in the remaining bytes, at most 15 in two words padded with zeros, of `size` bytes in
     total. Return the hash.
     """
@@ -60,7 +63,7 @@ def _end(h1, h2, first, second, left, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
+def hash128(buf: Bytes, pos: Int, size: Int, seed: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return the two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
     h1, h2 = seed, seed
     left = size
@@ -76,6 +79,6 @@ def hash128(buf, pos, size, seed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def hash_short(first, second, size, seed):  # type: ignore[no-untyped-def]
+def hash_short(first: np.uint64, second: np.uint64, size: Int, seed: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return hash128 of at most 15 bytes, given as two little-endian words padded with zeros."""
     return _end(seed, seed, first, second, size, size)

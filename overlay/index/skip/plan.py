@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Int, Ints
 from overlay.kernels import kernel
 
 from .probes import Part
-from .prune import NO, Answers, Chunks, Ints
+from .prune import NO, Answers, Chunks, Levels
 
 FETCH_S = 1e-3
 """Seconds for a single fetch request: measured at 1 to 1.5 ms in the same network, and more over
@@ -83,7 +83,7 @@ class Route:
 
     first_offset: Ints
     next_offset: Ints
-    residual: npt.NDArray[np.uint8]
+    residual: Bytes
     saving: Saving
     skips: bool
     """False if everything is read, because skipping saves nothing or too little."""
@@ -156,7 +156,9 @@ def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
 
 
 @kernel
-def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # type: ignore[no-untyped-def]
+def _find_runs(
+    first: Ints, after: Ints, bytes: Ints, levels: Levels, residual: Bytes, start: int, stop: int, asked: np.uint8
+) -> tuple[Ints, Bytes]:
     """Cut start..stop into runs of like chunks, and of offsets without a chunk.
 
     Returns rows of first offset, next offset, bytes, whether it is to be read, number of chunks;
@@ -198,7 +200,7 @@ def _find_runs(first, after, bytes, levels, residual, start, stop, asked):  # ty
 
 
 @kernel
-def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
+def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tuple[int, Ints, Ints]:
     """Join runs to spans. Return (how many, rows of first offset, next offset and residual, the
     numbers of Saving).
     """
@@ -235,7 +237,9 @@ def _join(runs, residual, bridge, small, most):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _append(spans, weights, count, first, after, bytes, residual, small, most):  # type: ignore[no-untyped-def]
+def _append(
+    spans: Ints, weights: Ints, count: int, first: int, after: int, bytes: int, residual: Int, small: int, most: int
+) -> int:
     """Append a run to read: to the last span if they touch and neither is then tested for much
     more, else as a new span.
     """

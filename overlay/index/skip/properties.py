@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig, place_property
 from overlay.field import Field, FieldKind
 from overlay.filter.nodes import Column
@@ -34,8 +34,6 @@ from .term_set import TermSet
 from .terms import UNFILTERED, WHOLE, Term, canonical_doubles, null_term, seed_of
 from .value_cache import HAS_LEFT, HAS_NULL, ValueCache, Wanted
 from .zones import Bounds, find_bounds, read_bounds, unite
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any as Anything
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import AnyArray, Bytes, Flags, Int8s, Ints
 from overlay.subject import Pattern
 
 from .expressions import MOST_TERMS
@@ -56,9 +55,7 @@ from .probes import (
 )
 from .terms import Term, pattern_terms
 
-Flags = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-Levels = npt.NDArray[np.int8]
+Levels = Int8s
 """One Answer for each chunk."""
 
 
@@ -68,11 +65,11 @@ class Zone(Protocol):
     """
 
     @property
-    def min(self) -> npt.NDArray[Anything]:
+    def min(self) -> AnyArray:
         """int64 (long, timestamp), float64 (double), or uint64[n, 2], the halves of text keys."""
 
     @property
-    def max(self) -> npt.NDArray[Anything]: ...
+    def max(self) -> AnyArray: ...
 
     @property
     def has_null(self) -> Flags: ...
@@ -152,7 +149,7 @@ class Answers:
     """
 
     levels: Levels
-    residual: npt.NDArray[np.uint8]
+    residual: Bytes
     asked: Part
     """The parts with a condition: what records outside all chunks have to be tested for."""
     tallies: Mapping[Probe, Tally] = field(default_factory=dict)
@@ -365,14 +362,14 @@ def _compare_zone(zone: Zone, probe: Within) -> Levels:
     return levels
 
 
-def _lie_outside(low: npt.NDArray[Anything], high: npt.NDArray[Anything], wanted: Interval) -> Flags:
+def _lie_outside(low: AnyArray, high: AnyArray, wanted: Interval) -> Flags:
     outside = _is_below(high, wanted.low) if wanted.low is not None else np.zeros(len(low), np.bool_)
     if wanted.high is not None:
         outside |= _is_above(low, wanted.high)
     return outside
 
 
-def _lie_inside(low: npt.NDArray[Anything], high: npt.NDArray[Anything], wanted: Interval) -> Flags:
+def _lie_inside(low: AnyArray, high: AnyArray, wanted: Interval) -> Flags:
     if wanted.is_empty:
         return np.zeros(len(low), np.bool_)
     inside = ~_is_below(low, wanted.low) if wanted.low is not None else np.ones(len(low), np.bool_)
@@ -384,7 +381,7 @@ def _lie_inside(low: npt.NDArray[Anything], high: npt.NDArray[Anything], wanted:
 _HALF = (1 << 64) - 1
 
 
-def _is_below(values: npt.NDArray[Anything], bound: int | float) -> Flags:
+def _is_below(values: AnyArray, bound: int | float) -> Flags:
     """Return values < bound. Whole numbers of any size compare exactly; text keys are two words."""
     if values.ndim == 1:
         return np.asarray(values < bound)
@@ -394,7 +391,7 @@ def _is_below(values: npt.NDArray[Anything], bound: int | float) -> Flags:
     return below
 
 
-def _is_above(values: npt.NDArray[Anything], bound: int | float) -> Flags:
+def _is_above(values: AnyArray, bound: int | float) -> Flags:
     if values.ndim == 1:
         return np.asarray(values > bound)
     assert isinstance(bound, int)

@@ -20,8 +20,8 @@ subject is done once per chunk, for subjects that occur. For properties see valu
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Int32s, Ints
 from overlay.kernels import kernel
 from overlay.match import Addressed
 from overlay.scan import Malformed
@@ -32,8 +32,6 @@ from .chunk_header import Header
 from .contents import Contents, Vocabulary
 from .subject_counts import SubjectCounts
 from .term_set import TermSet
-
-Ints = npt.NDArray[np.int64]
 
 _NS_PER_MS = 1_000_000
 
@@ -174,7 +172,9 @@ class _Draft:
 
 
 @kernel
-def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # type: ignore[no-untyped-def]
+def _measure(
+    base: Ints, last: Ints, at: Ints, end: Ints, position: int, after: int, offsets: Ints, ends: Ints, sizes: Ints
+) -> tuple[int, int, bool]:
     """Find the batches that end within position .. after - 1: (first, last + 1, whether none is cut
     at `after`).
 
@@ -195,7 +195,7 @@ def _measure(base, last, at, end, position, after, offsets, ends, sizes):  # typ
 
 
 @kernel
-def _sum(base, last, at, end, count, position):  # type: ignore[no-untyped-def]
+def _sum(base: Ints, last: Ints, at: Ints, end: Ints, count: Int32s, position: int) -> tuple[int, bool]:
     """Return the bytes of some batches, and whether they have a record for each offset from
     `position` on.
     """

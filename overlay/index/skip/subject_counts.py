@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from overlay.arrays import Int32s, Ints
 from overlay.kernels import kernel
 from overlay.subject.dictionary import Codes
 
 from .chunk_header import MAX_SUBJECTS, NO_TIME
-from .contents import Ints, Vocabulary
+from .contents import Vocabulary
 from .term_set import TermSet
 
 MAX_SUBJECT_CHARS = 16_384
@@ -91,7 +92,7 @@ class SubjectCounts:
 
 
 @kernel
-def _tally(codes, times, counts, seen, distinct, bounds):  # type: ignore[no-untyped-def]
+def _tally(codes: Codes, times: Ints, counts: Ints, seen: Int32s, distinct: int, bounds: Ints) -> tuple[int, int]:
     """Count the records of each code, list codes that are new, widen the time bounds. Return
     (codes, records with a subject).
     """

@@ -11,22 +11,22 @@ needs fewer.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVarTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Flags, Int32s, Ints
 from overlay.kernels import kernel
-from overlay.scan.header import Bytes
 
 from .murmur import hash128
 from .terms import Hashes, Term, as_hashes
 
-Ints = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int32]
-
 _START = 1 << 12
 _KEPT = 1 << 14  # a larger table is not cleared but replaced by a small one
+
+
+Given = TypeVarTuple("Given")
 
 
 class TermSet:
@@ -72,7 +72,12 @@ class TermSet:
         """Hash and add the bytes buf[at[i] : at[i] + size[i]]; skip those with a size below 0."""
         self.fill(_add_slices, at.size, buf, at, size, np.uint64(seed))
 
-    def fill(self, kernel: Any, rows: int, *arrays: Any) -> int:
+    def fill(
+        self,
+        kernel: Callable[[*Given, int, Int32s, Hashes, int], tuple[int, int]],
+        rows: int,
+        *arrays: *Given,
+    ) -> int:
         """Let a kernel add the terms of `rows` rows. Return how many rows it has done: fewer only
         if the set is full.
 
@@ -95,7 +100,7 @@ class TermSet:
 
 
 class TermNumbers:
-    """Numbers for terms, dense from 0. Subjects share most of their terms, and numbers are compared
+    """Int32s for terms, dense from 0. Subjects share most of their terms, and numbers are compared
     faster than hashes.
     """
 
@@ -105,7 +110,7 @@ class TermNumbers:
         self._hashes = np.empty((_START // 2, 2), np.uint64)
         self._marks = np.zeros(_START // 2, np.bool_)
 
-    def number(self, hashes: Hashes) -> Numbers:
+    def number(self, hashes: Hashes) -> Int32s:
         """Return the number of each term. A new term gets the next number."""
         needed = self.count + len(hashes)
         if 2 * needed > self._table.size:
@@ -118,7 +123,7 @@ class TermNumbers:
         self.count = _number(hashes, self._table, self._hashes, self.count, numbers)
         return numbers
 
-    def put(self, groups: Numbers, starts: Ints, numbers: Numbers, terms: TermSet) -> None:
+    def put(self, groups: Int32s, starts: Ints, numbers: Int32s, terms: TermSet) -> None:
         """Put the terms numbers[starts[g] : starts[g + 1]] of all g of `groups` into a set."""
         picked = np.empty(self.count + 1, np.int32)  # one more, for what is written and not kept
         count = _pick(groups, starts, numbers, self._marks, picked)
@@ -126,13 +131,13 @@ class TermNumbers:
 
 
 @kernel(inline="always")
-def find_room(table, count):  # type: ignore[no-untyped-def]
+def find_room(table: Int32s, count: int) -> int:
     """Return how many terms a table takes before it must grow."""
     return table.size // 2 - count
 
 
 @kernel(inline="always")
-def insert(table, hashes, count, h1, h2):  # type: ignore[no-untyped-def]
+def insert(table: Int32s, hashes: Hashes, count: int, h1: np.uint64, h2: np.uint64) -> tuple[int, int]:
     """Find or insert a term. Return (1 + its number, how many terms there are). The caller has made
     sure of room.
     """
@@ -150,7 +155,7 @@ def insert(table, hashes, count, h1, h2):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
+def _number(hashes: Hashes, table: Int32s, known: Hashes, count: int, out: Int32s) -> int:
     """Number terms with a table that has room for them. Return how many terms there are."""
     for row in range(hashes.shape[0]):
         number, count = insert(table, known, count, hashes[row, 0], hashes[row, 1])
@@ -159,7 +164,7 @@ def _number(hashes, table, known, count, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pick(groups, starts, numbers, marks, picked):  # type: ignore[no-untyped-def]
+def _pick(groups: Int32s, starts: Ints, numbers: Int32s, marks: Flags, picked: Int32s) -> int:
     """List the numbers of all groups, each once. `marks` are clear before and after."""
     count = 0
     for group in groups:
@@ -174,7 +179,7 @@ def _pick(groups, starts, numbers, marks, picked):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _add_hashes(added, row, table, hashes, count):  # type: ignore[no-untyped-def]
+def _add_hashes(added: Hashes, row: int, table: Int32s, hashes: Hashes, count: int) -> tuple[int, int]:
     while row < added.shape[0] and find_room(table, count) > 0:
         _, count = insert(table, hashes, count, added[row, 0], added[row, 1])
         row += 1
@@ -182,7 +187,9 @@ def _add_hashes(added, row, table, hashes, count):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _add_numbers(numbers, known, row, table, hashes, count):  # type: ignore[no-untyped-def]
+def _add_numbers(
+    numbers: Int32s, known: Hashes, row: int, table: Int32s, hashes: Hashes, count: int
+) -> tuple[int, int]:
     while row < numbers.size and find_room(table, count) > 0:
         _, count = insert(table, hashes, count, known[numbers[row], 0], known[numbers[row], 1])
         row += 1
@@ -190,7 +197,9 @@ def _add_numbers(numbers, known, row, table, hashes, count):  # type: ignore[no-
 
 
 @kernel
-def _add_slices(buf, at, size, seed, row, table, hashes, count):  # type: ignore[no-untyped-def]
+def _add_slices(
+    buf: Bytes, at: Ints, size: Ints, seed: np.uint64, row: int, table: Int32s, hashes: Hashes, count: int
+) -> tuple[int, int]:
     while row < at.size and find_room(table, count) > 0:
         if size[row] >= 0:
             h1, h2 = hash128(buf, at[row], size[row], seed)

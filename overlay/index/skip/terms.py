@@ -29,15 +29,15 @@ from dataclasses import dataclass, field
 
 import mmh3
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Doubles, Int, Ints, Words
 from overlay.kernels import kernel
 from overlay.subject.dictionary import Texts
 from overlay.subject.pattern import ONE, REST, Pattern
 
 from .murmur import hash128
 
-Hashes = npt.NDArray[np.uint64]
+Hashes = Words
 """[terms, 2]: the two uint64 words of each hash."""
 
 DEPTH = 16
@@ -160,7 +160,7 @@ def _canonical(value: bool | int | float | str | bytes) -> bytes:
             return np.float64(value).tobytes() if _is_double(value) else b"%d" % value
 
 
-def canonical_doubles(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
+def canonical_doubles(values: Doubles) -> Words:
     """Return the words that the terms of finite doubles are hashed from, eight bytes each."""
     words = np.empty(values.size, np.uint64)
     _make_canonical(values, words)
@@ -172,7 +172,7 @@ def as_hashes(*terms: Term) -> Hashes:
     return np.array([(term.h1, term.h2) for term in terms], np.uint64).reshape(-1, 2)
 
 
-def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
+def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, Ints]:
     """Return the terms of the subjects from number `first` on, subject by subject, and how many
     each subject has.
     """
@@ -183,7 +183,7 @@ def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int6
     return hashes, counts
 
 
-def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
+def hash_texts(texts: Texts, first: int) -> tuple[Hashes, Ints]:
     """Return terms as `hash_subjects`, for texts that are terms only as a whole: filter values."""
     counts = np.ones(texts.bounds.size - 1 - first, np.int64)
     hashes = np.empty((counts.size, 2), np.uint64)
@@ -192,7 +192,7 @@ def hash_texts(texts: Texts, first: int) -> tuple[Hashes, npt.NDArray[np.int64]]
 
 
 @kernel(inline="always")
-def canonical_double(value):  # type: ignore[no-untyped-def]
+def canonical_double(value: float) -> np.uint64:
     """Return the word that the term of a finite double is hashed from."""
     if np.floor(value) == value and -_TWO_63 <= value < _TWO_63:
         return np.uint64(np.int64(value))
@@ -200,13 +200,13 @@ def canonical_double(value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _make_canonical(values, words):  # type: ignore[no-untyped-def]
+def _make_canonical(values: Doubles, words: Words) -> None:
     for i in range(values.size):
         words[i] = canonical_double(values[i])
 
 
 @kernel
-def _count_terms(text, bounds, first, counts):  # type: ignore[no-untyped-def]
+def _count_terms(text: Bytes, bounds: Ints, first: Int, counts: Ints) -> None:
     for i in range(counts.size):
         tokens = 1
         for pos in range(bounds[first + i], bounds[first + i + 1]):
@@ -215,14 +215,14 @@ def _count_terms(text, bounds, first, counts):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _hash_wholes(text, bounds, first, out):  # type: ignore[no-untyped-def]
+def _hash_wholes(text: Bytes, bounds: Ints, first: Int, out: Hashes) -> None:
     for i in range(out.shape[0]):
         start = bounds[first + i]
         out[i, 0], out[i, 1] = hash128(text, start, bounds[first + i + 1] - start, np.uint64(WHOLE))
 
 
 @kernel
-def _hash_subjects(text, bounds, first, out):  # type: ignore[no-untyped-def]
+def _hash_subjects(text: Bytes, bounds: Ints, first: Int, out: Words) -> None:
     """Hash the terms in this order: whole, then per token the token and the prefix that ends with
     it, then the count.
     """

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from overlay.arrays import Bytes, Int, Int32s, Ints, UInt16s, Words
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.numbers import read_boolean, read_double, read_long
@@ -42,11 +42,8 @@ from overlay.subject.dictionary import Codes
 
 from .murmur import hash128, hash_short
 from .term_set import TermSet, find_room, insert
-from .terms import canonical_double
+from .terms import Hashes, canonical_double
 from .zones import DOUBLES, INTEGERS, KEY_TEXT, KEYS, make_key, widen
-
-Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 
 TYPES = ("string", "binary", "long", "double", "boolean", "timestamp")
 _STRING, _BINARY, _LONG, _DOUBLE, _BOOLEAN, _TIMESTAMP = range(6)
@@ -132,7 +129,10 @@ class ValueCache:
 
 
 @kernel
-def _take(buf, at, size, codes, about, seeds, places, lines, words, row, table, hashes, count):  # type: ignore[no-untyped-def]
+def _take(
+    buf: Bytes, at: Ints, size: Ints, codes: Codes, about: Ints, seeds: Words, places: UInt16s, lines: Words,
+    words: Words, row: int, table: Int32s, hashes: Hashes, count: int,
+) -> tuple[int, int]:  # fmt: skip
     """Take in values, property by property, as a kernel of TermSet.fill. Without a table no terms
     are added.
     """
@@ -155,7 +155,10 @@ def _take(buf, at, size, codes, about, seeds, places, lines, words, row, table, 
 
 
 @kernel
-def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, last, keys, rows, table, hashes, count):  # type: ignore[no-untyped-def]
+def _take_block(
+    buf: Bytes, at: Ints, size: Ints, codes: Codes, this: Ints, seed: np.uint64, places: UInt16s, lines: Words,
+    words: Words, first: int, last: int, keys: Words, rows: Ints, table: Int32s, hashes: Hashes, count: int,
+) -> int:  # fmt: skip
     """Take in one property of records first:last; there must be room for their terms. Return the
     number of terms.
     """
@@ -165,7 +168,7 @@ def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, l
     values = _list_values(buf, at, size, codes, this[_LEAST], first, last, words, keys, rows)
     fresh = _sift(values, places, lines, words, keys, rows)
     _touch_terms(fresh, keys, lines, table)
-    type, is_json, has_terms = this[_TYPE], this[_IS_JSON], this[_HAS_TERMS]
+    type, is_json, has_terms = this[_TYPE], this[_IS_JSON] != 0, this[_HAS_TERMS] != 0
     for i in range(fresh):
         pos, length, line = at[rows[i]], size[rows[i]], np.uintp(keys[i, 0])
         kind = lines[line + _STATE] & _KIND
@@ -189,14 +192,17 @@ def _take_block(buf, at, size, codes, this, seed, places, lines, words, first, l
 
 
 @kernel
-def _forget(places, lines):  # type: ignore[no-untyped-def]
+def _forget(places: UInt16s, lines: Words) -> None:
     for place in range(places.size):
         places[place] = 0
     lines[0] = 0
 
 
 @kernel
-def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  # type: ignore[no-untyped-def]
+def _list_values(
+    buf: Bytes, at: Ints, size: Ints, codes: Codes, least: int, first: int, last: int, words: Words, keys: Words,
+    rows: Ints,
+) -> int:  # fmt: skip
     """List the records that have a value, with the value's words and its place in the hash table.
     Return how many.
     """
@@ -226,7 +232,7 @@ def _list_values(buf, at, size, codes, least, first, last, words, keys, rows):  
 
 
 @kernel
-def _sift(values, places, lines, words, keys, rows):  # type: ignore[no-untyped-def]
+def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words, rows: Ints) -> int:
     """Keep the records whose value is new to the chunk, and list the value's line, 0 for a long
     value. Return how many.
     """
@@ -250,7 +256,9 @@ def _sift(values, places, lines, words, keys, rows):  # type: ignore[no-untyped-
 
 
 @kernel(forceinline=True)
-def _find(a, b, c, d, place, places, lines):  # type: ignore[no-untyped-def]
+def _find(
+    a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, place: np.uint64, places: UInt16s, lines: Words
+) -> np.uint64:
     """Return the line of a value. A value without one gets a new line."""
     while places[place]:
         line = np.uintp(places[place]) * _LINE
@@ -267,7 +275,7 @@ def _find(a, b, c, d, place, places, lines):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _touch_terms(fresh, keys, lines, table):  # type: ignore[no-untyped-def]
+def _touch_terms(fresh: int, keys: Words, lines: Words, table: Int32s) -> None:
     touched = np.int32(0)
     if table.size:
         for i in range(fresh):
@@ -276,7 +284,7 @@ def _touch_terms(fresh, keys, lines, table):  # type: ignore[no-untyped-def]
 
 
 @kernel(forceinline=True)
-def _load(buf, pos, size):  # type: ignore[no-untyped-def]
+def _load(buf: Bytes, pos: Int, size: Int) -> tuple[np.uint64, np.uint64]:
     """Return up to 16 bytes as two little-endian words, padded with zeros."""
     if pos + 16 <= buf.size:
         first, second = load(buf, pos), load(buf, pos + 8)
@@ -292,13 +300,16 @@ def _load(buf, pos, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _make_key(buf, pos, size):  # type: ignore[no-untyped-def]
+def _make_key(buf: Bytes, pos: Int, size: Int) -> tuple[np.uint64, np.uint64]:
     first, second = _load(buf, pos, min(size, KEY_TEXT))
     return make_key(first, second, size)
 
 
 @kernel
-def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type: ignore[no-untyped-def]
+def _read(
+    buf: Bytes, pos: Int, size: Int, type: Int, is_json: bool, has_terms: bool, seed: np.uint64, lines: Words,
+    line: np.uint64,
+) -> Int:  # fmt: skip
     """Read a value and fill in its line. Return what it is: _NULL, _READ or _LEFT."""
     if type <= _BINARY:  # texts
         if is_json:
@@ -325,14 +336,14 @@ def _read(buf, pos, size, type, is_json, has_terms, seed, lines, line):  # type:
 
 
 @kernel
-def _read_number(buf, pos, end, type, is_json):  # type: ignore[no-untyped-def]
+def _read_number(buf: Bytes, pos: Int, end: Int, type: Int, is_json: bool) -> tuple[Int, np.uint64]:
     """Return (state, the 64 bits of the number that pos:end spells)."""
     if type == _LONG:
         number, state = read_long(buf, pos, end, is_json)
         return state, np.uint64(number)
     if type == _DOUBLE:
-        number, state = read_double(buf, pos, end, is_json)
-        return state, np.float64(number).view(np.uint64)
+        double, state = read_double(buf, pos, end, is_json)
+        return state, np.float64(double).view(np.uint64)
     if type == _BOOLEAN:
         truth, state = read_boolean(buf, pos, end, is_json)
         return state, np.uint64(truth)

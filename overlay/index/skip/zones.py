@@ -16,13 +16,12 @@ type.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overlay.arrays import AnyArray, Bool, Flags, Int, Words
 from overlay.kernels import kernel
 
 KEY_TEXT = 15
@@ -34,8 +33,6 @@ TYPES = ("long", "double", "timestamp", "string")
 INTEGERS, DOUBLES, KEYS = range(3)
 """What the words of bounds are, which decides how they compare."""
 _MIN, _MAX, _HAS_VALUE = 0, 2, 4
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,8 @@ class Zone:
     """
 
     type: str
-    min: npt.NDArray[Any]
-    max: npt.NDArray[Any]
+    min: AnyArray
+    max: AnyArray
     has_null: Flags
     has_value: Flags
     known: Flags
@@ -93,7 +90,7 @@ def unite(a: Bounds, b: Bounds) -> Bounds:
     return Bounds(a.type, min(a.min, b.min), max(a.max, b.max), a.has_null or b.has_null)
 
 
-def read_bounds(words: npt.NDArray[np.uint64], type: str, has_null: bool) -> Bounds:
+def read_bounds(words: Words, type: str, has_null: bool) -> Bounds:
     """Return bounds from words that `widen` has filled, [5]: smallest and largest value, two words
     each, and whether there is one.
     """
@@ -107,7 +104,7 @@ def read_bounds(words: npt.NDArray[np.uint64], type: str, has_null: bool) -> Bou
 
 
 @kernel
-def widen(words, high, low, order):  # type: ignore[no-untyped-def]
+def widen(words: Words, high: np.uint64, low: np.uint64, order: Int) -> None:
     """Widen bounds by a value: a number in `high`, or a key. Of equal doubles (0 and -0) the first
     one stays.
     """
@@ -121,7 +118,7 @@ def widen(words, high, low, order):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _is_less(a, a_low, b, b_low, order):  # type: ignore[no-untyped-def]
+def _is_less(a: np.uint64, a_low: np.uint64, b: np.uint64, b_low: np.uint64, order: Int) -> Bool:
     if order == KEYS:
         return a < b or (a == b and a_low < b_low)
     if order == DOUBLES:
@@ -130,7 +127,7 @@ def _is_less(a, a_low, b, b_low, order):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def make_key(first, second, size):  # type: ignore[no-untyped-def]
+def make_key(first: np.uint64, second: np.uint64, size: Int) -> tuple[np.uint64, np.uint64]:
     """Return the key of a text of `size` bytes as (high, low). Its first KEY_TEXT bytes are given
     as little-endian words.
     """
@@ -138,7 +135,7 @@ def make_key(first, second, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _turn(word):  # type: ignore[no-untyped-def]
+def _turn(word: np.uint64) -> np.uint64:
     """Return the bytes of a word in reverse order."""
     turned = np.uint64(0)
     for i in range(8):

@@ -82,20 +82,36 @@ async def open_indexes(
         if needs_ledger or index.ledger.next_sequence > 1:
             # a ledger in the topic counts even if the stream did not seem to need one
             opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
-            if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(name, ""):
-                assignment.stop(name, why)
+            if not await _open_ledger(client, admin, opening, assignment, state, delta):
                 continue
-            if not is_kept and (why := await ledgers.find_outdated(client, admin, opening, assignment)):
-                assignment.stop(name, why)
-                assignment.waiting.add(name)
-                continue
-            await ledgers.open_ledger(client, admin, opening, assignment, delta)
         assignment.indexes[name] = index
         if is_kept:
             assignment.index_topics[name] = topic
             assignment.opening += await merge_small(client, admin, topic, index, log_positions)
             resumes |= {(name, source): log_position for source, log_position in log_positions.items()}
     return resumes
+
+
+async def _open_ledger(
+    client: AIOKafkaClient,
+    admin: Admin,
+    opening: ledgers.Opening,
+    assignment: Assignment,
+    state: ShardState,
+    delta: Delta,
+) -> bool:
+    """Open the ledger of a stream, or stop the stream. Return whether the ledger is open. Raises
+    SourceUnavailable."""
+    stream = opening.stream
+    if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(stream, ""):
+        assignment.stop(stream, why)
+        return False
+    if not opening.is_kept and (why := await ledgers.find_outdated(client, admin, opening, assignment)):
+        assignment.stop(stream, why)
+        assignment.waiting.add(stream)
+        return False
+    await ledgers.open_ledger(client, admin, opening, assignment, delta)
+    return True
 
 
 async def _ensure_topics(

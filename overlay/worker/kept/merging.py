@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from aiokafka.client import AIOKafkaClient
 
+from overlay.arrays import Ints
 from overlay.clock import now_ms
 from overlay.config.stream import IndexConfig
 from overlay.errors import SourceChanged
@@ -30,7 +31,6 @@ from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.record import Record
-from overlay.scan.columns import Ints
 from overlay.worker.round.indexing import pack
 
 log = get_logger(__name__)

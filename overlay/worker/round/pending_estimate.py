@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
 from overlay.index.pending.backlog import Backlog
 from overlay.index.pending.estimate import simplify
@@ -36,7 +37,6 @@ from overlay.index.skip.chunks import Chunks
 from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
 from overlay.match.values import narrow
-from overlay.scan.columns import Ints
 from overlay.scan.decode import Records
 from overlay.state.shard_state import ConsumerId, StreamPartition
 

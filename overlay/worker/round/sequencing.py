@@ -25,6 +25,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from overlay.arrays import Bytes
 from overlay.index.ledger.allocate import allocate, restart
 from overlay.index.ledger.entries import LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
@@ -33,7 +34,6 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import encode_records
 from overlay.output.record import Record
-from overlay.scan.header import Bytes
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from overlay.arrays import Bytes, Ints
 from overlay.index.ledger.allocate import Standing, allocate, extend, restart
-from overlay.index.ledger.entries import Ints, LedgerEntry, LedgerRun, encode, parse, parse_values
+from overlay.index.ledger.entries import LedgerEntry, LedgerRun, encode, parse, parse_values
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.ledger.pages import PAGE_ROWS
 from overlay.index.skip.encode import lay_out
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.scan.header import Bytes
 from tests.oracle.ledger import Place, Twin
 from tests.oracle.ledger import Run as PlainRun
 

@@ -32,7 +32,7 @@ SCOPE = ConfigFingerprint(
     {"x": "long", "y": "string", "d": "double", "l": "long", "s": "string"},
 )
 TERMS = [value_term(b"v%d" % i) for i in range(12)] + [property_term(name, i) for name in "xy" for i in range(4)]
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def make_bloom(terms: list[Term]) -> Bloom:

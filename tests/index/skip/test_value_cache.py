@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from overlay.arrays import Words
 from overlay.field import Field, FieldKind
-from overlay.index.skip import value_cache
 from overlay.index.skip.term_set import TermSet
 from overlay.index.skip.terms import property_term, seed_of
 from overlay.index.skip.value_cache import HAS_LEFT, HAS_NULL, SHORT, TYPES, ValueCache, Wanted
@@ -56,7 +56,7 @@ def lay(found: Sequence[bytes | None]) -> Records:
 def take(
     table: ValueCache,
     found: Sequence[bytes | None],
-    words: value_cache.Words,
+    words: Words,
     terms: TermSet,
     codes: Codes | None = None,
 ) -> None:

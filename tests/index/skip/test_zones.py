@@ -69,7 +69,8 @@ def test_kernels_widen_bounds_as_columns_have_them(type: str, data: st.DataObjec
     for value in values:
         if type == "string":
             first, second = np.frombuffer(value.encode()[:KEY_TEXT].ljust(16, b"\0"), np.uint64)
-            widen(words, *map(np.uint64, make_key(first, second, len(value.encode()))), KEYS)
+            high, low = make_key(first, second, len(value.encode()))
+            widen(words, np.uint64(high), np.uint64(low), KEYS)
         else:
             word = np.array([value], np.float64 if type == "double" else np.int64).view(np.uint64)[0]
             widen(words, word, np.uint64(0), DOUBLES if type == "double" else INTEGERS)

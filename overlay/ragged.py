@@ -1,0 +1,80 @@
+"""Rows of different lengths in one array: row i is data[starts[i] : starts[i + 1]]."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import AnyArray, ArrayOf, Ints, Item
+from .kernels import kernel
+
+
+class Ragged:
+    """A ragged array that grows at the end. `rows` are in use; `data` and `starts` may have room
+    for more.
+    """
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self.rows = 0
+        self.starts: Ints = np.zeros(1025, np.int64)
+        self.data: AnyArray = np.empty(1024, dtype)
+
+    @property
+    def used(self) -> int:
+        """Return the number of items in all rows."""
+        return int(self.starts[self.rows])
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes in memory, unused room included."""
+        return self.data.nbytes + self.starts.nbytes
+
+    def extend(self, sizes: Ints) -> AnyArray:
+        """Append rows of these sizes. Return their items end to end, for the caller to fill."""
+        end, rows = self.used, self.rows + sizes.size
+        if rows >= self.starts.size:
+            self.starts = _grow(self.starts, self.rows + 1, rows + 1)
+        np.cumsum(sizes, out=self.starts[self.rows + 1 : rows + 1])
+        self.starts[self.rows + 1 : rows + 1] += end
+        self.rows = rows
+        if self.used > self.data.size:
+            self.data = _grow(self.data, end, self.used)
+        return self.data[end : self.used]
+
+    def truncate(self, rows: int) -> None:
+        """Keep only the first `rows` rows."""
+        self.rows = rows
+
+    def take(self, kept: Ints) -> None:
+        """Keep only these rows, in this order."""
+        sizes = np.diff(self.starts[: self.rows + 1])[kept]
+        starts = np.zeros(kept.size + 1, np.int64)
+        np.cumsum(sizes, out=starts[1:])
+        data = np.empty(max(int(starts[-1]), 1), self.data.dtype)
+        _gather(self.data, self.starts, kept, data)
+        self.data, self.starts, self.rows = data, starts, kept.size
+
+    def widen(self, largest: int) -> None:
+        """Change the item type, if needed, so that it can hold `largest`."""
+        if largest > np.iinfo(self.data.dtype).max:
+            self.data = self.data.astype(np.min_scalar_type(largest))
+
+    def shrink(self) -> None:
+        """Free unused memory if less than half is in use."""
+        if 2 * self.used < self.data.size:
+            self.data = self.data[: self.used].copy()
+
+
+def _grow(array: AnyArray, used: int, needed: int) -> AnyArray:
+    larger = np.empty(max(needed, array.size * 3 // 2), array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+@kernel
+def _gather(data: ArrayOf[Item], starts: Ints, kept: Ints, out: ArrayOf[Item]) -> None:
+    put = 0
+    for row in kept:
+        for i in range(starts[row], starts[row + 1]):
+            out[put] = data[i]
+            put += 1
