@@ -34,19 +34,18 @@ from overlay.clock import now_ms
 from overlay.config import IndexConfig, Loaded, load
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
-from overlay.index.topic import Index, index_topic
+from overlay.index.retention import index_config
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic, shard_of
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import Delta, ShardState, encode
-from overlay.state.takeover import ensure_state_topic, take_over
-from overlay.worker.index_build import refuse_company
-from overlay.worker.kept.retention import index_config
-from overlay.worker.shard_manager import shard_of
+from overlay.state.takeover import ensure_state_topic, refuse_running_service, take_over
 
 from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_batches, seal
 
@@ -179,14 +178,14 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
     prefix = service.topics.prefix
     async with AsyncExitStack() as closing:
         admin = await closing.enter_async_context(Admin(service.kafka))
-        await refuse_company(admin, prefix)
+        await refuse_running_service(admin, prefix)
         shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
         topic = await _ensure_index(admin, loaded, name)
 
         async def confirm(state: ShardState) -> int | None:
-            await refuse_company(admin, prefix)
+            await refuse_running_service(admin, prefix)
             return state.generation or 0
 
         shard = shard_of((name,), shards)

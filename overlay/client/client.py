@@ -15,9 +15,8 @@ from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.relations import suggest
 from overlay.config.service import TopicsConfig
-from overlay.consumer.acks import acks_topic
-from overlay.dispatch.reply_address import reply_topic
 from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
+from overlay.kafka.own_topics import acks_topic, reply_topic
 
 from .arguments import CONSUMER_FIELDS, check_names
 from .connection import Connections

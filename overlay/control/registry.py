@@ -24,6 +24,7 @@ from overlay.config.filters import check_filter
 from overlay.config.load import check_own, word_violation
 from overlay.dispatch.reply_address import make_rule
 from overlay.errors import ConfigError, Place
+from overlay.kafka.own_topics import control_topic
 
 from .records import (
     ConsumerId,
@@ -32,7 +33,6 @@ from .records import (
     Pause,
     Subject,
     Unreadable,
-    control_topic,
     read_definition,
     read_pause,
     split_key,

@@ -18,15 +18,15 @@ import mmh3
 
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
-from overlay.dispatch.reply_address import Address, ReplyRule, read_address, reply_topic
+from overlay.dispatch.reply_address import Address, ReplyRule, read_address
+from overlay.kafka.header_names import CLIENT
+from overlay.kafka.own_topics import reply_topic
 from overlay.units import parse_duration
 
 from .records import ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""
-CLIENT = "Overlay-Client"
-"""Header with the client's name, for the audit."""
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")

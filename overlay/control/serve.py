@@ -27,13 +27,13 @@ from overlay.clock import monotonic, now_ns
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
-from overlay.dispatch.event_topic import encode_audit, encode_notices, events_topic
+from overlay.dispatch.event_topic import encode_audit, encode_notices
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import Properties
+from overlay.kafka.own_topics import events_topic, list_shared_topics
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
@@ -49,7 +49,6 @@ from .records import ConsumerId, Definition, Origin, Subject, make_key, write_de
 from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
-from .topics import list_topics
 
 log = get_logger(__name__)
 
@@ -322,7 +321,7 @@ class Registrar:
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
         config = self.book.definitions[id].config
         # a machine has sent the advisory of its end itself
-        advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
+        advisories = [] if config.needs_machine else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         # answer all deletes, and the creates before the last of them; a later create makes the
         # consumer anew
@@ -510,7 +509,7 @@ class Registrar:
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
         refuses.
         """
-        if not error.final and error.topic in list_topics(self.prefix):
+        if not error.final and error.topic in list_shared_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
         if error.topic == self._tail.topic:
             raise error

@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlay.consumer.effects import DeadLetter
+from overlay.kafka.header_names import CAUSES
 from overlay.output.assemble import Body, Envelope, Ints, Numbers, assemble, without_value
 from overlay.output.batch_builder import OutputBatch, OutputTopic, Slice, measure
 from overlay.output.encoded_batch import EncodedBatch
@@ -27,13 +28,6 @@ from overlay.output.record import Headers, encode_headers
 from overlay.scan.header import Bytes
 from overlay.units import format_time
 
-REASON = "Overlay-Dead-Reason"
-DELIVERIES = "Overlay-Deliveries"
-FIRST, LAST = "Overlay-First-Delivered", "Overlay-Last-Delivered"
-STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
-SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
-CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
-"""Headers that dead letters have in addition to those of a delivery. Times are RFC 3339 UTC."""
 UNDELIVERABLE = "undeliverable"
 """The reason for messages that their output topic can never take (output/undeliverable.py)."""
 UNSET = -62_135_596_800_000_000_000

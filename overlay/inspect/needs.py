@@ -11,6 +11,20 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
+from overlay.index.retention import index_config
+from overlay.kafka.own_topics import (
+    STATE_CONFIG,
+    acks_topic,
+    control_topic,
+    events_topic,
+    index_topic,
+    journal_id,
+    list_shared_topics,
+    reply_topic,
+    shard_id,
+    state_topic,
+    workers_group,
+)
 
 
 class Kind(Enum):
@@ -79,21 +93,15 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
     """Return how the service would create a missing topic; None if it never creates that kind.
 
-    The service's own modules decide. They are imported late, because they load Kafka clients and
-    compiled kernels.
+    The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka
+    client and compiled kernels.
     """
     replication = service.topics.replication
     if need.kind is Kind.STATE:
-        from overlay.state.takeover import STATE_CONFIG
-
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
     if need.kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS):
-        from overlay.control.topics import list_topics
-
-        return NewTopicPlan(1, replication, list_topics(service.topics.prefix)[need.name])
+        return NewTopicPlan(1, replication, list_shared_topics(service.topics.prefix)[need.name])
     if need.kind is Kind.INDEX:
-        from overlay.worker.kept.retention import index_config
-
         # the service adds the retention of the source topics, which is not known here yet
         return NewTopicPlan(1, replication, index_config(()))
     if need.kind is Kind.OUTPUT:
@@ -132,17 +140,14 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 
 
 def _need_sides(loaded: Loaded) -> Iterator[Need]:
-    """Yield topics for acks and dead letters, named by the service's modules (see plan_topic)."""
-    from overlay.consumer.acks import acks_topic
-    from overlay.worker.consumer_topics import find_letters, list_topics
-
+    """Yield topics for acks and dead letters."""
     users: dict[tuple[Kind, str], list[str]] = {}
     for config in loaded.consumers.values():
         stream, name = config.id
-        acks, letters = acks_topic(loaded.service.topics.prefix, stream), find_letters(config)
-        if acks in list_topics(loaded.service.topics.prefix, config):
+        if config.needs_machine:
+            acks = acks_topic(loaded.service.topics.prefix, stream)
             users.setdefault((Kind.ACKS, acks), []).append(f"consumer {name} of {stream}")
-        if letters:
+        if letters := config.letters_topic:
             users.setdefault((Kind.LETTERS, letters), []).append(f"consumer {name} of {stream}")
     for (kind, topic), who in users.items():
         operation = "Read" if kind is Kind.ACKS else "Write"
@@ -151,34 +156,31 @@ def _need_sides(loaded: Loaded) -> Iterator[Need]:
 
 def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     """Yield the groups of output readers whose committed offsets the service reads."""
-    from overlay.worker.acks.interest import follows_readers, reader_group
-
     users: dict[str, list[str]] = {}
-    for config in filter(follows_readers, consumers):
-        users.setdefault(reader_group(config), []).append(f"consumer {config.id[1]} of {config.stream}")
+    for config in consumers:
+        if config.follows_readers:
+            users.setdefault(config.reader_group, []).append(f"consumer {config.id[1]} of {config.stream}")
     for group, who in users.items():
         yield Need(Kind.GROUP, group, ("Describe",), tuple(who))
 
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:
-    # spelled as overlay/index/topic.py does, which brings a Kafka client with it; a test compares the two
     # its retention is raised with that of the sources
     operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
     for name in loaded.streams:
-        yield Need(Kind.INDEX, f"{loaded.service.topics.prefix}.{name}.index", operations, (f"stream {name}",))
+        yield Need(Kind.INDEX, index_topic(loaded.service.topics.prefix, name), operations, (f"stream {name}",))
 
 
 def _need_service(service: ServiceConfig) -> Iterator[Need]:
     prefix, users = service.topics.prefix, ("the service",)
     # DeleteRecords needs Delete: the log is truncated below its last checkpoint
     operations = ("Describe", "Read", "Write", "Delete", "Create")
-    yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
-    # named as in overlay/control; a test compares them
-    yield Need(Kind.CONTROL, f"{prefix}.control", ("Describe", "Read", "Write", "Create"), users)
-    yield Need(Kind.REPLIES, f"{prefix}.replies", ("Describe", "Write", "Create"), users)
-    yield Need(Kind.EVENTS, f"{prefix}.events", ("Describe", "DescribeConfigs", "Write", "Create"), users)
+    yield Need(Kind.STATE, state_topic(prefix), operations, users, tuple(range(service.shards)))
+    yield Need(Kind.CONTROL, control_topic(prefix), ("Describe", "Read", "Write", "Create"), users)
+    yield Need(Kind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
+    yield Need(Kind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
     for shard in range(service.shards):
-        yield Need(Kind.TRANSACTION, f"{prefix}.shard.{shard}", ("Describe", "Write"), users)
-        yield Need(Kind.TRANSACTION, f"{prefix}.control.{shard}", ("Describe", "Write"), users)
-    yield Need(Kind.GROUP, f"{prefix}.workers", ("Describe", "Read"), users)
+        yield Need(Kind.TRANSACTION, shard_id(prefix, shard), ("Describe", "Write"), users)
+        yield Need(Kind.TRANSACTION, journal_id(prefix, shard), ("Describe", "Write"), users)
+    yield Need(Kind.GROUP, workers_group(prefix), ("Describe", "Read"), users)
     yield Need(Kind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)

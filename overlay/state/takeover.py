@@ -23,6 +23,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import Properties
+from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, workers_group
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
@@ -33,23 +34,6 @@ log = get_logger(__name__)
 
 READS = 5
 """Attempts to read a shard's state if its log is trimmed meanwhile."""
-STATE_CONFIG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    # a checkpoint is one record, with some 40 bytes for each position
-    "max.message.bytes": str(16 << 20),
-}
-
-
-def state_topic(prefix: str) -> str:
-    """Return the name of the state topic."""
-    return f"{prefix}.state"
-
-
-def transactional_id(prefix: str, shard: int) -> str:
-    """Return the transactional id of a shard's owner."""
-    return f"{prefix}.shard.{shard}"
 
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
@@ -68,6 +52,18 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
     if found != shards:
         log.warning("the state topic decides how many shards there are", topic=name, shards=found, configured=shards)
     return found
+
+
+async def refuse_running_service(admin: Admin, prefix: str) -> None:
+    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself."""
+    group = workers_group(prefix)
+    count = await admin.count_members(group)
+    if count:
+        raise OverlayError(
+            f"a service with topics.prefix {prefix!r} is running ({count} member{'s' if count > 1 else ''} in the group"
+            f" {group}), and it keeps the indexes of its streams itself; see `overlay index status`. One that was"
+            " killed is forgotten after some seconds"
+        )
 
 
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
@@ -101,7 +97,7 @@ async def take_over(
     shard, or None if we do not; then Fenced is raised.
     """
     topic = state_topic(prefix)
-    transactions = Transactions(kafka, transactional_id(prefix, shard), topic, shard)
+    transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
         state, count = await read_state(client, admin, topic, shard)

@@ -11,10 +11,10 @@ from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
-from overlay.worker.shard_manager import shard_of
 
 from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
 

@@ -25,11 +25,12 @@ from overlay.control.topics import ensure_own_topics
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import reach
+from overlay.kafka.own_topics import state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import ConsumerId
-from overlay.state.takeover import ensure_state_topic, state_topic
+from overlay.state.takeover import ensure_state_topic
 from overlay.waits import is_set_within, unless
 
 from .http import make_app, start_http

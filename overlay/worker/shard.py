@@ -20,20 +20,19 @@ from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
-from overlay.index.topic import index_topic
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.kafka.own_topics import index_topic, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, ShardState
-from overlay.state.takeover import state_topic, take_over
+from overlay.state.takeover import take_over
 from overlay.waits import is_set_within, unless
 
 from .acks.setup import open_dispatch_loop
 from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
-from .consumer_topics import find_letters
 from .cursors.initial_positions import open_positions
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
@@ -173,7 +172,7 @@ class Shard:
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
-            writes = not error.topics.isdisjoint((config.deliver_subject, find_letters(config)))
+            writes = not error.topics.isdisjoint((config.deliver_subject, config.letters_topic))
             if consumer == error.consumer or (error.consumer is None and writes and not buries):
                 self._stalled[consumer] = (str(error), monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
@@ -285,7 +284,7 @@ class Shard:
         on."""
         for consumer in {*outcome.delivered, *outcome.buried}:
             config = self.mine[consumer]
-            for topic in (config.deliver_subject, find_letters(config)):
+            for topic in (config.deliver_subject, config.letters_topic):
                 self._refusals.pop(topic, None)
         self.on_commit(outcome)
 

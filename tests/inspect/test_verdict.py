@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from overlay.control.journal import journal_id
-from overlay.control.records import control_topic
-from overlay.dispatch.event_topic import events_topic
-from overlay.dispatch.reply_address import reply_topic
-from overlay.index.topic import index_topic
 from overlay.inspect.answers import Answers, Operations, TopicAnswer
 from overlay.inspect.needs import Kind, find_needs, plan_topic
 from overlay.inspect.verdict import Finding, State, count_missing, judge_all
 from overlay.kafka.admin import Replicas
-from overlay.state.takeover import state_topic, transactional_id
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files
 
 ALL = frozenset({"Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create", "Delete", "Alter"})
@@ -66,7 +60,6 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     }
     plans = {need.name: plan_topic(need, loaded.service) for need in find_needs(loaded)}
     assert [name for name, plan in plans.items() if plan] == ["late", INDEX, *OWN]
-    assert index_topic("overlay", "FLIGHTS") == INDEX
     plan = plans[INDEX]
     assert plan is not None and (plan.partitions, plan.config["cleanup.policy"]) == (1, "compact")
     state = plans["overlay.state"]
@@ -102,16 +95,6 @@ def test_groups_of_readers(tmp_path: Path) -> None:
         "readers": ("Describe",),
         "overlay.workers": ("Describe", "Read"),
     }
-
-
-def test_names_are_those_of_the_service(tmp_path: Path) -> None:
-    needs = find_needs(load_files(tmp_path, {}))
-    names = {need.kind: need.name for need in needs}
-    assert names[Kind.STATE] == state_topic("overlay")
-    own = [names[kind] for kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS)]
-    assert own == [control_topic("overlay"), reply_topic("overlay"), events_topic("overlay")]
-    ids = [need.name for need in needs if need.kind is Kind.TRANSACTION]
-    assert ids == [transactional_id("overlay", 0), journal_id("overlay", 0)]
 
 
 def test_nothing_is_missing_where_topics_can_be_created(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import plan
 from overlay.index.skip.probes import Answer, Conditions, Everything
 from overlay.index.skip.prune import evaluate
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.waits import finish_in_thread
 

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from overlay.consumer.acks import Verb, write_ranges
+from overlay.kafka.header_names import TOKEN
 from overlay.kernels import kernel
-from overlay.output.assemble import TOKEN
 from overlay.output.record import Headers, Record
 from overlay.scan.columns import Ints
 

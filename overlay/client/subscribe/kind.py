@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlay.consumer.pulls import LAST_CONSUMER, LAST_STREAM, STALLED
-from overlay.dispatch.answers import CODE, CONSUMER, REPLY_TO, STREAM
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import CODE, CONSUMER, REPLY_TO, STREAM, TOKEN
 from overlay.output.record import Headers
 
 from .acking import PREFIX_2, Head

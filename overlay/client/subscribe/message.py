@@ -20,7 +20,7 @@ from confluent_kafka import Message as KafkaRecord
 
 from overlay.consumer.acks import Verb
 from overlay.errors import OverlayError
-from overlay.output.assemble import FULL, SUBJECT, TOKEN
+from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
 
 from .ack_answers import Waiting
 from .kind import Flow

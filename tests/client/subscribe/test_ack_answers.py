@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from overlay.client.subscribe.ack_answers import Answers, Waiting
-from overlay.dispatch.reply_address import CORRELATION
 from overlay.errors import SourceUnavailable
 from overlay.kafka.confluent import Contact
+from overlay.kafka.header_names import CORRELATION
 from tests.client.deliveries import DEADLINE_S
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
