@@ -219,12 +219,13 @@ class AckDecoder:
         stream, name = _name(found)
         if offset < heard.since.of(name):
             return
-        # a valid ack: unknown consumer, flawed body, ours, or (without an effect) another worker's
         if stream != self._stream or name not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
+        elif name not in self._mine:
+            return  # the worker that has the consumer counts it
         elif isinstance(found, Ack) and found.is_flawed:
             heard.refused[Flaw.PAYLOAD] += 1
-        elif name in self._mine:
+        else:
             heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
             # the record's offset serves as the id that a pinned client gets
             reply = read_address(find_header, self._rule)
