@@ -36,11 +36,6 @@ class Turn:
         self.leave: Callable[[], None] = self._lock.release
         """Leave the block. For code that runs once per message and cannot afford a `with` block."""
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether a caller is in the block."""
-        return self._lock.locked()
-
     def enter(self) -> None:
         """Enter the block. Raises ConcurrentIteration."""
         if not self._lock.acquire(False):

@@ -24,7 +24,6 @@ was still sending to their outputs is delivered again, with the valid sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -46,8 +45,6 @@ from overlay.state.shard_state import Delta, ShardState, encode
 from .kept.indexes import create_topics
 from .kept.ledgers import find_ends
 from .round.sequencing import write_round
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.plan import Span
-from overlay.index.skip.probes import Part
 from overlay.index.skip.prune import Flags, Ints
 from overlay.subject import Pattern
 
@@ -192,8 +190,3 @@ class Backlog:
             self._is_exact and self._ahead >= 0,
             not self._gaps and max(self._end, self._position) >= end,
         )
-
-    def list_gaps(self, end: int) -> tuple[Span, ...]:
-        """Return the ranges below `end` to be read to count everything, ascending."""
-        tail = (max(self._end, self._position), end)
-        return tuple(Span(first, after, Part.SUBJECT) for first, after in (*self._gaps, tail) if first < after)
