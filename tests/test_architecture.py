@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-import overlay
+from tests.support.source import REPOSITORY, list_imported, list_modules, parse
 
-ROOT = Path(overlay.__file__).parent
-SPARK = ROOT.parent / "spark"
+ROOT = REPOSITORY / "overlay"
+SPARK = REPOSITORY / "spark"
 
 PURE_PACKAGES = (
     *("scan", "subject", "filter", "match", "consumer"),
@@ -85,16 +84,6 @@ CIRCULAR = {
 """Modules that import each other, still. Take out what no longer does; add nothing."""
 
 
-def parse(path: Path) -> ast.Module:
-    """Parse a module. `ast.parse` raises SystemError if the collector runs meanwhile and a finalizer parses as well, which
-    writing a traceback does (Python 3.11)."""
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
-
-
 def list_files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
@@ -103,18 +92,6 @@ def find_pure_files() -> list[Path]:
     rooms = [path for name in PURE_PACKAGES for path in list_files(name)]
     dispatch = [path for path in list_files("dispatch") if path.name not in IN_DISPATCH]
     return rooms + dispatch + [ROOT / name for name in PURE_FILES]
-
-
-def list_imported(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the modules that a file imports, wherever in it: the full name, and the name that is taken from it or nothing."""
-    package = path.relative_to(ROOT.parent).parent.parts
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from ((module, alias.name) for alias in node.names)
 
 
 def find_imports(path: Path) -> set[str]:
@@ -129,11 +106,7 @@ def find_rooms(path: Path) -> set[str]:
 
 def draw_graph() -> dict[str, set[str]]:
     """By module of overlay/ and spark/, the modules that it imports: for types and within functions as well."""
-    modules = {}
-    for folder in (ROOT, SPARK):
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(ROOT.parent).with_suffix("").parts
-            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    modules = list_modules("overlay", "spark")
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
         for module, taken in list_imported(path):
@@ -160,7 +133,7 @@ def _find_reach(graph: Mapping[str, set[str]], name: str) -> set[str]:
 
 
 def shorten(path: Path) -> str:
-    return str(path.relative_to(ROOT if path.is_relative_to(ROOT) else ROOT.parent))
+    return str(path.relative_to(ROOT if path.is_relative_to(ROOT) else REPOSITORY))
 
 
 @pytest.mark.parametrize("path", find_pure_files(), ids=shorten)
@@ -181,7 +154,7 @@ def test_a_room_imports_from_earlier_rooms(room: str) -> None:
 
 
 def test_all_rooms_are_in_the_table() -> None:
-    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]
     listed = [name for row in rows for name in re.findall(r"`(\w+)/`", row.split("|")[1])]
     assert listed == [*ROOMS]
@@ -230,8 +203,8 @@ SERVICE = (
 
 def test_groups_are_never_asked_for_through_librdkafka() -> None:
     callers = {
-        str(path.relative_to(ROOT.parent))
-        for folder in (ROOT, ROOT.parent / "spark")
+        str(path.relative_to(REPOSITORY))
+        for folder in (ROOT, REPOSITORY / "spark")
         for path in folder.rglob("*.py")
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and node.attr in RISKY
