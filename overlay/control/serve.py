@@ -38,7 +38,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import is_set_within, unless
+from overlay.waits import Backoff, unless, until
 
 from . import decide as rules
 from .brokertime import Age
@@ -156,18 +156,17 @@ class Registrar:
     async def run(self, host: Host, stop: asyncio.Event) -> None:
         """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
         self.host, self._stop = host, stop
-        failures = 0
+        backoff = Backoff(*REST_S)
         self._taken_up = 0
         try:
             while not stop.is_set():
                 try:
                     await self._turn()
-                    failures = 0
+                    backoff.reset()
                 except (OverlayError, KafkaError) as error:
                     log.warning("requests wait", reason=str(error))
                     await self._drop_journals()
-                    await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
-                    failures += 1
+                    await backoff.rest(stop)
         finally:
             self._taken_up = -1
 
@@ -180,10 +179,7 @@ class Registrar:
         try:
             async with asyncio.timeout(RECENT_S):
                 end = await self._tail.find_end()
-                while True:
-                    if not 0 <= self._taken_up < end:
-                        return
-                    await asyncio.sleep(LOOK_S)
+                await until(lambda: not 0 <= self._taken_up < end, pause_s=LOOK_S)
         except (TimeoutError, OverlayError) as error:
             log.warning(
                 "shards are served by what was known of the control topic", reason=str(error) or "it is not read"
@@ -430,11 +426,11 @@ class Registrar:
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
         """Wait until the definition was read back, and the consumer is served or deleted."""
-        while True:
-            is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
-            if self._tail.seen >= written and (is_served or id not in self.book.effective().consumers):
-                return
-            await asyncio.sleep(LOOK_S)
+        await until(lambda: self._tail.seen >= written and self._is_served_or_gone(id), pause_s=LOOK_S)
+
+    def _is_served_or_gone(self, id: ConsumerId) -> bool:
+        is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
+        return is_served or id not in self.book.effective().consumers
 
     @contextlib.asynccontextmanager
     async def _answer_failure(self, request: Request) -> AsyncIterator[None]:

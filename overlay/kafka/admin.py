@@ -22,6 +22,7 @@ from aiokafka.protocol.admin import (
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.waits import Backoff
 
 from .brokers import Address, Brokers, Lost
 from .connection import Properties, open_client
@@ -357,7 +358,7 @@ class Admin:
 
     async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
         """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
-        began, pause = monotonic(), PAUSE_S
+        began, backoff = monotonic(), Backoff(PAUSE_S, longest_pause_s)
         while True:
             try:
                 return await ask()
@@ -365,8 +366,7 @@ class Admin:
                 if monotonic() - began >= LEADER_S:
                     raise
                 self._brokers.doubt()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest_pause_s)
+            await backoff.rest()
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
         """Set properties of a topic; the other properties keep their values. Return Kafka's reason

@@ -20,6 +20,7 @@ from aiokafka.conn import AIOKafkaConnection, collect_hosts
 
 from overlay.chance import choose, shuffle
 from overlay.clock import monotonic
+from overlay.waits import Backoff
 
 from .connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
 from .protocol import TopicsRequest, Unsupported
@@ -119,7 +120,7 @@ class Brokers:
         Lost if its answer does not arrive: the request may have been carried out, or may be carried
         out later.
         """
-        pause = PAUSE_S
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         while True:
             controller = (await self.find_topics(())).controller_id
             if (address := self._nodes.get(controller)) is not None:
@@ -132,8 +133,7 @@ class Brokers:
                 else:
                     (answer,) = await self.send(address, [request])
                     return answer
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await backoff.rest()
 
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
@@ -144,7 +144,7 @@ class Brokers:
         After `hurry_s` without an answer the next broker is asked as well.
         """
         asked: dict[asyncio.Task[list[Any]], Address] = {}
-        pause = PAUSE_S
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         try:
             while True:
                 waiting = [address for address in self._rank(first) if address not in asked.values()]
@@ -153,8 +153,7 @@ class Brokers:
                     if (answers := await self._await_first(asked, hurry_s)) is not None:
                         return answers
                 if not asked:
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                    await backoff.rest()
                 elif (answers := await self._await_first(asked, hurry_s)) is not None:
                     return answers
         finally:
@@ -194,7 +193,8 @@ class Brokers:
         """Ask the responsible broker about each item, all brokers at the same time, until every
         item has its answer.
         """
-        pending, pause, is_again = list(items), PAUSE_S, False
+        pending, is_again = list(items), False
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         while pending:
             at: dict[int, list[T]] = {}
             for item, node in (await locate(pending, is_again)).items():
@@ -203,8 +203,7 @@ class Brokers:
             pending = [item for left in await run_all(works) for item in left]
             if pending:
                 is_again = True
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                await backoff.rest()
 
     async def _ask_at(
         self,

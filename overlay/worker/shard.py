@@ -28,7 +28,7 @@ from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.state.takeover import take_over
-from overlay.waits import is_set_within, unless
+from overlay.waits import Backoff, unless
 
 from .acks.setup import open_dispatch_loop
 from .assignment import Assignment, enlist, make_assignment
@@ -179,8 +179,7 @@ class Shard:
 
     async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
         """Wait after an error, longer after each one in a row, until `stop` at the latest."""
-        pause = min(backoff[0] * 2 ** min(self._failures - 1, 20), backoff[1])
-        await is_set_within(stop, pause)
+        await Backoff(*backoff, failures=self._failures - 1).rest(stop)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """Own the shard once. Return when `stop` is set, or when a change requires a new
