@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .acks import list_ack_rows, show_pending
+from .acks import list_ack_rows, show_gate, show_pending
 from .facts import ConsumerFacts, Facts, IndexFacts, LedgerFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
+
+if TYPE_CHECKING:
+    from overlay.client.control.control import ConsumerInfo
 
 PIPED_WIDTH = 10_000
 """Columns without a terminal: wide enough that no line is broken."""
@@ -194,3 +198,25 @@ def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int
     for consumer, partition, now, then in moves:
         table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))
     return table
+
+
+def print_ack_report(console: Console, found: Sequence[ConsumerInfo]) -> None:
+    """Print the output of `overlay consumer report`: pending acks, redeliveries, and what holds back
+    new messages."""
+    right = ("delivered", "unacked", "delayed", "redelivered", "to come", "pulls")
+    table = make_table(console, "stream", "consumer", "state", "held back by", right=right)
+    for info in found:
+        own = info.raw.get("overlay", {})
+        table.add_row(
+            Text(info.stream),
+            Text(info.name),
+            Text("paused" if info.paused else info.state),
+            Text(show_gate(own.get("gate", ""))),
+            show_count(info.delivered.consumer_seq),
+            show_count(info.num_ack_pending),
+            show_count(own.get("num_delayed", 0)),
+            show_count(info.num_redelivered),
+            UNKNOWN if info.num_pending is None else show_count(info.num_pending),
+            show_count(info.num_waiting),
+        )
+    console.print(table)
