@@ -62,7 +62,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexingResult:
     """The result of a job: chunks written, and offsets of the log that are in the index now, of
     `total`.
     """
@@ -87,7 +87,7 @@ class _Ground:
     """Kafka's ids of the topics that the index is made from, by stream and topic."""
 
 
-def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> Indexed:
+def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> IndexingResult:
     """Index a stream up to the current end of its log.
 
     Raises ConfigError, OverlayError while a service runs or if the index topic is refused,
@@ -101,7 +101,7 @@ def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) 
     return asyncio.run(_index(spark, loaded, stream))
 
 
-async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
+async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResult:
     stream, kafka = loaded.streams[name], dict(loaded.service.kafka)
     async with _stand(loaded, name) as ground:
         wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
@@ -115,7 +115,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
                 await ground.transactions.finish(state, press_entries(entries, now_ms()))
                 chunks += len(entries)
     total = sum(end - first for first, end in ground.bounds.values())
-    return Indexed(chunks, total, total)
+    return IndexingResult(chunks, total, total)
 
 
 def _plan(

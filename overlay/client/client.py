@@ -24,11 +24,11 @@ from .control.control import Control
 from .control.inbox import NoAnswer
 from .read.columns import choose_schema
 from .read.indexes import Indexes
-from .read.question import BadQuestion, Question, Request, make_request
+from .read.question import BadQuestion, CheckedQuestion, Question, make_request
 from .read.reader import Progress, read_alone, read_batches
 from .read.reading import AsyncReading, Reading
 from .read.topic import Declared, describe_topic
-from .subscribe.ack_answers import Answers
+from .subscribe.ack_answers import AckAnswers
 from .subscribe.intake import OnSilence
 from .subscribe.order import FORBIDDEN
 from .subscribe.ordered import OrderedConsumer
@@ -58,7 +58,7 @@ class Client:
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
     """By stream and name."""
     _lines: Connections = field(init=False, repr=False)
-    _answers: Answers = field(init=False, repr=False)
+    _answers: AckAnswers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
     control: Control = field(init=False, repr=False)
     """Creates, changes and inspects consumers; needs a running service."""
@@ -67,7 +67,7 @@ class Client:
         object.__setattr__(self, "_lines", Connections(self.kafka))
         object.__setattr__(self, "_indexes", Indexes(self.prefix))
         object.__setattr__(self, "control", Control(self.kafka, self.prefix))
-        object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))
+        object.__setattr__(self, "_answers", AckAnswers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
         """Close what is kept between readings.
@@ -180,7 +180,7 @@ class Client:
                 raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
             return aim(find_consumer(served, name, stream, "the service"))
 
-    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
+    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> CheckedQuestion:
         if bool(stream) == bool(topic):
             raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
         if declare is not None and stream:

@@ -22,7 +22,7 @@ class ConcurrentIteration(OverlayError, RuntimeError):
     """Two iterations of one subscription, ordered consumer or reading overlap. The application acts."""
 
 
-class Turn:
+class IterationGuard:
     """A `with` block that only one caller at a time may enter. Raises ConcurrentIteration.
 
     `what`: the thing iterated over, for the message. `instead`: what to do for a second loop.

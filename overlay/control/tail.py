@@ -30,7 +30,7 @@ from overlay.kafka.connection import Properties, open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.kafka.own_topics import HOUR_MS, control_topic
-from overlay.kafka.records import Row, RowReader
+from overlay.kafka.records import RowReader, StoredRecord
 from overlay.logs import get_logger
 from overlay.scan import Malformed
 from overlay.waits import is_set_within
@@ -243,7 +243,7 @@ class Tail:
         self._tell(passed_over)
         return subjects
 
-    def _take_row(self, row: Row) -> Subject | None:
+    def _take_row(self, row: StoredRecord) -> Subject | None:
         self.brokers.note(row.timestamp, monotonic())
         return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
 

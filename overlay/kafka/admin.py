@@ -24,9 +24,9 @@ from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.waits import Backoff
 
-from .brokers import Address, Brokers, Lost
+from .brokers import Address, BrokerLost, Brokers
 from .connection import Properties, open_client
-from .groups import Found, Group, Groups
+from .groups import Group, GroupAnswers, Groups
 from .protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
 from .topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
 
@@ -301,7 +301,7 @@ class Admin:
         `operations`: also ask which operations this user may perform on it. `denied`: as in
         `find_topics`.
         """
-        found: Found[Group] = Found()
+        found: GroupAnswers[Group] = GroupAnswers()
 
         async def ask(names: Collection[str]) -> None:
             await self._groups.describe(names, found, operations=operations)
@@ -317,7 +317,7 @@ class Admin:
 
         All groups are asked for at once. `denied`: as in `find_topics`.
         """
-        found: Found[dict[str, dict[int, int]]] = Found()
+        found: GroupAnswers[dict[str, dict[int, int]]] = GroupAnswers()
 
         async def ask(names: Collection[str]) -> None:
             await self._groups.find_committed(names, found)
@@ -326,7 +326,7 @@ class Admin:
         return found.answers
 
     async def _ask_groups(
-        self, groups: Iterable[str], found: Found[Any], ask: Any, denied: dict[str, str] | None
+        self, groups: Iterable[str], found: GroupAnswers[Any], ask: Any, denied: dict[str, str] | None
     ) -> None:
         """Ask about groups until `found` has an answer, or a refusal, for each. Raises the error of
         a group that has neither.
@@ -388,7 +388,7 @@ class Admin:
         try:
             async with self._in_time(f"topic {topic}"):
                 answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
-        except Lost as error:
+        except BrokerLost as error:
             raise SourceUnavailable(
                 f"topic {topic}: the broker did not say whether it deletes it; look for it before you order that again: {error}"
             ) from error

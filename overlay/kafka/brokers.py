@@ -54,7 +54,7 @@ REREAD_S = 1.0
 CLOSE_S = 2.0
 
 
-class Lost(Exception):
+class BrokerLost(Exception):
     """A broker that did not answer: the connection could not be opened, or it broke."""
 
 
@@ -117,7 +117,7 @@ class Brokers:
         """Send the controller a request that must not be sent twice, and return the answer.
 
         The controller first has to answer a harmless request; the real one follows at once. Raises
-        Lost if its answer does not arrive: the request may have been carried out, or may be carried
+        BrokerLost if its answer does not arrive: the request may have been carried out, or may be carried
         out later.
         """
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
@@ -127,7 +127,7 @@ class Brokers:
                 try:
                     async with asyncio.timeout(LOOK_S):
                         await self.send(address, [TopicsRequest(())])
-                except (Lost, TimeoutError):
+                except (BrokerLost, TimeoutError):
                     # next time the metadata names another controller, or a broker that forwards
                     pass
                 else:
@@ -168,7 +168,7 @@ class Brokers:
             address = asked.pop(task)
             try:
                 answers = task.result()
-            except Lost:
+            except BrokerLost:
                 continue
             self._preferred = address
             return answers
@@ -231,14 +231,14 @@ class Brokers:
                 ):
                     return items
             await asking
-        except Lost:
+        except BrokerLost:
             return items
         finally:
             await _cancel([asking] if looking is None else [asking, looking])
         return []
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
-        """Send requests to a broker together and return its answers. Raises Lost or Unsupported."""
+        """Send requests to a broker together and return its answers. Raises BrokerLost or Unsupported."""
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)
@@ -253,7 +253,7 @@ class Brokers:
             except FAILURES as error:
                 is_lost = True
                 self.failure = f"{address[0]}:{address[1]}: {describe_failure(error)}"
-                raise Lost(self.failure) from error
+                raise BrokerLost(self.failure) from error
             except asyncio.CancelledError:
                 is_lost = monotonic() - began >= HURRY_S
                 raise

@@ -28,7 +28,7 @@ from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
 
-from .shard_state import Delta, Replay, ShardState
+from .shard_state import Delta, ShardState, StateReplay
 
 log = get_logger(__name__)
 
@@ -69,13 +69,13 @@ async def refuse_running_service(admin: Admin, prefix: str) -> None:
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
     """Return a shard's state, read up to the high watermark, and how many records were read. Raises
     StateUnreadable."""
-    replay = Replay()
+    replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
     ):
         with attempt:
-            replay = Replay()
+            replay = StateReplay()
             log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
             async for _, key, value in read_records(client, topic, shard, log_start, end):
                 replay.apply(key, value)

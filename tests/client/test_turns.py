@@ -12,7 +12,7 @@ import pytest
 import overlay
 from overlay.client import ConcurrentIteration, Subscription
 from overlay.client.read.reading import ROOM
-from overlay.client.turns import AsyncIteration, Turn
+from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.errors import OverlayError
 from tests.client.deliveries import DEADLINE_S, Output, make_output, read_numbers
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -46,7 +46,7 @@ def is_taken(messages: Subscription) -> bool:
 
 
 def test_a_turn_says_what_to_do() -> None:
-    turn = Turn("subscription to S/c", "open another subscription")
+    turn = IterationGuard("subscription to S/c", "open another subscription")
     with (
         turn,
         pytest.raises(ConcurrentIteration, match=r"subscription to S/c: .* One iteration at a time; open another"),
