@@ -79,6 +79,12 @@ def acks_topic(prefix: str, stream: str) -> str:
     return f"{prefix}.{stream}.acks"
 
 
+def ordered_topic(prefix: str, name: str) -> str:
+    """Return the name of the output topic of an ordered consumer of a client. It is temporary, and
+    begins with no dot after the prefix, as outputs must."""
+    return f"{prefix}-{name}"
+
+
 def list_shared_topics(prefix: str) -> dict[str, dict[str, str]]:
     """Return the settings of the topics that all shards share, by name. Each has one partition."""
     return {
@@ -97,6 +103,13 @@ def lease_group(prefix: str, consumer: tuple[str, str]) -> str:
     """Return the group of the Spark pipelines that may run a consumer, named by stream and name."""
     stream, name = consumer
     return f"{prefix}.spark.{stream}.{name}"
+
+
+def replay_group(prefix: str, consumer: tuple[str, str]) -> str:
+    """Return the group that remembers which dead letters of a consumer were replayed. `consumer`:
+    stream and name."""
+    stream, name = consumer
+    return f"{prefix}.replay.{stream}.{name}"
 
 
 def shard_id(prefix: str, shard: int) -> str:

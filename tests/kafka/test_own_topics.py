@@ -10,6 +10,8 @@ from overlay.kafka.own_topics import (
     journal_id,
     lease_group,
     list_shared_topics,
+    ordered_topic,
+    replay_group,
     reply_topic,
     shard_id,
     shard_of,
@@ -22,11 +24,13 @@ def test_names_of_topics() -> None:
     assert state_topic("p") == "p.state"
     assert [control_topic("p"), reply_topic("p"), events_topic("p")] == ["p.control", "p.replies", "p.events"]
     assert list(list_shared_topics("p")) == ["p.control", "p.replies", "p.events"]
+    assert ordered_topic("p", "ordered-1") == "p-ordered-1"
     assert (index_topic("p", "S"), acks_topic("p", "S")) == ("p.S.index", "p.S.acks")
 
 
 def test_names_of_groups_and_transactional_ids() -> None:
     assert (workers_group("p"), lease_group("p", ("S", "c"))) == ("p.workers", "p.spark.S.c")
+    assert replay_group("p", ("S", "c")) == "p.replay.S.c"
     assert (shard_id("p", 3), journal_id("p", 3)) == ("p.shard.3", "p.control.3")
 
 

@@ -36,6 +36,7 @@ from overlay.errors import OverlayError, SourceUnavailable
 from overlay.jobs import run_apart
 from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.own_topics import ordered_topic
 from overlay.logs import get_logger
 
 from .ack_answers import AckAnswers
@@ -248,7 +249,7 @@ class _Holdings:
         self.closing = threading.Event()
         self._kafka, self._control, self._ack_topic = kafka, control, ack_topic
         self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
-        self._topic = f"{control.prefix}-{self._base}"
+        self._topic = ordered_topic(control.prefix, self._base)
         self._answers = AckAnswers(kafka, "")
         # only one thread at a time creates or deletes a consumer
         self._lock = threading.Lock()

@@ -39,6 +39,7 @@ from overlay.kafka.header_names import (
     VALUE_SIZE,
 )
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.own_topics import replay_group
 
 REACH_S = 5.0
 DEADLINE_S = 30.0
@@ -121,7 +122,7 @@ class Replay:
 
     def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
         self._kafka, self._who, self._topic = kafka, consumer, topic
-        self._group = ".".join((prefix, "replay", *consumer))
+        self._group = replay_group(prefix, consumer)
         self._consumer: Consumer | None = None
         self._read_to: dict[int, int] = {}
 
