@@ -13,8 +13,9 @@ from bench.meters import STREAMS, Meters
 from bench.peers.confluent_scan import open_consumer
 from bench.service import run_service, write_files
 from overlay.config import Loaded, load
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.admin import connect
+from overlay.kafka.own_topics import index_topic
 from overlay.waits import comes_true
 
 DEADLINE_S = 300.0

@@ -26,7 +26,7 @@ from overlay.consumer.events import Offered
 from overlay.consumer.machine import Machine
 from overlay.consumer.queues import Run
 from overlay.consumer.state import begin
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import TOKEN
 from overlay.waits import comes_true
 
 STREAM, CONSUMER = "MESSAGES", "bench"

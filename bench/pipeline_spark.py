@@ -38,7 +38,7 @@ from spark.connection import for_sink
 from spark.delivery import NEEDED, make_records
 from spark.envelope import name_headers
 from spark.pipeline import start_pipeline
-from spark.sequences import Sequences, add_marks, number_rows
+from spark.sequences import BatchEnds, add_marks, number_rows
 
 CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 2.0}
 FIELDS = ("origin", "dest", "carrier")
@@ -95,7 +95,7 @@ class NativeJob:
         try:
             began = time.perf_counter()
             source = self._spark.readStream.format("kafka").options(**read_all(work.bootstrap, work.topic)).load()
-            job = _Job(self._spark, work, out_topic, Sequences(self._spark, str(folder / "sequences")))
+            job = _Job(self._spark, work, out_topic, BatchEnds(self._spark, str(folder / "sequences")))
             writer = make_delivered(source, work).writeStream.foreachBatch(job.deliver)
             query = writer.option("checkpointLocation", str(folder / "query")).trigger(availableNow=True).start()
             try:
@@ -125,7 +125,7 @@ def make_delivered(source: DataFrame, work: Work) -> DataFrame:
 class _Job:
     """What the pipeline does with a batch, without its owner's checks and figures."""
 
-    def __init__(self, spark: SparkSession, work: Work, out_topic: str, sequences: Sequences) -> None:
+    def __init__(self, spark: SparkSession, work: Work, out_topic: str, sequences: BatchEnds) -> None:
         self._bootstrap, self._sequences = work.bootstrap, sequences
         text = {"stream": STREAM, "durable_name": CONSUMER, "deliver_subject": out_topic}
         self._consumer = ConsumerConfig.model_validate_json(json.dumps(text))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
 NANOSECONDS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -82,12 +82,6 @@ def parse_size(value: object) -> int:
     return _within_int64(int(size), "a size")
 
 
-def format_size(size: int) -> str:
-    """Return the shortest exact text that `parse_size` reads back: 1_048_576 is `1MiB`."""
-    unit = next((unit for unit, length in BYTES.items() if size and size % length == 0), "B")
-    return f"{size // BYTES[unit]}{unit}"
-
-
 def parse_time(text: str) -> int:
     """Return the nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
     _refuse_long(text, "a time")
@@ -123,18 +117,6 @@ def _within_int64(value: int, what: str) -> int:
     return value
 
 
-WIRE = {"wire": True}
-"""Context for validating JetStream's JSON: there, durations must be integers and times must be
-texts.
-"""
-
-
-def _read_duration(value: object, info: ValidationInfo) -> int:
-    if info.context == WIRE and isinstance(value, str):
-        raise ValueError("a duration is an integer of nanoseconds in JSON")
-    return parse_duration(value)
-
-
 def _read_time(value: object) -> int:
     # A parsed config has integers; in a file or in JSON an integer would not say its unit.
     if not isinstance(value, str):
@@ -149,7 +131,7 @@ def _texts_or_integer(pattern: str, examples: list[str], unit: str) -> WithJsonS
 
 Duration = Annotated[
     int,
-    BeforeValidator(_read_duration),
+    BeforeValidator(parse_duration),
     _texts_or_integer(rf"^(-?{_STEP}+|0)$", ["30s", "1m30s", "100ms"], "nanoseconds"),
 ]
 Size = Annotated[

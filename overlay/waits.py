@@ -17,12 +17,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from .clock import monotonic
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+
+_MOST_DOUBLINGS = 20
+"""A million times the shortest pause. Without a limit, the number would outgrow a float."""
 
 
 async def finish_in_thread(
@@ -73,6 +77,15 @@ def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: floa
     return True
 
 
+async def until(condition: Callable[[], object], *, pause_s: float) -> None:
+    """Check a condition every `pause_s` seconds, and return once it is true.
+
+    For what no event reports. The caller sets the time limit.
+    """
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(pause_s)
+
+
 async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait for an event, at most `seconds` (None: without limit). Return whether it was set."""
     try:
@@ -91,6 +104,32 @@ async def is_any_within(events: Iterable[asyncio.Event], seconds: float | None) 
     finally:
         for task in waiting:
             task.cancel()
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses after failures in a row, in seconds: the first is `shortest_s`, each further one twice
+    as long, up to `longest_s`.
+
+    `failures`: how many there were before the first pause.
+    """
+
+    shortest_s: float
+    longest_s: float
+    failures: int = 0
+
+    async def rest(self, stop: asyncio.Event | None = None) -> None:
+        """Wait for the next pause, or until `stop` is set if that is sooner."""
+        pause = min(self.shortest_s * 2 ** min(self.failures, _MOST_DOUBLINGS), self.longest_s)
+        self.failures += 1
+        if stop is None:
+            await asyncio.sleep(pause)
+        else:
+            await is_set_within(stop, pause)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again, after a success."""
+        self.failures = 0
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

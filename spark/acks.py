@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from overlay.config import Loaded, load_service
 from overlay.config.load import SERVICE_FILE
 from overlay.consumer.acks import Verb
+from overlay.kafka.own_topics import acks_topic
 from overlay.units import INT64_MAX
 
 from .connection import for_spark
@@ -72,7 +73,7 @@ def _write_delay(delay: timedelta) -> bytes:
 def _write(deliveries: DataFrame, body: bytes, config: Config) -> None:
     service = config.service if isinstance(config, Loaded) else load_service(Path(config) / SERVICE_FILE, os.environ)
     acks = deliveries.where(F.col("ack_token").isNotNull()).select(
-        F.concat(F.lit(f"{service.topics.prefix}."), "stream", F.lit(".acks")).alias("topic"),
+        F.format_string(acks_topic(service.topics.prefix, "%s"), "stream").alias("topic"),
         F.col("ack_token").alias("key"),
         F.lit(body).alias("value"),
     )

@@ -62,9 +62,9 @@ from .decoding import cast_text
 from .values import (
     KINDS,
     NUMBERS,
-    Kind,
     NotNative,
     Value,
+    ValueKind,
     keep_finite,
     make_constant,
     make_null,
@@ -197,7 +197,7 @@ class _Writer:
             found = self.value(node)
         except NotNative:
             return ask_overlay(node, self._find, self._now)
-        return found.column if found.kind is Kind.BOOLEAN else unknown()
+        return found.column if found.kind is ValueKind.BOOLEAN else unknown()
 
     @singledispatchmethod
     def value(self, node: Node) -> Value:
@@ -208,7 +208,7 @@ class _Writer:
     @value.register(Or)
     @value.register(Not)
     def _(self, node: And | Or | Not) -> Value:
-        return Value(Kind.BOOLEAN, self.answer(node))
+        return Value(ValueKind.BOOLEAN, self.answer(node))
 
     @value.register
     def _(self, node: Literal) -> Value:
@@ -241,21 +241,21 @@ class _Writer:
             return value
         if isinstance(value.constant, int | float):
             return make_constant(-value.constant)
-        if value.kind is Kind.LONG:
+        if value.kind is ValueKind.LONG:
             raise NotNative  # the least long has no negation in 64 bits
-        return Value(Kind.DOUBLE, -value.column)
+        return Value(ValueKind.DOUBLE, -value.column)
 
     @value.register
     def _(self, node: Calculation) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         if left.kind not in NUMBERS or right.kind not in NUMBERS:
             return make_null()
-        both_whole = left.kind is Kind.LONG and right.kind is Kind.LONG
+        both_whole = left.kind is ValueKind.LONG and right.kind is ValueKind.LONG
         if node.operator is Arithmetic.MOD and not both_whole:
             return make_null()
         if both_whole and node.operator is not Arithmetic.DIV:
             raise NotNative  # integers are unlimited in filters, and have 64 bits here
-        return Value(Kind.DOUBLE, keep_finite(_DOUBLES[node.operator](to_double(left), to_double(right))))
+        return Value(ValueKind.DOUBLE, keep_finite(_DOUBLES[node.operator](to_double(left), to_double(right))))
 
     @value.register
     def _(self, node: Comparison) -> Value:
@@ -264,36 +264,36 @@ class _Writer:
     @value.register
     def _(self, node: In) -> Value:
         operand = self.value(node.operand)
-        if operand.kind is Kind.NULL:
+        if operand.kind is ValueKind.NULL:
             return make_null()
         # an item that is NULL equals nothing, and makes no answer unknown
         found = F.coalesce(find_equal(operand, [self.value(item) for item in node.items]), F.lit(False))
-        return Value(Kind.BOOLEAN, where_known((operand,), ~found if node.negated else found))
+        return Value(ValueKind.BOOLEAN, where_known((operand,), ~found if node.negated else found))
 
     @value.register
     def _(self, node: Like) -> Value:
         operand = self.value(node.operand)
-        if operand.kind is not Kind.TEXT:
+        if operand.kind is not ValueKind.TEXT:
             return make_null()
         text = operand.column if operand.is_string else F.try_validate_utf8(operand.column.cast("string"))
         found = match_text(like.compile(node.pattern, node.escape), text)
-        return Value(Kind.BOOLEAN, ~found if node.negated else found)
+        return Value(ValueKind.BOOLEAN, ~found if node.negated else found)
 
     @value.register
     def _(self, node: Affix) -> Value:
         operand = self.value(node.operand)
-        if operand.kind is not Kind.TEXT:
-            return Value(Kind.BOOLEAN, where_known((operand,), F.lit(False)))
+        if operand.kind is not ValueKind.TEXT:
+            return Value(ValueKind.BOOLEAN, where_known((operand,), F.lit(False)))
         has = F.endswith if node.is_suffix else F.startswith
-        return Value(Kind.BOOLEAN, has(operand.column.cast("binary"), write_bytes(node.text)))
+        return Value(ValueKind.BOOLEAN, has(operand.column.cast("binary"), write_bytes(node.text)))
 
     @value.register
     def _(self, node: IsNull) -> Value:
         column = self.value(node.operand).column
-        return Value(Kind.BOOLEAN, column.isNotNull() if node.negated else column.isNull())
+        return Value(ValueKind.BOOLEAN, column.isNotNull() if node.negated else column.isNull())
 
     @value.register
     def _(self, node: Present) -> Value:
         assert isinstance(node.operand, Field)
         # every value that exists can be read as bytes
-        return Value(Kind.BOOLEAN, self._find(replace(node.operand, type="binary")).isNotNull())
+        return Value(ValueKind.BOOLEAN, self._find(replace(node.operand, type="binary")).isNotNull())

@@ -20,7 +20,7 @@ from overlay.filter.like import LikePattern, Shape
 from overlay.filter.nodes import Compare
 from overlay.filter.operators import MIRRORED
 
-from .values import NUMBERS, Kind, NotNative, Value, fits_long, make_null
+from .values import NUMBERS, NotNative, Value, ValueKind, fits_long, make_null
 
 _OPERATORS: dict[Compare, Callable[[Column, Column], Column]] = {
     Compare.EQ: lambda a, b: a == b,
@@ -51,14 +51,14 @@ def where_known(values: Sequence[Value], column: Column) -> Column:
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
     """Return `left operator right`. Raises NotNative."""
-    if Kind.NULL in (left.kind, right.kind):
+    if ValueKind.NULL in (left.kind, right.kind):
         return make_null()
     if left.kind in NUMBERS and right.kind in NUMBERS:
-        return Value(Kind.BOOLEAN, _compare_numbers(operator, left, right))
-    is_unordered = left.kind is Kind.BOOLEAN and operator not in _EQUALITY
+        return Value(ValueKind.BOOLEAN, _compare_numbers(operator, left, right))
+    is_unordered = left.kind is ValueKind.BOOLEAN and operator not in _EQUALITY
     if left.kind is not right.kind or is_unordered:
-        return Value(Kind.BOOLEAN, where_known((left, right), F.lit(operator is Compare.NE)))
-    return Value(Kind.BOOLEAN, _OPERATORS[operator](*_level(left, right)))
+        return Value(ValueKind.BOOLEAN, where_known((left, right), F.lit(operator is Compare.NE)))
+    return Value(ValueKind.BOOLEAN, _OPERATORS[operator](*_level(left, right)))
 
 
 def find_equal(operand: Value, items: Sequence[Value]) -> Column:
@@ -69,7 +69,7 @@ def find_equal(operand: Value, items: Sequence[Value]) -> Column:
         if all(text is not None for text in texts):
             return operand.column.isin(texts)
     equal = (compare(Compare.EQ, operand, item) for item in items)
-    hits = [F.coalesce(each.column, F.lit(False)) for each in equal if each.kind is Kind.BOOLEAN]
+    hits = [F.coalesce(each.column, F.lit(False)) for each in equal if each.kind is ValueKind.BOOLEAN]
     return reduce(or_, hits, F.lit(False))
 
 
@@ -77,7 +77,7 @@ def _level(left: Value, right: Value) -> tuple[Column, Column]:
     """Return both as strings if they are strings, so that Spark can optimise the comparison;
     otherwise as bytes.
     """
-    if left.kind is not Kind.TEXT:
+    if left.kind is not ValueKind.TEXT:
         return left.column, right.column
     a, b = _read_text(left), _read_text(right)
     if a is not None and b is not None:
@@ -109,7 +109,7 @@ def _compare_numbers(operator: Compare, left: Value, right: Value) -> Column:
         return _compare_constant(operator, left, b)
     if left.kind is right.kind:
         return _OPERATORS[operator](left.column, right.column)
-    if left.kind is Kind.DOUBLE:
+    if left.kind is ValueKind.DOUBLE:
         return _compare_mixed(MIRRORED[operator], right, left)
     return _compare_mixed(operator, left, right)
 
@@ -117,7 +117,7 @@ def _compare_numbers(operator: Compare, left: Value, right: Value) -> Column:
 def _compare_constant(operator: Compare, value: Value, constant: int | float) -> Column:
     if isinstance(constant, float) and not math.isfinite(constant):
         raise NotNative
-    fitted = _fit_long(operator, constant) if value.kind is Kind.LONG else _fit_double(operator, constant)
+    fitted = _fit_long(operator, constant) if value.kind is ValueKind.LONG else _fit_double(operator, constant)
     if isinstance(fitted, bool):
         return where_known((value,), F.lit(fitted))
     kernel, limit = fitted

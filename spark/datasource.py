@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 
 from .form import check_schema, make_schema
 from .options import Ask, read_options
-from .partitions import Part
-from .plan import EVERYTHING, Planner, Window
+from .partitions import TaskPartition
+from .plan import EVERYTHING, Planner, PositionWindow
 from .pushdown import push
 from .scan import read
 from .stream import OverlayStreamReader
@@ -72,7 +72,7 @@ class OverlayReader(DataSourceReader):
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
         self._ask, self._schema = ask, schema
-        self._window: Window | None = EVERYTHING
+        self._window: PositionWindow | None = EVERYTHING
         """None if nothing can pass."""
 
     def partitions(self) -> list[InputPartition]:
@@ -84,7 +84,7 @@ class OverlayReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # if there is nothing to read, Spark passes a partition of its own
         """Yield the batches of a task. Runs in an executor."""
-        if isinstance(partition, Part):
+        if isinstance(partition, TaskPartition):
             yield from read(self._ask, self._schema, partition)
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from overlay.config.consumer import ConsumerConfig, HeaderStyle, PartitionBy
-from overlay.output.assemble import FULL, SUBJECT, TOKEN
+from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
 from overlay.output.partition import murmur2
 from overlay.scan.columns import NO_TIMESTAMP
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from overlay.output.assemble import SUBJECT, TOKEN
+from overlay.kafka.header_names import SUBJECT, TOKEN
 from overlay.scan.columns import NO_TIMESTAMP
 from overlay.units import INT64_MAX
 

@@ -34,19 +34,18 @@ from overlay.clock import now_ms
 from overlay.config import IndexConfig, Loaded, load
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
-from overlay.index.topic import Index, index_topic
+from overlay.index.retention import index_config
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic, shard_of
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import Delta, ShardState, encode
-from overlay.state.takeover import ensure_state_topic, take_over
-from overlay.worker.index_build import refuse_company
-from overlay.worker.kept.retention import index_config
-from overlay.worker.shard_manager import shard_of
+from overlay.state.takeover import ensure_state_topic, refuse_running_service, take_over
 
 from .chunks import Batches, Range, count_batches, deal_chunks, find_ends, join_batches, seal
 
@@ -63,7 +62,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexingResult:
     """The result of a job: chunks written, and offsets of the log that are in the index now, of
     `total`.
     """
@@ -88,7 +87,7 @@ class _Ground:
     """Kafka's ids of the topics that the index is made from, by stream and topic."""
 
 
-def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> Indexed:
+def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> IndexingResult:
     """Index a stream up to the current end of its log.
 
     Raises ConfigError, OverlayError while a service runs or if the index topic is refused,
@@ -102,7 +101,7 @@ def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) 
     return asyncio.run(_index(spark, loaded, stream))
 
 
-async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
+async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResult:
     stream, kafka = loaded.streams[name], dict(loaded.service.kafka)
     async with _stand(loaded, name) as ground:
         wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
@@ -116,7 +115,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> Indexed:
                 await ground.transactions.finish(state, press_entries(entries, now_ms()))
                 chunks += len(entries)
     total = sum(end - first for first, end in ground.bounds.values())
-    return Indexed(chunks, total, total)
+    return IndexingResult(chunks, total, total)
 
 
 def _plan(
@@ -179,14 +178,14 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
     prefix = service.topics.prefix
     async with AsyncExitStack() as closing:
         admin = await closing.enter_async_context(Admin(service.kafka))
-        await refuse_company(admin, prefix)
+        await refuse_running_service(admin, prefix)
         shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
         topic = await _ensure_index(admin, loaded, name)
 
         async def confirm(state: ShardState) -> int | None:
-            await refuse_company(admin, prefix)
+            await refuse_running_service(admin, prefix)
             return state.generation or 0
 
         shard = shard_of((name,), shards)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-_followed: WeakKeyDictionary[SparkSession, dict[tuple[str, str], Interest]] = WeakKeyDictionary()
+_followed: WeakKeyDictionary[SparkSession, dict[tuple[str, str], InterestListener]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -50,7 +50,7 @@ def follow_progress(spark: SparkSession, frame: DataFrame, kafka: Properties, to
         known = _followed.setdefault(spark, {})
         is_new = (topic, group) not in known
         if is_new:
-            known[topic, group] = Interest(kafka, topic, group)
+            known[topic, group] = InterestListener(kafka, topic, group)
         interest = known[topic, group]
         # Spark refuses a query in which two frames have a metric of the same name
         name = f"overlay.{group}.{uuid.uuid4().hex}"
@@ -60,7 +60,7 @@ def follow_progress(spark: SparkSession, frame: DataFrame, kafka: Properties, to
     return frame.observe(name, F.count(F.lit(1)).alias("deliveries"))
 
 
-class Interest(StreamingQueryListener):
+class InterestListener(StreamingQueryListener):
     """A listener that commits the end of each finished batch of the queries that read the group's
     deliveries.
     """

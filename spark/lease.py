@@ -32,8 +32,8 @@ from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, connect
 from overlay.kafka.connection import for_confluent
 from overlay.kafka.groups import Group
+from overlay.kafka.own_topics import lease_group
 from overlay.state.amend import read_states
-from overlay.state.leases import name_lease
 
 from .output import Output
 
@@ -55,7 +55,7 @@ class Lease:
 
     def __init__(self, output: Output) -> None:
         stream, name = output.consumer.id
-        self._group = name_lease(output.prefix, output.consumer.id)
+        self._group = lease_group(output.prefix, output.consumer.id)
         self._who = f"consumer {name!r} of stream {stream!r}"
         self._output = output
         self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"

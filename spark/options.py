@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from overlay.client import SCHEMA, BadQuestion, Client, Question, open_client
-from overlay.client.read.question import Request, make_request
+from overlay.client.read.question import CheckedQuestion, make_request
 from overlay.client.read.topic import describe_topic
 from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, load
@@ -45,7 +45,7 @@ IDS = "topic ids"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """One end of what is read: at most one of the first three. `everywhere`: a word for all partitions. `ids`: those that the
     topics of `offsets` had, as far as is known."""
 
@@ -56,7 +56,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TriggerLimits:
     """How much a trigger takes, and how it is cut into tasks. None is no limit."""
 
     records: int | None = None
@@ -71,10 +71,10 @@ class Ask:
 
     kafka: Mapping[str, str] = field(repr=False)
     prefix: str
-    request: Request
-    starting: Bound
-    ending: Bound
-    pace: Pace
+    request: CheckedQuestion
+    starting: ReadBound
+    ending: ReadBound
+    pace: TriggerLimits
     columns: tuple[str, ...] | None
     fails_on_loss: bool = True
     pushdown: bool = False
@@ -110,7 +110,7 @@ def read_options(options: Mapping[str, str]) -> Ask:
     starting, ending = (_read_bound(given, which, stream) for which in ("starting", "ending"))
     if request.since is not None and (starting.sequence, starting.offsets, starting.everywhere) != (None, None, None):
         raise BadQuestion("startingTime and another starting option both say where to begin. Leave one of them out")
-    pace = Pace(
+    pace = TriggerLimits(
         given.count("maxRecordsPerTrigger"),
         given.count("maxBytesPerTrigger"),
         given.count("partitionBytes") or TASK_BYTES,
@@ -266,20 +266,20 @@ def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -
     return question
 
 
-def _read_bound(given: _Given, which: str, stream: StreamConfig) -> Bound:
+def _read_bound(given: _Given, which: str, stream: StreamConfig) -> ReadBound:
     sequence, offsets = given.count(f"{which}Sequence"), f"{which}Offsets"
     if offsets not in given.text:
-        return Bound(sequence)
+        return ReadBound(sequence)
     if sequence is not None:
         raise BadQuestion(f"{which}Sequence and {offsets} exclude each other. Leave one of them out")
     text = given.text[offsets].strip()
     if text.lower() in _WORDS:
-        return Bound(everywhere=_WORDS[text.lower()])
+        return ReadBound(everywhere=_WORDS[text.lower()])
     found = dict(given.mapping(offsets))
     ids = found.pop(IDS, {})
     if not isinstance(ids, dict) or not all(isinstance(id, str) for id in ids.values()):
         raise BadQuestion(f'{offsets}: the "{IDS}" are texts, by topic. Leave them out')
-    return Bound(offsets=parse_offsets(offsets, found, stream), ids=ids)
+    return ReadBound(offsets=parse_offsets(offsets, found, stream), ids=ids)
 
 
 def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[TopicPartition, int]:

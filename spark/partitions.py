@@ -33,7 +33,7 @@ class _Piece:
     stop: int
 
 
-class Part(InputPartition):
+class TaskPartition(InputPartition):
     """The stretches of one task, from any number of Kafka partitions. Picklable, as Spark requires.
 
     In a stream of one partition (`sequenced`), sequences come from offsets. In others they come

@@ -41,7 +41,7 @@ from .delivery import NEEDED, make_records
 from .figures import Figures
 from .lease import PATIENCE_S, own, run_apart
 from .output import Config, Output, find_output
-from .sequences import Sequences, add_marks, number_rows
+from .sequences import BatchEnds, add_marks, number_rows
 from .session import overlay_session
 
 LOOK_S = 1
@@ -103,7 +103,7 @@ class Pipeline:
 
     output: Output
     partitions: int
-    sequences: Sequences
+    sequences: BatchEnds
     figures: Figures
     check_owner: Callable[[], None]
 
@@ -167,7 +167,7 @@ def start_pipeline(
             lease.check()
             watch.check()
 
-        pipeline = Pipeline(output, partitions, Sequences(spark, f"{checkpoint}/sequences"), figures, check_owner)
+        pipeline = Pipeline(output, partitions, BatchEnds(spark, f"{checkpoint}/sequences"), figures, check_owner)
         source = spark.readStream.format("overlay").options(**_choose_source(loaded, output, options or {})).load()
         writer = source.writeStream.foreachBatch(pipeline.deliver).option("checkpointLocation", f"{checkpoint}/query")
         query = (writer.trigger(availableNow=True) if once else writer).queryName(_title(output)).start()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from overlay.client.connection import Connection
-from overlay.client.read.bounds import Bounds, NoSequence
+from overlay.client.read.bounds import NoSequence, ReadBounds
 from overlay.client.read.reader import lay_course
 from overlay.errors import OverlayError
 from overlay.index.start_positions import find_offsets_since
@@ -25,8 +25,8 @@ from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
 
 from .kept import keep
-from .options import EARLIEST, LATEST, Ask, Bound
-from .partitions import RECORD_BYTES, Part, divide
+from .options import EARLIEST, LATEST, Ask, ReadBound
+from .partitions import RECORD_BYTES, TaskPartition, divide
 
 log = get_logger(__name__)
 
@@ -47,7 +47,7 @@ class DataLoss(OverlayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PositionWindow:
     """Positions of the records that can pass, as start <= x < stop, from predicates.
 
     None for topics or partitions means all of them.
@@ -71,7 +71,7 @@ class Window:
         return start, max(start, min(high, end))
 
 
-EVERYTHING = Window()
+EVERYTHING = PositionWindow()
 
 
 class Planner:
@@ -81,22 +81,22 @@ class Planner:
         self.ask = ask
         self._kept = keep(ask)
 
-    def plan(self, window: Window = EVERYTHING) -> list[Part]:
+    def plan(self, window: PositionWindow = EVERYTHING) -> list[TaskPartition]:
         """The tasks of a whole reading. Raises DataLoss, NoSequence, and what a reading raises."""
         starting, ending = self.renew(self.ask.starting, EARLIEST), self.renew(self.ask.ending, LATEST)
         ask = replace(self.ask, starting=starting, ending=ending)
         return self._divide(lambda bounds: clip(bounds, find_ends(bounds, ask), window))
 
-    def plan_between(self, ends: Ends) -> list[Part]:
+    def plan_between(self, ends: Ends) -> list[TaskPartition]:
         """Return the tasks that read these offsets of each partition. Raises as `plan` does."""
         return self._divide(lambda bounds: clip(bounds, check_loss(bounds, ends, self.ask.fails_on_loss), EVERYTHING))
 
-    def look(self) -> Bounds:
+    def look(self) -> ReadBounds:
         """Return the current bounds of the log."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
 
-    def look_anew(self, bounds: Bounds, sources: Collection[TopicPartition]) -> Bounds:
+    def look_anew(self, bounds: ReadBounds, sources: Collection[TopicPartition]) -> ReadBounds:
         """Return the bounds with new ends for some partitions, from leaders that know everything
         that is committed.
         """
@@ -112,7 +112,7 @@ class Planner:
         facts = self._run(lambda line: line.admin.find_topics(names, with_config=False))
         return {name: facts[name].identity for name in names if name in facts}
 
-    def renew(self, bound: Bound, instead: int) -> Bound:
+    def renew(self, bound: ReadBound, instead: int) -> ReadBound:
         """Return a bound with `instead` in place of the offsets of topics that were created again since it was written.
 
         Raises DataLoss if that is not allowed.
@@ -134,12 +134,12 @@ class Planner:
         """Return the bytes per offset of each partition, estimated from its first batches."""
         return self._run(lambda line: _weigh(line, ends))
 
-    def _divide(self, narrow: Callable[[Bounds], Bounds]) -> list[Part]:
+    def _divide(self, narrow: Callable[[ReadBounds], ReadBounds]) -> list[TaskPartition]:
         bounds, course = self._run(lambda line: lay_course(line, self._kept.indexes, self.ask.request, narrow))
         pace, sequenced = self.ask.pace, bounds.sources.is_sequenced
         shares = divide(course.stretches, pace.task_bytes, pace.min_tasks)
         ledger = bounds.ledger if "sequence" in self.ask.request.columns else None
-        return [Part(stretches, sequenced=sequenced, ledger=ledger) for stretches in shares]
+        return [TaskPartition(stretches, sequenced=sequenced, ledger=ledger) for stretches in shares]
 
     def _run(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         found: list[T] = []
@@ -166,7 +166,7 @@ async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
     return found
 
 
-def clip(bounds: Bounds, ends: Ends, window: Window) -> Bounds:
+def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
     """Return the bounds reduced to some ends and a window."""
     sequenced = bounds.sources.is_sequenced
     kept = [
@@ -178,7 +178,7 @@ def clip(bounds: Bounds, ends: Ends, window: Window) -> Bounds:
     return replace(bounds, stretches=tuple(kept))
 
 
-def find_ends(bounds: Bounds, ask: Ask) -> Ends:
+def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:
     """Return first and next offset of each partition, by the options. Raises DataLoss, NoSequence."""
     log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
     starts = resolve(ask.starting, bounds, log, EARLIEST)
@@ -188,7 +188,12 @@ def find_ends(bounds: Bounds, ask: Ask) -> Ends:
 
 
 def resolve(
-    bound: Bound, bounds: Bounds, log: Mapping[TopicPartition, tuple[int, int]], default: int, *, is_end: bool = False
+    bound: ReadBound,
+    bounds: ReadBounds,
+    log: Mapping[TopicPartition, tuple[int, int]],
+    default: int,
+    *,
+    is_end: bool = False,
 ) -> dict[TopicPartition, int]:
     """Return a bound as offsets by partition.
 
@@ -211,7 +216,7 @@ def resolve(
 
 
 def _find_sequence(
-    sequence: int, bounds: Bounds, log: Mapping[TopicPartition, tuple[int, int]], *, is_end: bool
+    sequence: int, bounds: ReadBounds, log: Mapping[TopicPartition, tuple[int, int]], *, is_end: bool
 ) -> dict[TopicPartition, int]:
     if bounds.sources.is_sequenced:
         return dict.fromkeys(log, sequence - 1)
@@ -226,7 +231,7 @@ def _find_sequence(
     return {source: max(first, min(places.get(source, first), end)) for source, (first, end) in log.items()}
 
 
-def check_loss(bounds: Bounds, ends: Ends, fails: bool) -> Ends:
+def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
     """Return the ends as far as the log has them.
 
     Raises DataLoss if records are missing and `fails` is set.

@@ -44,7 +44,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from overlay.client.read.question import Request
+from overlay.client.read.question import CheckedQuestion
 from overlay.filter import Filter as OverlayFilter
 from overlay.filter import nodes
 from overlay.filter.describe import describe
@@ -55,7 +55,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.subject import Pattern, is_subject
 
 from .form import list_fields
-from .plan import EVERYTHING, Window
+from .plan import EVERYTHING, PositionWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COMPARES: dict[type[Filter], Compare] = {
@@ -75,8 +75,8 @@ class Pushed:
     predicates left for Spark.
     """
 
-    request: Request
-    window: Window = EVERYTHING
+    request: CheckedQuestion
+    window: PositionWindow = EVERYTHING
     left: tuple[Filter, ...] = ()
     is_empty: bool = False
     """Whether no record can pass."""
@@ -89,8 +89,8 @@ class _Draft:
     Each `take` method returns whether Spark need not test the predicate again.
     """
 
-    request: Request
-    window: Window = EVERYTHING
+    request: CheckedQuestion
+    window: PositionWindow = EVERYTHING
     conditions: list[Node] = field(default_factory=list)
     is_empty: bool = False
 
@@ -193,14 +193,14 @@ class _Draft:
             self.window = replace(self.window, offsets=_meet(self.window.offsets, _find_range(filter)))
 
 
-def push(filters: Iterable[Filter], request: Request) -> Pushed:
+def push(filters: Iterable[Filter], request: CheckedQuestion) -> Pushed:
     """Take what can be taken of predicates that all have to be true."""
     draft, fields = _Draft(request), list_fields(request.stream)
     left = tuple(filter for filter in filters if not draft.take(filter, fields))
     return Pushed(_add_conditions(draft.request, draft.conditions), draft.window, left, draft.is_empty)
 
 
-def _add_conditions(request: Request, conditions: Sequence[Node]) -> Request:
+def _add_conditions(request: CheckedQuestion, conditions: Sequence[Node]) -> CheckedQuestion:
     if not conditions:
         return request
     every = (*([request.filter.bound] if request.filter else []), *conditions)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from overlay.client.connection import Connection
-from overlay.client.read.bounds import Bounds
+from overlay.client.read.bounds import ReadBounds
 from overlay.client.read.indexes import Course
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.reader import Batches, Progress, Scan
@@ -27,14 +27,14 @@ from overlay.state.partitions import Sources
 from .form import SparkForm
 from .kept import keep, settle
 from .options import Ask
-from .partitions import Part
+from .partitions import TaskPartition
 from .plan import DataLoss
 
 BATCH_ROWS = 1 << 16
 """Rows that Spark gets at once, because the JVM holds a whole batch in memory."""
 
 
-def read(ask: Ask, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
+def read(ask: Ask, schema: StructType, part: TaskPartition) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task that pass.
 
     Raises DataLoss unless it is allowed, and what a reading raises.
@@ -50,7 +50,7 @@ def read(ask: Ask, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
     settle()
 
 
-async def _read(line: Connection, ask: Ask, part: Part, form: SparkForm, progress: Progress) -> Batches:
+async def _read(line: Connection, ask: Ask, part: TaskPartition, form: SparkForm, progress: Progress) -> Batches:
     client, request = await line.open(), ask.request
     for topic in request.stream.topic_names:
         await client.add_topic(topic)
@@ -65,8 +65,8 @@ async def _read(line: Connection, ask: Ask, part: Part, form: SparkForm, progres
                 yield batch
 
 
-def _make_bounds(stretch: Stretch) -> Bounds:
-    return Bounds((stretch,), Sources((stretch.source,), {}))
+def _make_bounds(stretch: Stretch) -> ReadBounds:
+    return ReadBounds((stretch,), Sources((stretch.source,), {}))
 
 
 def _check(ask: Ask, progress: Progress) -> None:

@@ -21,7 +21,7 @@ _ROW_BITS = 33
 
 
 @dataclass(slots=True)
-class Sequences:
+class BatchEnds:
     """The end of each batch. `folder`: in any file system that Spark can use."""
 
     spark: SparkSession

@@ -42,11 +42,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
-from overlay.client.read.bounds import Bounds
+from overlay.client.read.bounds import ReadBounds
 from overlay.kafka.log_position import TopicPartition
 
-from .options import EARLIEST, IDS, LATEST, Ask, Bound
-from .partitions import Part
+from .options import EARLIEST, IDS, LATEST, Ask, ReadBound
+from .partitions import TaskPartition
 from .plan import CREATED_AGAIN, Ends, Planner, check_loss, find_anew, report_loss, resolve
 from .scan import read
 
@@ -81,7 +81,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream reader that exists at the driver while the query runs. Only `read` is called elsewhere."""
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
-        if ask.ending != Bound():
+        if ask.ending != ReadBound():
             raise BadQuestion("a stream has no end. Leave out endingOffsets and endingSequence, or use spark.read")
         self._ask, self._schema = replace(ask, request=replace(ask.request, since=None)), schema
         self._since = ask.request.since
@@ -123,7 +123,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = self._limit(waiting)
         return write_position({source: end for source, (_, end) in waiting.items()}, ids)
 
-    def _find_begun(self, start: Position, bounds: Bounds, ids: Mapping[str, str]) -> Spots:
+    def _find_begun(self, start: Position, bounds: ReadBounds, ids: Mapping[str, str]) -> Spots:
         """Return where the logs of today are to be read on: without topics that are others, and within the logs' ends."""
         anew = find_anew(start.get(IDS, {}), ids)
         for topic in sorted(anew):
@@ -143,7 +143,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         return begun
 
-    def _skip_lost(self, bounds: Bounds, waiting: Ends) -> Ends:
+    def _skip_lost(self, bounds: ReadBounds, waiting: Ends) -> Ends:
         """Return what is waiting without offsets removed by retention, so that they do not use up a
         limit.
 
@@ -153,7 +153,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             source: (min(max(at, bounds.log_starts.get(source, at)), end), end) for source, (at, end) in waiting.items()
         }
 
-    def _find_ends(self, bounds: Bounds) -> Spots:
+    def _find_ends(self, bounds: ReadBounds) -> Spots:
         ends = {each.source: each.stop for each in bounds.stretches}
         if self._target is None:
             return ends
@@ -195,7 +195,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a task. Runs in an executor."""
-        if isinstance(partition, Part):
+        if isinstance(partition, TaskPartition):
             yield from read(self._ask, self._schema, partition)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 _LONG_MAX = (1 << 63) - 1
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """The kinds of values."""
 
     LONG = enum.auto()
@@ -26,14 +26,14 @@ class Kind(enum.Enum):
 
 
 KINDS = {
-    "string": Kind.TEXT,
-    "binary": Kind.TEXT,
-    "long": Kind.LONG,
-    "timestamp": Kind.LONG,
-    "double": Kind.DOUBLE,
-    "boolean": Kind.BOOLEAN,
+    "string": ValueKind.TEXT,
+    "binary": ValueKind.TEXT,
+    "long": ValueKind.LONG,
+    "timestamp": ValueKind.LONG,
+    "double": ValueKind.DOUBLE,
+    "boolean": ValueKind.BOOLEAN,
 }
-NUMBERS = (Kind.LONG, Kind.DOUBLE)
+NUMBERS = (ValueKind.LONG, ValueKind.DOUBLE)
 
 
 class NotNative(Exception):
@@ -48,7 +48,7 @@ class Value:
     for a long.
     """
 
-    kind: Kind
+    kind: ValueKind
     column: Column
     constant: bool | int | float | bytes | None = None
     is_string: bool = False
@@ -62,20 +62,20 @@ def unknown() -> Column:
 
 def make_null() -> Value:
     """Return a value that is null in every row."""
-    return Value(Kind.NULL, unknown())
+    return Value(ValueKind.NULL, unknown())
 
 
 def make_constant(value: bool | int | float | bytes) -> Value:
     """Return the value of a constant."""
     match value:
         case bool():
-            return Value(Kind.BOOLEAN, F.lit(value), value)
+            return Value(ValueKind.BOOLEAN, F.lit(value), value)
         case int():
-            return Value(Kind.LONG, F.lit(value if fits_long(value) else None).cast("long"), value)
+            return Value(ValueKind.LONG, F.lit(value if fits_long(value) else None).cast("long"), value)
         case float():
-            return Value(Kind.DOUBLE, F.lit(value), value)
+            return Value(ValueKind.DOUBLE, F.lit(value), value)
         case bytes():
-            return Value(Kind.TEXT, write_bytes(value), value)
+            return Value(ValueKind.TEXT, write_bytes(value), value)
 
 
 def fits_long(value: int) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-import overlay
+from tests.support.source import REPOSITORY, list_imported, list_modules, parse
 
-ROOT = Path(overlay.__file__).parent
+ROOT = REPOSITORY / "overlay"
+SPARK = REPOSITORY / "spark"
 
 PURE_PACKAGES = (
     *("scan", "subject", "filter", "match", "consumer"),
@@ -51,36 +51,25 @@ EXEMPT = {
     "filter/message.py": {"datetime", "datetime.datetime"},
 }
 
-# a package may import those of the floors below its own, and of its own floor: those are listed with it
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("scan", "subject"),
-    ("filter",),
-    ("config",),
-    ("kafka",),
-    ("match",),
-    ("index", "consumer"),
-    ("output",),
-    ("state",),
-    ("dispatch",),
-    ("control",),
-    ("worker",),
-    ("inspect",),
-    ("client",),
-    ("view",),
-    ("cli",),
+ROOMS = (
+    *("scan", "subject", "filter", "config", "kafka", "match", "index", "consumer", "output", "state", "dispatch"),
+    *("control", "worker", "inspect", "client", "view", "local", "demo", "cli"),
 )
-STRICT = {
-    "scan": {"subject"},
+"""The rooms in the order of docs/architecture.md. A room imports only from those before it."""
+APART = {
     "subject": {"scan"},
     "filter": {"subject"},
     "config": {"scan"},
     "kafka": {"config", "filter", "subject"},
     "match": {"kafka"},
-    "index": {"consumer"},
     "consumer": {"kafka", "index", "match"},
+    "inspect": {"worker", "dispatch"},
+    "client": {"worker", "dispatch"},
+    "view": {"worker", "dispatch"},
 }
-"""Packages that are kept apart although their floors would allow it."""
-ROOMS: dict[str, set[str]] = {
+"""Earlier rooms from which a room imports nothing either."""
+NOT_FOR_SPARK = {"worker", "dispatch", "view", "demo", "cli"}
+IN_WORKER: dict[str, set[str]] = {
     "cursors": {"assignment", "round"},
     "round": set(),
     "commit": {"cursors", "round"},
@@ -88,21 +77,12 @@ ROOMS: dict[str, set[str]] = {
     "acks": {"assignment", "commit", "cursors", "round"},
 }
 """Rooms of the worker: what each may import of the others."""
-ABOVE = {
-    package: {name for higher in FLOORS[number + 1 :] for name in higher} | STRICT.get(package, set())
-    for number, floor in enumerate(FLOORS)
-    for package in floor
+CLOSED = {room: {*ROOMS[number + 1 :], *APART.get(room, ())} for number, room in enumerate(ROOMS)}
+CIRCULAR = {
+    *(f"overlay.consumer.{name}" for name in ("change", "info", "machine", "settling", "sizing", "timer")),
+    *(f"overlay.worker.round.{name}" for name in ("pending_estimate", "pipeline")),
 }
-
-
-def parse(path: Path) -> ast.Module:
-    """Parse a module. `ast.parse` raises SystemError if the collector runs meanwhile and a finalizer parses as well, which
-    writing a traceback does (Python 3.11)."""
-    gc.disable()
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
+"""Modules that import each other, still. Take out what no longer does; add nothing."""
 
 
 def list_files(package: str) -> list[Path]:
@@ -116,21 +96,45 @@ def find_pure_files() -> list[Path]:
 
 
 def find_imports(path: Path) -> set[str]:
-    """Full names of all modules that a file imports, wherever in it; names imported from a package as well."""
-    package = ["overlay", *path.relative_to(ROOT).parent.parts]
-    found = set()
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    """Full names of all modules that a file imports; names imported from a package as well."""
+    return {name for module, taken in list_imported(path) for name in (module, f"{module}.{taken}") if name[-1] != "."}
+
+
+def find_rooms(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    return {name.split(".")[1] for name in find_imports(path) if name.startswith("overlay.")} & {*ROOMS}
+
+
+def draw_graph() -> dict[str, set[str]]:
+    """By module of overlay/ and spark/, the modules that it imports: for types and within functions as well."""
+    modules = list_modules("overlay", "spark")
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for module, taken in list_imported(path):
+            imported = f"{module}.{taken}" if f"{module}.{taken}" in modules else module
+            if imported in modules and imported != name:
+                graph[name].add(imported)
+    return graph
+
+
+def find_circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Sets of modules that import each other, directly or through others of the set."""
+    reach = {name: _find_reach(graph, name) for name in graph}
+    circles = {frozenset(each for each in reach[name] if name in reach[each]) for name in graph}
+    return [set(circle) for circle in circles if circle]
+
+
+def _find_reach(graph: Mapping[str, set[str]], name: str) -> set[str]:
+    found, ahead = set[str](), list(graph[name])
+    while ahead:
+        if (each := ahead.pop()) not in found:
+            found.add(each)
+            ahead += graph[each]
     return found
 
 
 def shorten(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+    return str(path.relative_to(ROOT if path.is_relative_to(ROOT) else REPOSITORY))
 
 
 @pytest.mark.parametrize("path", find_pure_files(), ids=shorten)
@@ -140,23 +144,54 @@ def test_the_core_is_pure(path: Path) -> None:
     assert imports & CLOCKED == set()
 
 
-@pytest.mark.parametrize("package", ABOVE)
-def test_arrows_go_one_way(package: str) -> None:
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_from_earlier_rooms(room: str) -> None:
     wrong = {
-        f"{shorten(path)} imports {name}"
-        for path in list_files(package)
-        for name in find_imports(path)
-        if name.startswith("overlay.") and name.split(".")[1] in ABOVE[package]
+        f"{shorten(path)} imports from {other}/"
+        for path in list_files(room)
+        for other in find_rooms(path) & CLOSED[room]
     }
     assert wrong == set()
 
 
-@pytest.mark.parametrize("room", ROOMS)
+def test_all_rooms_are_in_the_table() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)/`", row.split("|")[1])]
+    assert listed == [*ROOMS]
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*ROOMS}
+
+
+def test_single_modules_import_from_no_room() -> None:
+    """They serve every room. `overlay.open` is the exception: it loads the client on demand."""
+    rooms = {path.name: find_rooms(path) for path in ROOT.glob("*.py")}
+    assert {name: found for name, found in rooms.items() if found} == {
+        "__init__.py": {"client"},
+        "__main__.py": {"cli"},
+    }
+
+
+def test_spark_is_a_client() -> None:
+    assert {shorten(path) for path in SPARK.rglob("*.py") if find_rooms(path) & NOT_FOR_SPARK} == set()
+    everything = {shorten(path): {name.split(".")[0] for name in find_imports(path)} for path in ROOT.rglob("*.py")}
+    assert {path for path, found in everything.items() if "spark" in found} == set()
+
+
+def test_modules_import_in_no_circle() -> None:
+    assert {name for circle in find_circles(draw_graph()) for name in circle} == CIRCULAR
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
+    assert find_circles(graph) == [{"b", "c"}]
+
+
+@pytest.mark.parametrize("room", IN_WORKER)
 def test_rooms_of_the_worker(room: str) -> None:
     found = {
         name.split(".")[2] for path in list_files(f"worker/{room}") for name in find_imports(path) if "worker." in name
     }
-    assert found - {room} <= ROOMS[room]
+    assert found - {room} <= IN_WORKER[room]
 
 
 RISKY = {"describe_consumer_groups", "list_consumer_group_offsets"}
@@ -169,8 +204,8 @@ SERVICE = (
 
 def test_groups_are_never_asked_for_through_librdkafka() -> None:
     callers = {
-        str(path.relative_to(ROOT.parent))
-        for folder in (ROOT, ROOT.parent / "spark")
+        str(path.relative_to(REPOSITORY))
+        for folder in (ROOT, REPOSITORY / "spark")
         for path in folder.rglob("*.py")
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and node.attr in RISKY

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.units import INT64_MAX, format_duration, format_size, format_time, parse_duration, parse_size, parse_time
+from overlay.units import INT64_MAX, format_duration, format_time, parse_duration, parse_size, parse_time
 
 
 @given(st.integers(-INT64_MAX, INT64_MAX))
@@ -15,9 +15,12 @@ def test_durations_round_trip(nanoseconds: int) -> None:
     assert parse_duration(nanoseconds) == nanoseconds
 
 
-@given(st.integers(0, INT64_MAX))
-def test_sizes_round_trip(size: int) -> None:
-    assert parse_size(format_size(size)) == size
+@given(
+    st.integers(0, INT64_MAX >> 30), st.sampled_from([("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)])
+)
+def test_sizes_are_counted_in_bytes(number: int, unit: tuple[str, int]) -> None:
+    name, size = unit
+    assert parse_size(f"{number}{name}") == number * size
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.integers(0, 999))

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from overlay.waits import finish_in_thread, is_set_within, run_all
+from overlay.waits import Backoff, finish_in_thread, is_set_within, run_all, until
 
 
 async def test_results_and_errors_come_through() -> None:
@@ -78,3 +78,33 @@ async def test_the_first_error_ends_all_before_it_is_raised() -> None:
         return number
 
     assert await run_all(map(give, range(3))) == [0, 1, 2]
+
+
+async def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    backoff = Backoff(0.5, 3.0)
+    for _ in range(5):
+        await backoff.rest()
+    backoff.reset()
+    await backoff.rest()
+    assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0, 0.5]
+    await Backoff(0.5, 3.0, failures=100_000).rest()
+    assert pauses[-1] == 3.0
+
+
+async def test_a_pause_ends_when_it_is_to_stop() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    async with asyncio.timeout(10):
+        await Backoff(3_600.0, 3_600.0).rest(stop)
+
+
+async def test_until_returns_when_the_condition_is_true() -> None:
+    answers = iter([False, False, True])
+    await until(lambda: next(answers), pause_s=0.0)
+    assert list(answers) == []

@@ -18,7 +18,7 @@ from overlay.errors import OverlayError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command: its location (`module:attribute`), and its line in `overlay --help`."""
 
     target: str
@@ -26,22 +26,22 @@ class Entry:
 
 
 COMMANDS = {
-    "demo": Entry(
+    "demo": CommandEntry(
         "overlay.cli.demo:demo", "Filter real flight records out of a real Kafka topic, and check the result."
     ),
-    "local": Entry("overlay.cli.local:local", "Start, stop and look at an embedded Kafka broker."),
-    "init": Entry("overlay.cli.init:init", "Look at a topic and write a stream and a consumer file for it."),
-    "validate": Entry(
+    "local": CommandEntry("overlay.cli.local:local", "Start, stop and look at an embedded Kafka broker."),
+    "init": CommandEntry("overlay.cli.init:init", "Look at a topic and write a stream and a consumer file for it."),
+    "validate": CommandEntry(
         "overlay.cli.validate:validate", "Check a config folder, and with --kafka what it needs of Kafka."
     ),
-    "run": Entry("overlay.cli.run:run", "Run the service of a config folder."),
-    "read": Entry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
-    "filter": Entry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
-    "explain": Entry("overlay.cli.explain:explain", "Say what a filter skips of the log, and why."),
-    "index": Entry("overlay.cli.index:index", "Show how far the chunk indexes are, and make one."),
-    "stream": Entry("overlay.cli.stream:stream", "List streams and show how they are."),
-    "consumer": Entry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
-    "schema": Entry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),
+    "run": CommandEntry("overlay.cli.run:run", "Run the service of a config folder."),
+    "read": CommandEntry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
+    "filter": CommandEntry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
+    "explain": CommandEntry("overlay.cli.explain:explain", "Say what a filter skips of the log, and why."),
+    "index": CommandEntry("overlay.cli.index:index", "Show how far the chunk indexes are, and make one."),
+    "stream": CommandEntry("overlay.cli.stream:stream", "List streams and show how they are."),
+    "consumer": CommandEntry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
+    "schema": CommandEntry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),
 }
 
 

@@ -27,7 +27,7 @@ from .folder import (
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
-    from overlay.view.facts import ConsumerFacts, Facts
+    from overlay.view.facts import ConsumerFacts, OverlayFacts
 
 
 @click.group()
@@ -114,14 +114,14 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
     click.echo(f"consumer {stream}/{name} is removed")
 
 
-def check_stream(facts: Facts, stream: str, folder: Path) -> None:
+def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:
     """Raise OverlayError if the stream has neither a file nor a consumer with state."""
     known = {*facts.streams, *(of for of, _ in facts.consumers)}
     if stream not in known:
         raise refuse_unknown("stream", stream, known, folder)
 
 
-def find_consumer(facts: Facts, stream: str, name: str, folder: Path) -> ConsumerFacts:
+def find_consumer(facts: OverlayFacts, stream: str, name: str, folder: Path) -> ConsumerFacts:
     """Return the facts about a consumer. Raises OverlayError with a suggestion if it is unknown."""
     check_stream(facts, stream, folder)
     if (stream, name) not in facts.consumers:
@@ -129,7 +129,7 @@ def find_consumer(facts: Facts, stream: str, name: str, folder: Path) -> Consume
     return facts.consumers[stream, name]
 
 
-def check_unused(loaded: Loaded, facts: Facts, found: ConsumerFacts) -> None:
+def check_unused(loaded: Loaded, facts: OverlayFacts, found: ConsumerFacts) -> None:
     """Raise OverlayError while the file or the running service would create the consumer again."""
     if found.id in loaded.consumers:
         raise OverlayError(

@@ -127,15 +127,14 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
     The running service is asked; without one the command fails.
     """
-    from overlay.view.machine import print_report
-    from overlay.view.table import make_console
+    from overlay.view.table import make_console, print_ack_report
 
     with open_control(folder) as control:
         found = control.consumers(stream or "")
     if as_json:
         print_json({"consumers": [info.raw for info in found]})
     else:
-        print_report(make_console(), found)
+        print_ack_report(make_console(), found)
 
 
 def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from overlay.config import ConsumerConfig, Loaded, StreamConfig
     from overlay.match import Values
     from overlay.view.analysis import Matches, Observed
-    from overlay.view.explanation import Explanation, Wanted
+    from overlay.view.explanation import Explanation, ReadConditions
 
 STRIP_WIDTH = 64
 
@@ -87,29 +87,29 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
     return found[0]
 
 
-def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> Wanted:
+def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
     """Return what a consumer reads, by its filters."""
     from overlay.config.filters import compile_filter
     from overlay.index.start_positions import patterns
     from overlay.match import choose_values
-    from overlay.view.explanation import Wanted
+    from overlay.view.explanation import ReadConditions
 
     stream = loaded.streams[config.stream]
     filter, values = compile_filter(config.filter, stream), choose_values(config.filter, stream)
-    return Wanted(stream, patterns(config), filter, values)
+    return ReadConditions(stream, patterns(config), filter, values)
 
 
-def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> Wanted:
+def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> ReadConditions:
     """Return what the options ask of a stream."""
     from overlay.filter import compile_sql
     from overlay.subject import Pattern
-    from overlay.view.explanation import Wanted
+    from overlay.view.explanation import ReadConditions
 
     if name not in loaded.streams:
         raise refuse_unknown("stream", name, loaded.streams, folder)
     stream = loaded.streams[name]
     filter = None if sql is None else compile_sql(sql, stream.properties)
-    return Wanted(stream, tuple(Pattern.parse(text) for text in subjects), filter)
+    return ReadConditions(stream, tuple(Pattern.parse(text) for text in subjects), filter)
 
 
 def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfiltered: bool) -> Values | None:
@@ -137,7 +137,7 @@ def _read_moment(option: str, text: str | None) -> int | None:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def _explain(loaded: Loaded, wanted: Wanted) -> Explanation:
+def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
     from overlay.clock import now_ms
     from overlay.view.explanation import explain as make
     from overlay.view.indexed import read_indexes

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from overlay.config import StreamConfig
     from overlay.filter import Filter
     from overlay.filter.message import Message
-    from overlay.view.expression import Field
+    from overlay.view.expression import FilterField
 
 _stream_option = click.option("--stream", "name", metavar="STREAM", help="Take the types that this stream declares.")
 
@@ -134,7 +134,7 @@ def _parse_message(file: IO[bytes]) -> Message:
     return message
 
 
-def _draw(fields: Iterable[Field]) -> Table:
+def _draw(fields: Iterable[FilterField]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

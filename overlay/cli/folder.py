@@ -15,7 +15,7 @@ from overlay.errors import OverlayError
 if TYPE_CHECKING:
     from overlay.client.control.control import Control
     from overlay.config import Loaded
-    from overlay.view.facts import Facts
+    from overlay.view.facts import OverlayFacts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ def open_control(folder: Path) -> Iterator[Control]:
         control.close()
 
 
-def look_around(loaded: Loaded) -> Facts:
+def look_around(loaded: Loaded) -> OverlayFacts:
     """Return the facts.
 
     Raises SourceUnavailable or CredentialsRefused if neither service nor Kafka answers.
@@ -108,7 +108,7 @@ def print_json(answer: object) -> None:
     click.echo(json.dumps(answer, ensure_ascii=False))
 
 
-def print_facts(facts: Facts, **answer: object) -> None:
+def print_facts(facts: OverlayFacts, **answer: object) -> None:
     """Print `answer` as JSON, with the service that answered and the notes."""
     from overlay.view.wire import describe_worker
 

@@ -18,13 +18,13 @@ def check_kafka(loaded: Loaded) -> tuple[Finding, ...]:
     Raises CredentialsRefused or SourceUnavailable if Kafka cannot be asked.
     """
     from overlay.inspect.cluster import ask_kafka
-    from overlay.inspect.needs import Kind, find_needs, plan_topic
+    from overlay.inspect.needs import ResourceKind, find_needs, plan_topic
     from overlay.inspect.verdict import judge_all
 
     needs = find_needs(loaded)
     plans = {need.name: plan for need in needs if (plan := plan_topic(need, loaded.service))}
     topics = {need.name for need in needs if need.kind.is_topic}
-    groups = [need.name for need in needs if need.kind is Kind.GROUP]
+    groups = [need.name for need in needs if need.kind is ResourceKind.GROUP]
     return judge_all(needs, ask_kafka(loaded.service.kafka, topics, plans, groups), loaded.service)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from overlay.local import Status
+    from overlay.local import BrokerStatus
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _FOLLOW_PAUSE_S = 0.2
@@ -113,7 +113,7 @@ def _follow(log: Path, position: int, home: Path | None) -> Iterator[str]:
             time.sleep(_FOLLOW_PAUSE_S)
 
 
-def _describe(found: Status) -> str:
+def _describe(found: BrokerStatus) -> str:
     from overlay.local import Condition
 
     if found.condition is Condition.ABSENT:

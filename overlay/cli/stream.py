@@ -11,7 +11,7 @@ from .folder import change_options, confirm, look_around, look_options, open_fol
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
-    from overlay.view.rewind import Rewind
+    from overlay.view.rewind import RewindPlan
 
 
 @click.group()
@@ -131,7 +131,7 @@ def extend(name: str, folder: Path, yes: bool) -> None:
         )
 
 
-def announce(loaded: Loaded, rewind: Rewind, where: str) -> None:
+def announce(loaded: Loaded, rewind: RewindPlan, where: str) -> None:
     """Print what the reset will do."""
     from rich.text import Text
 

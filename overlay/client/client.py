@@ -15,9 +15,8 @@ from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.relations import suggest
 from overlay.config.service import TopicsConfig
-from overlay.consumer.acks import acks_topic
-from overlay.dispatch.reply_address import reply_topic
 from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
+from overlay.kafka.own_topics import acks_topic, reply_topic
 
 from .arguments import CONSUMER_FIELDS, check_names
 from .connection import Connections
@@ -25,11 +24,11 @@ from .control.control import Control
 from .control.inbox import NoAnswer
 from .read.columns import choose_schema
 from .read.indexes import Indexes
-from .read.question import BadQuestion, Question, Request, make_request
+from .read.question import BadQuestion, CheckedQuestion, Question, make_request
 from .read.reader import Progress, read_alone, read_batches
 from .read.reading import AsyncReading, Reading
 from .read.topic import Declared, describe_topic
-from .subscribe.ack_answers import Answers
+from .subscribe.ack_answers import AckAnswers
 from .subscribe.intake import OnSilence
 from .subscribe.order import FORBIDDEN
 from .subscribe.ordered import OrderedConsumer
@@ -59,7 +58,7 @@ class Client:
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
     """By stream and name."""
     _lines: Connections = field(init=False, repr=False)
-    _answers: Answers = field(init=False, repr=False)
+    _answers: AckAnswers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
     control: Control = field(init=False, repr=False)
     """Creates, changes and inspects consumers; needs a running service."""
@@ -68,7 +67,7 @@ class Client:
         object.__setattr__(self, "_lines", Connections(self.kafka))
         object.__setattr__(self, "_indexes", Indexes(self.prefix))
         object.__setattr__(self, "control", Control(self.kafka, self.prefix))
-        object.__setattr__(self, "_answers", Answers(self.kafka, reply_topic(self.prefix)))
+        object.__setattr__(self, "_answers", AckAnswers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
         """Close what is kept between readings.
@@ -181,7 +180,7 @@ class Client:
                 raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
             return aim(find_consumer(served, name, stream, "the service"))
 
-    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> Request:
+    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> CheckedQuestion:
         if bool(stream) == bool(topic):
             raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
         if declare is not None and stream:

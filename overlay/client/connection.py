@@ -37,7 +37,7 @@ FRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownStream:
     """A stream's partitions, as last looked up."""
 
     sources: Sources
@@ -53,7 +53,7 @@ class Connection:
 
     kafka: Properties
     admin: Admin
-    known: dict[object, Known] = field(default_factory=dict)
+    known: dict[object, KnownStream] = field(default_factory=dict)
     """By the topics in a stream's file."""
     _addressing: dict[str, Addressing] = field(default_factory=dict)
     _client: AIOKafkaClient | None = None

@@ -22,7 +22,7 @@ class ConcurrentIteration(OverlayError, RuntimeError):
     """Two iterations of one subscription, ordered consumer or reading overlap. The application acts."""
 
 
-class Turn:
+class IterationGuard:
     """A `with` block that only one caller at a time may enter. Raises ConcurrentIteration.
 
     `what`: the thing iterated over, for the message. `instead`: what to do for a second loop.
@@ -35,11 +35,6 @@ class Turn:
         self._lock = threading.Lock()
         self.leave: Callable[[], None] = self._lock.release
         """Leave the block. For code that runs once per message and cannot afford a `with` block."""
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether a caller is in the block."""
-        return self._lock.locked()
 
     def enter(self) -> None:
         """Enter the block. Raises ConcurrentIteration."""

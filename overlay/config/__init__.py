@@ -22,7 +22,7 @@ from .load import Loaded, load, load_service
 from .service import HttpConfig, ServiceConfig, TopicsConfig
 from .stream import IndexConfig, OnCorrupt, Property, PropertyType, StreamConfig, TopicSource
 from .update import check_update
-from .wire import from_wire, to_wire
+from .wire import to_wire
 
 __all__ = [
     "ERRORS",
@@ -53,7 +53,6 @@ __all__ = [
     "check_update",
     "fill_defaults",
     "find_cycles",
-    "from_wire",
     "load",
     "load_service",
     "to_wire",

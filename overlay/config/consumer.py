@@ -227,6 +227,32 @@ class ConsumerConfig(Model):
     def is_push(self) -> bool:
         return bool(self.deliver_subject)
 
+    @property
+    def needs_machine(self) -> bool:
+        """Whether the consumer needs a state machine. The others get what matches as it is read."""
+        is_paced = self.rate_limit_bps or self.replay_policy is ReplayPolicy.ORIGINAL or self.pause_until is not None
+        is_watched = self.flow_control or self.idle_heartbeat or self.inactive_threshold
+        return bool(self.ack_policy is not AckPolicy.NONE or not self.is_push or is_paced or is_watched)
+
+    @property
+    def letters_topic(self) -> str:
+        """The topic for the consumer's dead letters, empty if it writes none.
+
+        Without a machine, only `on_undeliverable` makes a consumer give messages up.
+        """
+        gives_up = self.needs_machine or self.on_undeliverable is OnUndeliverable.DEAD_LETTER
+        return self.dead_letter or "" if gives_up else ""
+
+    @property
+    def reader_group(self) -> str:
+        """The consumer group whose committed offsets count for a push consumer."""
+        return self.deliver_group or self.id[1]
+
+    @property
+    def follows_readers(self) -> bool:
+        """Whether the committed offsets of the consumer's readers matter to it."""
+        return self.needs_machine and self.is_push and self.interest is Interest.GROUP
+
 
 JETSTREAM_FIELDS = tuple(ConsumerConfig.model_fields)[1 : tuple(ConsumerConfig.model_fields).index("filter")]
 """JetStream's own fields, in the order of its documentation; the others are the overlay's."""

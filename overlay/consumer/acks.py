@@ -126,11 +126,6 @@ class Garbage:
     token: Token | None = None
 
 
-def acks_topic(prefix: str, stream: str) -> str:
-    """Return the name of the topic that takes a stream's acks."""
-    return f"{prefix}.{stream}.acks"
-
-
 def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
     """Return the common beginning of all tokens of this incarnation of a consumer, which is the
     head of its range acks.

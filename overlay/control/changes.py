@@ -15,7 +15,7 @@ from overlay.units import parse_time
 
 from .records import Definition, Origin, Pause, read_config
 from .registry import Registry, find_fault
-from .requests import CONSUMER_NOT_FOUND, Op, Refusal, Request, refuse, refuse_violation
+from .requests import CONSUMER_NOT_FOUND, Op, Request, RequestRefusal, refuse, refuse_violation
 
 ACTIONS = ("", "create", "update")
 MAX_FIELDS = 100
@@ -27,7 +27,7 @@ the service's event loop. A file may have more, since its author controls the se
 
 def judge_create(
     book: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
-) -> Refusal | Definition:
+) -> RequestRefusal | Definition:
     """Return the definition that a create or update asks for, the existing one if nothing changes,
     or a refusal.
 
@@ -69,7 +69,7 @@ def _find_excess(config: object) -> str:
 
 def _judge_existing(
     book: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
-) -> Refusal | Definition:
+) -> RequestRefusal | Definition:
     """Return what a valid config leads to, given the consumer that exists under its name."""
     known = book.definitions.get(config.id)
     if known is not None and known.is_deleted:
@@ -97,7 +97,7 @@ def _judge_existing(
     return Definition(paused, known.created, ends=known.ends)
 
 
-def judge_delete(book: Registry, request: Request) -> Refusal | Definition:
+def judge_delete(book: Registry, request: Request) -> RequestRefusal | Definition:
     """Return the definition to delete, or a refusal."""
     known = book.definitions.get(request.about)
     owner = _find_file(book, request.about)
@@ -106,7 +106,7 @@ def judge_delete(book: Registry, request: Request) -> Refusal | Definition:
     return refuse(CONSUMER_NOT_FOUND) if known is None else known
 
 
-def judge_pause(book: Registry, request: Request, now: int) -> Refusal | Pause:
+def judge_pause(book: Registry, request: Request, now: int) -> RequestRefusal | Pause:
     """Return until when a consumer is to be paused, or a refusal. A time in the past, or none,
     resumes it. `now`: ns since 1970."""
     if refusal := find_missing(book, request):
@@ -121,7 +121,7 @@ def judge_pause(book: Registry, request: Request, now: int) -> Refusal | Pause:
     return Pause(until if until > now else None)
 
 
-def find_missing(book: Registry, request: Request) -> Refusal | None:
+def find_missing(book: Registry, request: Request) -> RequestRefusal | None:
     """Return a refusal if the request's stream or consumer does not exist, else None."""
     if request.stream and request.stream not in book.files.streams:
         return refuse(10059)

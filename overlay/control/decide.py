@@ -20,7 +20,7 @@ from overlay.output.record import Record
 from .changes import find_missing, judge_create, judge_delete, judge_pause
 from .records import ConsumerId, Definition, Origin, write_definition, write_pause
 from .registry import Registry
-from .requests import Op, Refusal, Request, refuse, respond, respond_refused
+from .requests import Op, Request, RequestRefusal, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
 
 LIMIT = 256
@@ -86,7 +86,7 @@ def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnd
     """Decide a create or update. The answer comes later, unless it is a refusal."""
     info = host.find_info(request.about)
     found = judge_create(book, request, now, is_bound=info is not None and info.push_bound, ends=ends)
-    if isinstance(found, Refusal):
+    if isinstance(found, RequestRefusal):
         return _refuse(request, found)
     known = book.definitions.get(found.id)
     if found == known or found.origin is Origin.FILE:
@@ -97,7 +97,7 @@ def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnd
 def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
     """Decide a delete. The answer comes later, unless it is a refusal."""
     found = judge_delete(book, request)
-    if isinstance(found, Refusal):
+    if isinstance(found, RequestRefusal):
         return _refuse(request, found)
     return Decision(records=() if found.is_deleted else (delete(found),))
 
@@ -105,7 +105,7 @@ def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
 def _pause(book: Registry, host: Host, request: Request, now: int) -> Decision:
     """Decide a pause or resume, and answer it."""
     found = judge_pause(book, request, now)
-    if isinstance(found, Refusal):
+    if isinstance(found, RequestRefusal):
         return _refuse(request, found)
     same = found == book.pauses.get(request.about)
     records = () if same else (write_pause(request.about, found),)
@@ -154,7 +154,7 @@ def _stream(book: Registry, host: Host, request: Request, now: int) -> Decision:
     return Decision(respond(request, {"total": len(shown), "offset": 0, "limit": len(shown), "streams": shown}))
 
 
-def _refuse(request: Request, refusal: Refusal) -> Decision:
+def _refuse(request: Request, refusal: RequestRefusal) -> Decision:
     return Decision(respond_refused(request, refusal))
 
 

@@ -18,18 +18,14 @@ from aiokafka.errors import KafkaError
 from overlay.clock import now_ms
 from overlay.errors import SourceUnavailable
 from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.kafka.own_topics import control_topic, journal_id
 from overlay.output.entry import Entry, press_entries
 from overlay.output.transaction import Transactions
 
-from .records import ConsumerId, Subject, control_topic, make_key
+from .records import ConsumerId, Subject, make_key
 
 DEADLINE_S = 15.0
 """Seconds that `strike` may take."""
-
-
-def journal_id(prefix: str, shard: int) -> str:
-    """Return the transactional id of a shard's journal."""
-    return f"{prefix}.control.{shard}"
 
 
 class Journal:

@@ -43,11 +43,6 @@ DEEPEST = 50
 ConsumerId = tuple[str, str]
 
 
-def control_topic(prefix: str) -> str:
-    """Return the name of the control topic."""
-    return f"{prefix}.control"
-
-
 class Subject(enum.StrEnum):
     """What a record is about: the first word of its key."""
 

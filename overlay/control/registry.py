@@ -24,6 +24,7 @@ from overlay.config.filters import check_filter
 from overlay.config.load import check_own, word_violation
 from overlay.dispatch.reply_address import make_rule
 from overlay.errors import ConfigError, Place
+from overlay.kafka.own_topics import control_topic
 
 from .records import (
     ConsumerId,
@@ -32,12 +33,11 @@ from .records import (
     Pause,
     Subject,
     Unreadable,
-    control_topic,
     read_definition,
     read_pause,
     split_key,
 )
-from .requests import Refusal, Request, parse_request, refuse, refuse_violation
+from .requests import Request, RequestRefusal, parse_request, refuse, refuse_violation
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ class Registry:
         return config.model_copy(update={"pause_until": self.pauses[config.id].until})
 
 
-def find_fault(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
+def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
     """Return the first thing that is wrong with a requested consumer, None if nothing is.
 
     `loaded`: the configs beside which it would be served.
@@ -229,7 +229,7 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
     return None
 
 
-def _judge(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
+def _judge(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
     """Return the result of `find_fault`. An unexpected error in it becomes a refusal of this one
     config, since every worker would meet it."""
     try:
@@ -238,10 +238,10 @@ def _judge(config: ConsumerConfig, loaded: Loaded) -> Refusal | None:
         return refuse(10012, "delete the consumer", err=f"cannot be judged: {type(error).__name__}: {error}")
 
 
-def refuse_field(path: Path, message: str) -> Refusal:
+def refuse_field(path: Path, message: str) -> RequestRefusal:
     """Return a refusal for a fault without a JetStream error of its own: the general one for
     consumers that cannot be created."""
-    return Refusal(ERRORS[10012], f"{show_path(path)} {message}")
+    return RequestRefusal(ERRORS[10012], f"{show_path(path)} {message}")
 
 
 def _put(entries: dict[ConsumerId, T], id: ConsumerId, entry: T | None) -> None:

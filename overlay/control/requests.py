@@ -18,15 +18,15 @@ import mmh3
 
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
-from overlay.dispatch.reply_address import Address, ReplyRule, read_address, reply_topic
+from overlay.dispatch.reply_address import Address, ReplyRule, read_address
+from overlay.kafka.header_names import CLIENT
+from overlay.kafka.own_topics import reply_topic
 from overlay.units import parse_duration
 
 from .records import ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""
-CLIENT = "Overlay-Client"
-"""Header with the client's name, for the audit."""
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
@@ -101,7 +101,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RequestRefusal:
     """Why a request is refused: one of JetStream's errors, and what to do about it."""
 
     error: ApiError
@@ -109,16 +109,16 @@ class Refusal:
     hint: str = ""
 
 
-def refuse(error: ApiError | int, hint: str = "", **parts: str) -> Refusal:
+def refuse(error: ApiError | int, hint: str = "", **parts: str) -> RequestRefusal:
     """Return a refusal with this error, or with the error of this number. `parts` fill the braces
     of the error's description."""
     found = ERRORS[error] if isinstance(error, int) else error
-    return Refusal(found, found.description.format(**parts), hint)
+    return RequestRefusal(found, found.description.format(**parts), hint)
 
 
-def refuse_violation(found: Violation) -> Refusal:
+def refuse_violation(found: Violation) -> RequestRefusal:
     """Return a violated config rule as a refusal."""
-    return Refusal(found.error, found.description, f"{found.field}: {found.hint}" if found.hint else found.field)
+    return RequestRefusal(found.error, found.description, f"{found.field}: {found.hint}" if found.hint else found.field)
 
 
 def parse_request(
@@ -168,7 +168,7 @@ def respond(request: Request, fields: Mapping[str, object]) -> dict[str, object]
     return {"type": _type_of(request), **fields}
 
 
-def respond_refused(request: Request, refusal: Refusal) -> dict[str, object]:
+def respond_refused(request: Request, refusal: RequestRefusal) -> dict[str, object]:
     """Return the response to a request that was refused."""
     error: dict[str, object] = {
         "code": refusal.error.code,

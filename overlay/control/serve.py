@@ -27,18 +27,18 @@ from overlay.clock import monotonic, now_ns
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
-from overlay.dispatch.event_topic import encode_audit, encode_notices, events_topic
+from overlay.dispatch.event_topic import encode_audit, encode_notices
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import Properties
+from overlay.kafka.own_topics import events_topic, list_shared_topics
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import is_set_within, unless
+from overlay.waits import Backoff, unless, until
 
 from . import decide as rules
 from .brokertime import Age
@@ -49,7 +49,6 @@ from .records import ConsumerId, Definition, Origin, Subject, make_key, write_de
 from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
-from .topics import list_topics
 
 log = get_logger(__name__)
 
@@ -157,18 +156,17 @@ class Registrar:
     async def run(self, host: Host, stop: asyncio.Event) -> None:
         """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
         self.host, self._stop = host, stop
-        failures = 0
+        backoff = Backoff(*REST_S)
         self._taken_up = 0
         try:
             while not stop.is_set():
                 try:
                     await self._turn()
-                    failures = 0
+                    backoff.reset()
                 except (OverlayError, KafkaError) as error:
                     log.warning("requests wait", reason=str(error))
                     await self._drop_journals()
-                    await is_set_within(stop, min(REST_S[0] * 2**failures, REST_S[1]))
-                    failures += 1
+                    await backoff.rest(stop)
         finally:
             self._taken_up = -1
 
@@ -181,10 +179,7 @@ class Registrar:
         try:
             async with asyncio.timeout(RECENT_S):
                 end = await self._tail.find_end()
-                while True:
-                    if not 0 <= self._taken_up < end:
-                        return
-                    await asyncio.sleep(LOOK_S)
+                await until(lambda: not 0 <= self._taken_up < end, pause_s=LOOK_S)
         except (TimeoutError, OverlayError) as error:
             log.warning(
                 "shards are served by what was known of the control topic", reason=str(error) or "it is not read"
@@ -322,7 +317,7 @@ class Registrar:
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
         config = self.book.definitions[id].config
         # a machine has sent the advisory of its end itself
-        advisories = [] if needs_machine(config) else [Advise(Advisory.DELETED)]
+        advisories = [] if config.needs_machine else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         # answer all deletes, and the creates before the last of them; a later create makes the
         # consumer anew
@@ -431,11 +426,11 @@ class Registrar:
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
         """Wait until the definition was read back, and the consumer is served or deleted."""
-        while True:
-            is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
-            if self._tail.seen >= written and (is_served or id not in self.book.effective().consumers):
-                return
-            await asyncio.sleep(LOOK_S)
+        await until(lambda: self._tail.seen >= written and self._is_served_or_gone(id), pause_s=LOOK_S)
+
+    def _is_served_or_gone(self, id: ConsumerId) -> bool:
+        is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
+        return is_served or id not in self.book.effective().consumers
 
     @contextlib.asynccontextmanager
     async def _answer_failure(self, request: Request) -> AsyncIterator[None]:
@@ -510,7 +505,7 @@ class Registrar:
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
         refuses.
         """
-        if not error.final and error.topic in list_topics(self.prefix):
+        if not error.final and error.topic in list_shared_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
         if error.topic == self._tail.topic:
             raise error

@@ -24,21 +24,20 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ms
 from overlay.config import Loaded
-from overlay.dispatch.reply_address import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import Properties, open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
-from overlay.kafka.records import Row, RowReader
+from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC
+from overlay.kafka.own_topics import HOUR_MS, control_topic
+from overlay.kafka.records import RowReader, StoredRecord
 from overlay.logs import get_logger
 from overlay.scan import Malformed
 from overlay.waits import is_set_within
 
 from .brokertime import BrokerTime
-from .records import ConsumerId, Definition, Origin, Subject, control_topic
+from .records import ConsumerId, Definition, Origin, Subject
 from .registry import Registry
-from .requests import CLIENT
-from .topics import HOUR_MS
 
 log = get_logger(__name__)
 
@@ -244,7 +243,7 @@ class Tail:
         self._tell(passed_over)
         return subjects
 
-    def _take_row(self, row: Row) -> Subject | None:
+    def _take_row(self, row: StoredRecord) -> Subject | None:
         self.brokers.note(row.timestamp, monotonic())
         return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
 

@@ -21,7 +21,7 @@ from overlay.local.flights import count_records, publish, read_flights, subjects
 
 from .home import DemoError, open_home, write_config
 from .outputs import read_output
-from .report import Checked, Pace, report
+from .report import Checked, Throughput, report
 from .screen import Screen
 from .selection import select
 from .service import Look, ServiceProcess, compile_kernels, start_service
@@ -62,7 +62,7 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
         return all(not one.faults for one in checked)
 
 
-def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Pace]:
+def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Throughput]:
     """Poll the service until all records are committed. Raises DemoError if it fails or stalls."""
     first: Look | None = None
     moved = time.monotonic()
@@ -76,7 +76,7 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
             first = look
         if look.has_done(records):
             seconds = look.at - first.at if first else 0.0
-            return look, Pace(records - first.read if first else 0, seconds)
+            return look, Throughput(records - first.read if first else 0, seconds)
         if (look.read, look.scanned, look.is_serving) != (before.read, before.scanned, before.is_serving):
             before, moved = look, look.at
         if look.at - moved > _PATIENCE_S:

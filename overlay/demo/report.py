@@ -15,7 +15,7 @@ from overlay.local import Broker
 
 from .home import DemoHome
 from .screen import Screen
-from .service import Delivered, ServiceProcess
+from .service import DeliveryProgress, ServiceProcess
 from .verdict import Content
 
 _SHORTEST_S = 0.2
@@ -34,14 +34,14 @@ class Checked:
     `faults`: the differences, a sentence each; empty if there are none.
     """
 
-    consumer: Delivered
+    consumer: DeliveryProgress
     wanted: Content
     found: Content
     faults: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """The number of records processed in a time."""
 
     records: int
@@ -54,7 +54,7 @@ def report(
     broker: Broker,
     service: ServiceProcess,
     checked: list[Checked],
-    pace: Pace,
+    pace: Throughput,
     *,
     keep: bool,
 ) -> None:
@@ -100,7 +100,7 @@ def _say_verdict(screen: Screen, home: DemoHome, checked: list[Checked]) -> None
     screen.say(f"  the service's log: {home.log}")
 
 
-def _describe_pace(pace: Pace) -> str:
+def _describe_pace(pace: Throughput) -> str:
     if pace.seconds < _SHORTEST_S:
         return "too quick to measure a rate: try a larger --scale"
     return (

@@ -25,7 +25,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryProgress:
     """A consumer's progress.
 
     `lag` is None until it is served; `trouble` says why it cannot be served.
@@ -56,7 +56,7 @@ class Look:
     scanned: int = 0
     read: int = 0
     """Records that have been processed, committed or not."""
-    consumers: tuple[Delivered, ...] = ()
+    consumers: tuple[DeliveryProgress, ...] = ()
 
     @property
     def is_serving(self) -> bool:
@@ -166,9 +166,9 @@ def _quote_log(home: DemoHome) -> str:
     return "\n  ".join([f"The end of {home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"])
 
 
-def _read_consumer(found: dict[str, Any]) -> Delivered:
+def _read_consumer(found: dict[str, Any]) -> DeliveryProgress:
     trouble = f"{found['state']}: {found['reason']}" if found["state"] in ("stalled", "stopped") else ""
-    return Delivered(
+    return DeliveryProgress(
         name=found["name"],
         topic=found["deliver_subject"],
         filters=tuple(found["filters"]),

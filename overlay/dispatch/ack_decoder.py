@@ -25,6 +25,7 @@ from overlay.arrays import Bool, Bytes, Flags, Int, Ints
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.field import Field, FieldKind
+from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.kernels import kernel
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
@@ -32,7 +33,7 @@ from overlay.scan.commit import Aborted
 from overlay.scan.kernel import open_bodies
 
 from .ack_offsets import EVERYTHING, AckOffsets
-from .reply_address import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, ReplyRule, read_address
+from .reply_address import ReplyRule, read_address
 
 _TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
 _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
@@ -216,11 +217,10 @@ class AckDecoder:
         stream, name = _name(found)
         if offset < heard.since.of(name):
             return
-        # a valid ack: of an unknown consumer, of another worker's (which counts it), flawed, or ours
         if stream != self._stream or name not in self._names:
             heard.refused[Flaw.UNKNOWN] += 1
         elif name not in self._mine:
-            return
+            return  # the worker that has the consumer counts it
         elif isinstance(found, Ack) and found.is_flawed:
             heard.refused[Flaw.PAYLOAD] += 1
         else:

@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlay.consumer.effects import Answer, Effect, Status
+from overlay.kafka.header_names import CODE, CONSUMER, CORRELATION, DESCRIPTION, PIN, REPLY_TO, STREAM
 from overlay.output.entry import Entry
 from overlay.output.record import Headers, Record
 
-from .reply_address import CORRELATION, parse_address
-
-CODE, DESCRIPTION = "Nats-Status", "Nats-Description"
-STREAM, CONSUMER = "Nats-Stream", "Nats-Consumer"
-REPLY_TO = "Nats-Reply-To"
-PIN = "Nats-Pin-Id"
+from .reply_address import parse_address
 
 
 def encode_answers(effects: Iterable[Effect]) -> list[Entry]:

@@ -20,20 +20,13 @@ import numpy as np
 
 from overlay.arrays import Bytes, Ints
 from overlay.consumer.effects import DeadLetter
+from overlay.kafka.header_names import CAUSES
 from overlay.output.assemble import Body, Envelope, Numbers, assemble, without_value
 from overlay.output.batch_builder import OutputBatch, OutputTopic, Slice, measure
 from overlay.output.encoded_batch import EncodedBatch
 from overlay.output.partition import place
 from overlay.output.record import Headers, encode_headers
 from overlay.units import format_time
-
-REASON = "Overlay-Dead-Reason"
-DELIVERIES = "Overlay-Deliveries"
-FIRST, LAST = "Overlay-First-Delivered", "Overlay-Last-Delivered"
-STREAM, CONSUMER = "Overlay-Stream", "Overlay-Consumer"
-SOURCE_PARTITION, SOURCE_OFFSET = "Overlay-Source-Partition", "Overlay-Source-Offset"
-CAUSES = (REASON, DELIVERIES, FIRST, LAST, STREAM, CONSUMER, SOURCE_PARTITION, SOURCE_OFFSET)
-"""Headers that dead letters have in addition to those of a delivery. Times are RFC 3339 UTC."""
 
 
 def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:

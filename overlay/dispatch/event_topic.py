@@ -14,17 +14,13 @@ import mmh3
 
 from overlay.consumer.advisories import encode_advisory
 from overlay.consumer.effects import Advise, Effect, Sample
+from overlay.kafka.own_topics import events_topic
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.units import format_time
 
 AUDIT = "$JS.EVENT.ADVISORY.API"
 _AUDIT_TYPE = "io.nats.jetstream.advisory.v1.api_audit"
-
-
-def events_topic(prefix: str) -> str:
-    """Return the name of the events topic."""
-    return f"{prefix}.events"
 
 
 def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: int, prefix: str) -> list[Entry]:

@@ -15,11 +15,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from overlay.config.model import check_topic
 from overlay.config.service import TopicsConfig
-
-REPLY_TOPIC = "Overlay-Reply-Topic"
-REPLY_PARTITION = "Overlay-Reply-Partition"
-CORRELATION = "Overlay-Correlation-Id"
-"""Headers of an ack or a request whose sender wants an answer. The answer repeats the last one."""
+from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
+from overlay.kafka.own_topics import reply_topic
 
 MAX_CORRELATION = 256
 _MAX_PARTITION = (1 << 31) - 1
@@ -42,11 +39,6 @@ def parse_address(text: str) -> Address:
     """Parse an address. Raises ValueError if the text is not one."""
     topic, partition, correlation = text.split("/")
     return Address(check_topic(topic), unquote_to_bytes(correlation), int(partition) if partition else None)
-
-
-def reply_topic(prefix: str) -> str:
-    """Return the name of the reply topic that the overlay provides."""
-    return f"{prefix}.replies"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable, ReplayPolicy
+from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable
 from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.effects import Refuse
 from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
@@ -21,13 +21,6 @@ from overlay.output.assemble import name_incarnation
 from overlay.output.batch_builder import OutputTopic
 
 from .ack_decoder import AckBatch
-
-
-def needs_machine(config: ConsumerConfig) -> bool:
-    """Return whether a consumer needs a machine. The others get what matches as it is read."""
-    paced = config.rate_limit_bps or config.replay_policy is ReplayPolicy.ORIGINAL or config.pause_until is not None
-    watched = config.flow_control or config.idle_heartbeat or config.inactive_threshold
-    return bool(config.ack_policy is not AckPolicy.NONE or not config.is_push or paced or watched)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,7 +39,7 @@ from .nodes import (
     children,
 )
 from .syntax import Slip, refuse
-from .tokens import Token, read_tokens
+from .tokens import FilterToken, read_tokens
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -65,7 +65,7 @@ def _run(text: str, limits: Limits) -> Node:
     from lark import UnexpectedToken
 
     state = _load().parse_interactive()
-    before: list[Token] = []
+    before: list[FilterToken] = []
     try:
         for token in read_tokens(text, limits):
             state.feed_token(_give(token))
@@ -78,13 +78,13 @@ def _run(text: str, limits: Limits) -> Node:
     return node
 
 
-def _give(token: Token) -> LarkToken:
+def _give(token: FilterToken) -> LarkToken:
     from lark import Token as LarkToken
 
     return LarkToken(token.type, token.text, token.at[0], end_pos=token.at[1])
 
 
-def _find_accepted(tokens: Iterable[Token]) -> set[str]:
+def _find_accepted(tokens: Iterable[FilterToken]) -> set[str]:
     """Return the terminals that may follow these tokens.
 
     It parses the tokens again, because the parser that failed has already left the state it failed

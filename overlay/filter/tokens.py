@@ -54,7 +54,7 @@ _NUMBERS = ("INTEGER", "FLOAT", "BINARY")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-class Token(NamedTuple):
+class FilterToken(NamedTuple):
     """A token; `type` is a terminal of grammar.lark."""
 
     type: str
@@ -62,7 +62,7 @@ class Token(NamedTuple):
     at: Span
 
 
-def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
+def read_tokens(text: str, limits: Limits) -> Iterator[FilterToken]:
     """Yield the tokens of an expression.
 
     Raises Slip at the first position where no token begins, or if there are more tokens than
@@ -85,7 +85,7 @@ def read_tokens(text: str, limits: Limits) -> Iterator[Token]:
         yield _classify(kind, text, found.span())
 
 
-def _classify(kind: str, text: str, at: Span) -> Token:
+def _classify(kind: str, text: str, at: Span) -> FilterToken:
     piece = text[slice(*at)]
     if kind == "SLIP":
         raise error_hints.explain_symbol(piece, at)
@@ -102,7 +102,7 @@ def _classify(kind: str, text: str, at: Span) -> Token:
         kind = "NAME"
     elif kind == "SYMBOL":
         kind = _SYMBOLS[piece]
-    return Token(kind, piece, at)
+    return FilterToken(kind, piece, at)
 
 
 def _check_name(text: str, at: Span) -> None:

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from .nodes import Span
 from .syntax import Slip, quote
-from .tokens import Token
+from .tokens import FilterToken
 
-END = Token("$END", "", (0, 0))
+END = FilterToken("$END", "", (0, 0))
 """The token for the end of the text."""
 
 _VALUE = "a field, a number, a string in quotes, TRUE, FALSE, UTC() or a parenthesis"
@@ -48,7 +48,7 @@ _FOREIGN = {
 }
 
 
-def explain(before: Sequence[Token], found: Token, accepted: Set[str]) -> Slip:
+def explain(before: Sequence[FilterToken], found: FilterToken, accepted: Set[str]) -> Slip:
     """Return the error for the token `found` (or END) after the tokens `before`.
 
     `accepted`: the terminals that the parser would have accepted there.
@@ -59,7 +59,7 @@ def explain(before: Sequence[Token], found: Token, accepted: Set[str]) -> Slip:
     return Slip(at, f"found {shown}, expected {_word(before, accepted)}", _hint(before, found, accepted))
 
 
-def _word(before: Sequence[Token], accepted: Set[str]) -> str:
+def _word(before: Sequence[FilterToken], accepted: Set[str]) -> str:
     if "NAME" in accepted:
         return f"a value: {_VALUE}"
     last = before[-1].type if before else ""
@@ -72,7 +72,7 @@ def _word(before: Sequence[Token], accepted: Set[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _hint(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
+def _hint(before: Sequence[FilterToken], found: FilterToken, accepted: Set[str]) -> str:
     last = before[-1] if before else END
     return (
         _hint_dialect(before, found)
@@ -81,7 +81,7 @@ def _hint(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
     )
 
 
-def _hint_dialect(before: Sequence[Token], found: Token) -> str:
+def _hint_dialect(before: Sequence[FilterToken], found: FilterToken) -> str:
     """Return the hint for a word of another SQL dialect, or "".
 
     Such words are legal names here, so the parser fails at the word or at the token after it.
@@ -96,7 +96,7 @@ def _hint_dialect(before: Sequence[Token], found: Token) -> str:
     return ""
 
 
-def _hint_null(before: Sequence[Token], found: Token) -> str:
+def _hint_null(before: Sequence[FilterToken], found: FilterToken) -> str:
     last = before[-1] if before else END
     if last.type == "IS" and found.type in ("TRUE", "FALSE"):
         return f"write = {found.text}"
@@ -110,7 +110,7 @@ def _hint_null(before: Sequence[Token], found: Token) -> str:
     return "NULL is no value; x IS NULL asks whether a field is missing"
 
 
-def _hint_value(last: Token, found: Token) -> str:
+def _hint_value(last: FilterToken, found: FilterToken) -> str:
     """Return the hint for a position where a value is expected, or ""."""
     if found.type in ("PLUS", "MINUS"):
         return "one sign only; -(-5) and 6 - -5 are legal"
@@ -123,7 +123,7 @@ def _hint_value(last: Token, found: Token) -> str:
     return ""
 
 
-def _hint_operator(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
+def _hint_operator(before: Sequence[FilterToken], found: FilterToken, accepted: Set[str]) -> str:
     """Return the hint for a position after a value or an incomplete operator, or ""."""
     last = before[-1] if before else END
     touching = found.at[0] == last.at[1]
@@ -144,7 +144,7 @@ def _hint_operator(before: Sequence[Token], found: Token, accepted: Set[str]) ->
     return _hint_neighbours(before, found, accepted)
 
 
-def _hint_neighbours(before: Sequence[Token], found: Token, accepted: Set[str]) -> str:
+def _hint_neighbours(before: Sequence[FilterToken], found: FilterToken, accepted: Set[str]) -> str:
     last = before[-1] if before else END
     if found.type == END.type:
         return "a ( without its )" if "RPAR" in accepted else ""

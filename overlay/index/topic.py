@@ -36,11 +36,6 @@ from .skip.encode import Block, Flaw, Foreign, parse
 log = get_logger(__name__)
 
 
-def index_topic(prefix: str, stream: str) -> str:
-    """Return the name of a stream's index topic. The topic has one partition."""
-    return f"{prefix}.{stream}.index"
-
-
 class Index:
     """The chunks of a stream, and its ledger of sequences if it has one.
 

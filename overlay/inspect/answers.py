@@ -33,7 +33,7 @@ class TopicAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ClusterAnswers:
     """All answers. `operations`: on the cluster. `groups`: operations by group."""
 
     brokers: int

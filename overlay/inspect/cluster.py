@@ -26,7 +26,7 @@ from overlay.kafka.admin import DEADLINE_S, Admin, Replicas, Unled
 from overlay.kafka.confluent import check_reachable, get_answer
 from overlay.kafka.connection import Properties, for_confluent
 
-from .answers import Answers, Operations, TopicAnswer
+from .answers import ClusterAnswers, Operations, TopicAnswer
 from .needs import NewTopicPlan
 
 REACH_S = 10.0
@@ -35,7 +35,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 def ask_kafka(
     kafka: Properties, topics: Collection[str], plans: Mapping[str, NewTopicPlan], groups: Iterable[str]
-) -> Answers:
+) -> ClusterAnswers:
     """Ask about `topics`, `groups`, and whether missing topics could be created as `plans` say.
 
     Raises CredentialsRefused or SourceUnavailable.
@@ -50,7 +50,7 @@ def ask_kafka(
         missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
         found |= asking.ask_creation(missing)
         visible = tuple(sorted(name for name in asking.list_topics() if not name.startswith("__")))
-        return Answers(brokers, operations, found, asking.ask_groups(groups if in_use else ()), visible)
+        return ClusterAnswers(brokers, operations, found, asking.ask_groups(groups if in_use else ()), visible)
     except KafkaException as error:
         raise asking.explain(error) from error
 

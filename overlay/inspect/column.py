@@ -13,7 +13,7 @@ from overlay.config.stream import PropertyType
 from overlay.field import Field, FieldKind
 
 from .formats import parse_json
-from .sample import Record
+from .sample import SampledRecord
 
 MAX_DEPTH = 6
 MAX_COLUMNS = 1000
@@ -29,7 +29,7 @@ Cell = tuple[str, PropertyType] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SampledField:
     """One field over all sampled records. `texts[i]` is its value in record i, None if absent."""
 
     field: Field
@@ -61,7 +61,7 @@ class Column:
         return not set("{}") & set(self.field.name)
 
 
-def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
+def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
     """Return the headers, JSON fields and key of the records as columns.
 
     They come in that order, each kind in the order of first occurrence.
@@ -82,7 +82,7 @@ def find_columns(records: Sequence[Record]) -> tuple[Column, ...]:
     return tuple(sorted(found, key=lambda column: kinds.index(column.field.kind)))
 
 
-def count_unnamed(records: Iterable[Record]) -> int:
+def count_unnamed(records: Iterable[SampledRecord]) -> int:
     """Return the number of records with JSON fields that no path can name.
 
     Such names are empty or contain a dot.
@@ -114,13 +114,13 @@ def join_types(types: Iterable[PropertyType]) -> PropertyType:
     return PropertyType.DOUBLE if distinct == {PropertyType.LONG, PropertyType.DOUBLE} else PropertyType.STRING
 
 
-def _make_column(name: Field, cells: list[Cell], rows: int) -> Column:
+def _make_column(name: Field, cells: list[Cell], rows: int) -> SampledField:
     cells.extend([None] * (rows - len(cells)))
     texts = tuple(cell[0] if cell else None for cell in cells)
-    return Column(name, texts, join_types(cell[1] for cell in cells if cell))
+    return SampledField(name, texts, join_types(cell[1] for cell in cells if cell))
 
 
-def _read_record(record: Record) -> Iterator[tuple[Field, Cell]]:
+def _read_record(record: SampledRecord) -> Iterator[tuple[Field, Cell]]:
     """Yield the headers, JSON fields and key of a record."""
     for name, value in record.headers:
         if name:

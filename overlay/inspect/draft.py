@@ -17,7 +17,7 @@ from overlay.filter.describe import describe
 from overlay.filter.nodes import IsNull, Name
 from overlay.subject import SubjectRule, escape_token
 
-from .column import Column
+from .column import SampledField
 from .proposal import Proposal
 
 SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
@@ -202,7 +202,7 @@ def _comment_notes(proposal: Proposal) -> list[str]:
     return [line for note in proposal.notes for line in comment(f"Note: {note}.")]
 
 
-def _describe_values(column: Column) -> str:
+def _describe_values(column: SampledField) -> str:
     values = sorted(column.counts, key=lambda text: -column.counts[text])[:5]
     shown = " ".join(escape_token(value.encode("utf-8", "surrogatepass")) for value in values)
     return f"{count(column.distinct, 'value')}: {shown}{' ...' if column.distinct > len(values) else ''}"
@@ -245,7 +245,7 @@ def _draft_properties(proposal: Proposal) -> list[str]:
     return lines
 
 
-def _comment_property(column: Column) -> str:
+def _comment_property(column: SampledField) -> str:
     remarks = []
     if column.share < 1:
         remarks.append(f"in {column.share:.0%} of the records")

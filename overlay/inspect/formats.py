@@ -38,11 +38,6 @@ class ValueFormat(Enum):
     NULL = "null (tombstone)"
 
     @property
-    def has_fields(self) -> bool:
-        """Whether subjects and properties can name fields of the value."""
-        return self is ValueFormat.JSON
-
-    @property
     def is_encoded(self) -> bool:
         """Whether the value has fields that the overlay cannot read yet."""
         return self in _ENCODED

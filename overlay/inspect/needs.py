@@ -11,9 +11,23 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
+from overlay.index.retention import index_config
+from overlay.kafka.own_topics import (
+    STATE_CONFIG,
+    acks_topic,
+    control_topic,
+    events_topic,
+    index_topic,
+    journal_id,
+    list_shared_topics,
+    reply_topic,
+    shard_id,
+    state_topic,
+    workers_group,
+)
 
 
-class Kind(Enum):
+class ResourceKind(Enum):
     """Kinds of resources, by the names that users see."""
 
     SOURCE = "source topic"
@@ -31,12 +45,12 @@ class Kind(Enum):
 
     @property
     def is_topic(self) -> bool:
-        return self not in (Kind.TRANSACTION, Kind.GROUP, Kind.CLUSTER)
+        return self not in (ResourceKind.TRANSACTION, ResourceKind.GROUP, ResourceKind.CLUSTER)
 
     @property
     def is_own(self) -> bool:
         """Whether the topic is the overlay's own, so that no config file can name another one."""
-        return self.is_topic and self not in (Kind.SOURCE, Kind.OUTPUT, Kind.LETTERS)
+        return self.is_topic and self not in (ResourceKind.SOURCE, ResourceKind.OUTPUT, ResourceKind.LETTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,7 @@ class Need:
     """One resource. `operations` are Kafka's words for ACLs. Create counts only while the topic is missing, and AlterConfigs
     only while it lets records expire."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     operations: tuple[str, ...]
     users: tuple[str, ...]
@@ -79,29 +93,23 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
     """Return how the service would create a missing topic; None if it never creates that kind.
 
-    The service's own modules decide. They are imported late, because they load Kafka clients and
-    compiled kernels.
+    The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka
+    client and compiled kernels.
     """
     replication = service.topics.replication
-    if need.kind is Kind.STATE:
-        from overlay.state.takeover import STATE_CONFIG
-
+    if need.kind is ResourceKind.STATE:
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
-    if need.kind in (Kind.CONTROL, Kind.REPLIES, Kind.EVENTS):
-        from overlay.control.topics import list_topics
-
-        return NewTopicPlan(1, replication, list_topics(service.topics.prefix)[need.name])
-    if need.kind is Kind.INDEX:
-        from overlay.worker.kept.retention import index_config
-
+    if need.kind in (ResourceKind.CONTROL, ResourceKind.REPLIES, ResourceKind.EVENTS):
+        return NewTopicPlan(1, replication, list_shared_topics(service.topics.prefix)[need.name])
+    if need.kind is ResourceKind.INDEX:
         # the service adds the retention of the source topics, which is not known here yet
         return NewTopicPlan(1, replication, index_config(()))
-    if need.kind is Kind.OUTPUT:
+    if need.kind is ResourceKind.OUTPUT:
         from overlay.output.topics import topic_config
 
         consumer = need.consumers[-1]
         return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
-    if need.kind in (Kind.ACKS, Kind.LETTERS):
+    if need.kind in (ResourceKind.ACKS, ResourceKind.LETTERS):
         return NewTopicPlan(1, replication, {})
     return None
 
@@ -116,7 +124,7 @@ def _need_sources(streams: Iterable[StreamConfig]) -> Iterator[Need]:
     for topic, who in users.items():
         # DescribeConfigs: the cleanup policy tells whether a gap may mean a truncated log
         operations = ("Describe", "DescribeConfigs", "Read")
-        yield Need(Kind.SOURCE, topic, operations, tuple(who), tuple(sorted(partitions[topic])))
+        yield Need(ResourceKind.SOURCE, topic, operations, tuple(who), tuple(sorted(partitions[topic])))
 
 
 def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
@@ -128,57 +136,51 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     for topic, who in writers.items():
         users = tuple(f"consumer {name} of {stream}" for stream, name in (consumer.id for consumer in who))
         more = ("Delete",) if any(consumer.output.temporary for consumer in who) else ()
-        yield Need(Kind.OUTPUT, topic, operations + more, users, consumers=tuple(who))
+        yield Need(ResourceKind.OUTPUT, topic, operations + more, users, consumers=tuple(who))
 
 
 def _need_sides(loaded: Loaded) -> Iterator[Need]:
-    """Yield topics for acks and dead letters, named by the service's modules (see plan_topic)."""
-    from overlay.consumer.acks import acks_topic
-    from overlay.worker.consumer_topics import find_letters, list_topics
-
-    users: dict[tuple[Kind, str], list[str]] = {}
+    """Yield topics for acks and dead letters."""
+    users: dict[tuple[ResourceKind, str], list[str]] = {}
     for config in loaded.consumers.values():
         stream, name = config.id
-        acks, letters = acks_topic(loaded.service.topics.prefix, stream), find_letters(config)
-        if acks in list_topics(loaded.service.topics.prefix, config):
-            users.setdefault((Kind.ACKS, acks), []).append(f"consumer {name} of {stream}")
-        if letters:
-            users.setdefault((Kind.LETTERS, letters), []).append(f"consumer {name} of {stream}")
+        if config.needs_machine:
+            acks = acks_topic(loaded.service.topics.prefix, stream)
+            users.setdefault((ResourceKind.ACKS, acks), []).append(f"consumer {name} of {stream}")
+        if letters := config.letters_topic:
+            users.setdefault((ResourceKind.LETTERS, letters), []).append(f"consumer {name} of {stream}")
     for (kind, topic), who in users.items():
-        operation = "Read" if kind is Kind.ACKS else "Write"
+        operation = "Read" if kind is ResourceKind.ACKS else "Write"
         yield Need(kind, topic, ("Describe", "DescribeConfigs", operation, "Create"), tuple(who))
 
 
 def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
     """Yield the groups of output readers whose committed offsets the service reads."""
-    from overlay.worker.acks.interest import follows_readers, reader_group
-
     users: dict[str, list[str]] = {}
-    for config in filter(follows_readers, consumers):
-        users.setdefault(reader_group(config), []).append(f"consumer {config.id[1]} of {config.stream}")
+    for config in consumers:
+        if config.follows_readers:
+            users.setdefault(config.reader_group, []).append(f"consumer {config.id[1]} of {config.stream}")
     for group, who in users.items():
-        yield Need(Kind.GROUP, group, ("Describe",), tuple(who))
+        yield Need(ResourceKind.GROUP, group, ("Describe",), tuple(who))
 
 
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:
-    # spelled as overlay/index/topic.py does, which brings a Kafka client with it; a test compares the two
     # its retention is raised with that of the sources
     operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
     for name in loaded.streams:
-        yield Need(Kind.INDEX, f"{loaded.service.topics.prefix}.{name}.index", operations, (f"stream {name}",))
+        yield Need(ResourceKind.INDEX, index_topic(loaded.service.topics.prefix, name), operations, (f"stream {name}",))
 
 
 def _need_service(service: ServiceConfig) -> Iterator[Need]:
     prefix, users = service.topics.prefix, ("the service",)
     # DeleteRecords needs Delete: the log is truncated below its last checkpoint
     operations = ("Describe", "Read", "Write", "Delete", "Create")
-    yield Need(Kind.STATE, f"{prefix}.state", operations, users, tuple(range(service.shards)))
-    # named as in overlay/control; a test compares them
-    yield Need(Kind.CONTROL, f"{prefix}.control", ("Describe", "Read", "Write", "Create"), users)
-    yield Need(Kind.REPLIES, f"{prefix}.replies", ("Describe", "Write", "Create"), users)
-    yield Need(Kind.EVENTS, f"{prefix}.events", ("Describe", "DescribeConfigs", "Write", "Create"), users)
+    yield Need(ResourceKind.STATE, state_topic(prefix), operations, users, tuple(range(service.shards)))
+    yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Read", "Write", "Create"), users)
+    yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
+    yield Need(ResourceKind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
     for shard in range(service.shards):
-        yield Need(Kind.TRANSACTION, f"{prefix}.shard.{shard}", ("Describe", "Write"), users)
-        yield Need(Kind.TRANSACTION, f"{prefix}.control.{shard}", ("Describe", "Write"), users)
-    yield Need(Kind.GROUP, f"{prefix}.workers", ("Describe", "Read"), users)
-    yield Need(Kind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)
+        yield Need(ResourceKind.TRANSACTION, shard_id(prefix, shard), ("Describe", "Write"), users)
+        yield Need(ResourceKind.TRANSACTION, journal_id(prefix, shard), ("Describe", "Write"), users)
+    yield Need(ResourceKind.GROUP, workers_group(prefix), ("Describe", "Read"), users)
+    yield Need(ResourceKind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)

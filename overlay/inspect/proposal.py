@@ -22,9 +22,9 @@ from overlay.config.stream import PropertyType
 from overlay.field import FieldKind
 from overlay.subject import SubjectRule, Unaddressed, is_subject
 
-from .column import Column, count_unnamed, find_columns
+from .column import SampledField, count_unnamed, find_columns
 from .formats import ValueFormat, count_formats
-from .sample import Sample
+from .sample import TopicSample
 
 MAX_TOKENS = 3
 MAX_VALUES = 500
@@ -37,24 +37,24 @@ RARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RuleProposal:
     """A subject rule: its template, and why it may be the right one."""
 
     template: str
     why: str
-    columns: tuple[Column, ...] = ()
+    columns: tuple[SampledField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The proposal for a topic, with the observations it is based on."""
 
-    sample: Sample
-    columns: tuple[Column, ...]
+    sample: TopicSample
+    columns: tuple[SampledField, ...]
     formats: Counter[ValueFormat]
-    subject: Choice
-    alternatives: tuple[Choice, ...]
-    properties: tuple[tuple[str, Column], ...]
+    subject: RuleProposal
+    alternatives: tuple[RuleProposal, ...]
+    properties: tuple[tuple[str, SampledField], ...]
     left_out: int
     """Number of columns that are too rare or too many to become properties."""
     subjects: Counter[str]
@@ -63,7 +63,7 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-def propose(sample: Sample) -> Proposal:
+def propose(sample: TopicSample) -> Proposal:
     """Analyse a sample and choose. For an empty sample, the subject is the topic's name."""
     columns = find_columns(sample.records)
     formats = count_formats(record.value for record in sample.records)
@@ -93,19 +93,19 @@ def topic_literal(topic: str) -> str:
     return topic if is_subject(topic) else "{topic}"
 
 
-def _rank(columns: Sequence[Column], rows: int) -> list[Column]:
+def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
     """Return the columns that can be tokens, best first, without columns that repeat another."""
     fit = [column for column in columns if column.field.kind is not FieldKind.KEY and _makes_kinds(column, rows)]
     order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
     fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
-    ranked: list[Column] = []
+    ranked: list[SampledField] = []
     for column in fit:
         if not any(_says_same(column, other) for other in ranked):
             ranked.append(column)
     return ranked
 
 
-def _makes_kinds(column: Column, rows: int) -> bool:
+def _makes_kinds(column: SampledField, rows: int) -> bool:
     """Return whether a column tells kinds of messages apart: in nearly all records, few values."""
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
     most = min(limits.get(column.type, 0), max(4, rows // 4), rows - 1)
@@ -117,13 +117,13 @@ def _makes_kinds(column: Column, rows: int) -> bool:
     )
 
 
-def _says_same(one: Column, other: Column) -> bool:
+def _says_same(one: SampledField, other: SampledField) -> bool:
     """Return whether two columns always change together, so that one says nothing new."""
     pairs = {pair for pair in zip(one.texts, other.texts, strict=True) if None not in pair}
     return len(pairs) == one.distinct == other.distinct
 
 
-def _choose(sample: Sample, ranked: Sequence[Column], columns: Sequence[Column]) -> Choice:
+def _choose(sample: TopicSample, ranked: Sequence[SampledField], columns: Sequence[SampledField]) -> RuleProposal:
     """Return the subject to propose: the best columns, else a recurring key, else the topic."""
     if ranked:
         first = ranked[0].field.kind
@@ -131,15 +131,15 @@ def _choose(sample: Sample, ranked: Sequence[Column], columns: Sequence[Column])
         return _make_choice(sample.topic, same_place[:MAX_TOKENS], "fields that every record has, with few values each")
     if (key := _find_key(columns)) is not None and key.distinct < key.present:
         return _make_choice(sample.topic, [key], "no header and no field has few values, but keys come back")
-    return Choice(topic_literal(sample.topic), "nothing in the sample tells kinds of messages apart")
+    return RuleProposal(topic_literal(sample.topic), "nothing in the sample tells kinds of messages apart")
 
 
-def _make_choice(topic: str, columns: Sequence[Column], why: str) -> Choice:
+def _make_choice(topic: str, columns: Sequence[SampledField], why: str) -> RuleProposal:
     ordered = tuple(sorted(columns, key=lambda column: column.distinct))
-    return Choice(".".join([topic_literal(topic), *(str(column.field) for column in ordered)]), why, ordered)
+    return RuleProposal(".".join([topic_literal(topic), *(str(column.field) for column in ordered)]), why, ordered)
 
 
-def _find_key(columns: Sequence[Column]) -> Column | None:
+def _find_key(columns: Sequence[SampledField]) -> SampledField | None:
     for column in columns:
         if column.field.kind is FieldKind.KEY and column.share >= MIN_SHARE and column.type is not PropertyType.BINARY:
             return column
@@ -147,26 +147,26 @@ def _find_key(columns: Sequence[Column]) -> Column | None:
 
 
 def _list_alternatives(
-    sample: Sample, chosen: Choice, ranked: Sequence[Column], columns: Sequence[Column]
-) -> tuple[Choice, ...]:
+    sample: TopicSample, chosen: RuleProposal, ranked: Sequence[SampledField], columns: Sequence[SampledField]
+) -> tuple[RuleProposal, ...]:
     found = [_make_choice(sample.topic, [column], f"{column.distinct} values") for column in ranked[: 2 * MAX_TOKENS]]
     if len(ranked) > 1:
         found.insert(0, _make_choice(sample.topic, ranked[: MAX_TOKENS + 1], "headers and fields of the value"))
     if (key := _find_key(columns)) is not None:
         found.append(_make_choice(sample.topic, [*chosen.columns, key], f"with the key, {key.distinct} values"))
-    found.append(Choice(topic_literal(sample.topic), "one subject for all"))
+    found.append(RuleProposal(topic_literal(sample.topic), "one subject for all"))
     distinct = {choice.template: choice for choice in reversed(found) if choice.template != chosen.template}
     return tuple(reversed(distinct.values()))
 
 
-def _name_properties(columns: Sequence[Column]) -> tuple[tuple[tuple[str, Column], ...], int]:
+def _name_properties(columns: Sequence[SampledField]) -> tuple[tuple[tuple[str, SampledField], ...], int]:
     """Return each property's name and column, and the number of columns left out.
 
     A field name that is not a plain word is changed into one.
     """
     usable = [column for column in columns if column.field.kind is not FieldKind.KEY and column.present]
     kept = [column for column in usable if column.share >= RARE][:MAX_PROPERTIES]
-    names: dict[str, Column] = {}
+    names: dict[str, SampledField] = {}
     for column in kept:
         word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in column.field.name).strip("_")
         word = word if word and not word[0].isdigit() else f"p_{word}".rstrip("_")
@@ -178,12 +178,12 @@ def _name_properties(columns: Sequence[Column]) -> tuple[tuple[tuple[str, Column
     return tuple(names.items()), len(usable) - len(kept)
 
 
-def _copies(column: Column, other: Column) -> bool:
+def _copies(column: SampledField, other: SampledField) -> bool:
     """Return whether two columns have the same name and values, such as a header and a field."""
     return column.field.name == other.field.name and column.texts == other.texts
 
 
-def _try_out(choice: Choice, sample: Sample) -> tuple[Counter[str], int]:
+def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], int]:
     """Return the sample's subjects by the rule, and the number of records without one."""
     rule = SubjectRule.from_template(choice.template)
     subjects: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def _encode(text: str | None, kind: FieldKind) -> bytes | None:
     return json.dumps(text).encode() if kind is FieldKind.VALUE else text.encode()
 
 
-def _note(sample: Sample, columns: Sequence[Column], formats: Counter[ValueFormat]) -> list[str]:
+def _note(sample: TopicSample, columns: Sequence[SampledField], formats: Counter[ValueFormat]) -> list[str]:
     notes = []
     if not sample.records:
         notes.append("the topic holds no record that can be read, so the subject is the topic's name; look again later")

@@ -16,7 +16,7 @@ from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
 
-from .sample import Record, Sample
+from .sample import SampledRecord, TopicSample
 
 DEADLINE_S = 30.0
 REACH_S = 10.0
@@ -64,7 +64,9 @@ def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
             )
 
 
-def read_sample(kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S) -> Sample:
+def read_sample(
+    kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
+) -> TopicSample:
     """Read about `size` records of `topic`, from each partition at least one of either end.
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or
@@ -88,7 +90,7 @@ def read_sample(kafka: Properties, topic: str, partitions: int, size: int, deadl
             f"{topic}: no record came within {deadline_s:.0f} s. Check that all partitions have leaders"
         )
     records = tuple(sorted(reading.records, key=lambda record: (record.partition, record.offset)))
-    return Sample(topic, partitions, span, records, (reading.cut,) if reading.cut else ())
+    return TopicSample(topic, partitions, span, records, (reading.cut,) if reading.cut else ())
 
 
 def _find_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -129,7 +131,7 @@ def _open_consumer(kafka: Properties) -> Consumer:
 class _Reading:
     topic: str
     end: float
-    records: list[Record] = field(default_factory=list)
+    records: list[SampledRecord] = field(default_factory=list)
     size: int = 0
     cut: str = ""
 
@@ -161,7 +163,7 @@ class _Reading:
         if offset < left[partition]:
             key, value = _as_bytes(message.key()), _as_bytes(message.value())
             headers = tuple((name, _as_bytes(header)) for name, header in read_headers(message))
-            self.records.append(Record(partition, offset, key, value, headers))
+            self.records.append(SampledRecord(partition, offset, key, value, headers))
             self.size += len(key or b"") + len(value or b"")
         if offset >= left[partition] - 1:
             del left[partition]

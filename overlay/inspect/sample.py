@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SampledRecord:
     """A record. `headers` are in the record's order; a name may occur more than once."""
 
     partition: int
@@ -17,7 +17,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TopicSample:
     """Records from the beginning and the end of each partition.
 
     `span`: number of offsets in all partitions, gaps included.
@@ -26,6 +26,6 @@ class Sample:
     topic: str
     partitions: int
     span: int = 0
-    records: tuple[Record, ...] = ()
+    records: tuple[SampledRecord, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks for the user, such as a read that was cut short."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from overlay.config import ServiceConfig
 from overlay.config.relations import suggest
 
-from .answers import Answers, Operations, TopicAnswer
-from .needs import Kind, Need
+from .answers import ClusterAnswers, Operations, TopicAnswer
+from .needs import Need, ResourceKind
 
 if TYPE_CHECKING:
     from overlay.kafka.admin import TopicFacts
@@ -25,7 +25,7 @@ NO_INDEX = "without it the service runs, and the stream is read in full by whoev
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-class State(Enum):
+class NeedState(Enum):
     """States of a need, by the words that users see."""
 
     OK = "ok"
@@ -42,110 +42,112 @@ class Finding:
     """
 
     need: Need
-    state: State
+    state: NeedState
     missing: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def judge_all(needs: Iterable[Need], answers: Answers, service: ServiceConfig) -> tuple[Finding, ...]:
+def judge_all(needs: Iterable[Need], answers: ClusterAnswers, service: ServiceConfig) -> tuple[Finding, ...]:
     """Return a finding for each need, in the same order."""
     all_needs = tuple(needs)
-    outputs = {need.name for need in all_needs if need.kind is Kind.OUTPUT}
+    outputs = {need.name for need in all_needs if need.kind is ResourceKind.OUTPUT}
     return tuple(_judge(need, answers, service, outputs) for need in all_needs)
 
 
 def count_missing(findings: Iterable[Finding]) -> int:
     """Return the number of needs that are missing."""
-    return Counter(finding.state for finding in findings)[State.MISSING]
+    return Counter(finding.state for finding in findings)[NeedState.MISSING]
 
 
-def _judge(need: Need, answers: Answers, service: ServiceConfig, outputs: set[str]) -> Finding:
+def _judge(need: Need, answers: ClusterAnswers, service: ServiceConfig, outputs: set[str]) -> Finding:
     if need.kind.is_topic:
         topic = answers.topics[need.name]
         if topic.exists is None:
             why = "it is not there, or this user may not describe it. Grant the operations"
             why += "" if need.kind.is_own else ", or name another topic"
-            return Finding(need, State.MISSING, _without_create(need), (why,))
+            return Finding(need, NeedState.MISSING, _without_create(need), (why,))
         if topic.exists:
             return _judge_topic(need, topic)
         return _judge_absent(need, topic, answers, service, outputs)
     match need.kind:
-        case Kind.GROUP:
+        case ResourceKind.GROUP:
             return _judge_group(need, answers)
-        case Kind.CLUSTER:
+        case ResourceKind.CLUSTER:
             return _judge_cluster(need, answers.operations)
     if _is_super(answers.operations):
-        return Finding(need, State.OK)
-    return Finding(need, State.UNKNOWN, remarks=(f"Kafka has no question for it; it needs {_list(need.operations)}",))
+        return Finding(need, NeedState.OK)
+    return Finding(
+        need, NeedState.UNKNOWN, remarks=(f"Kafka has no question for it; it needs {_list(need.operations)}",)
+    )
 
 
 def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
     wanted = _list_wanted(need, topic)
     missing = _subtract(wanted, topic.operations)
-    remarks = _check_partitions(need, topic) if need.kind is Kind.SOURCE else _check_replicas(need, topic)
-    state = State.MISSING if missing or remarks else State.OK
+    remarks = _check_partitions(need, topic) if need.kind is ResourceKind.SOURCE else _check_replicas(need, topic)
+    state = NeedState.MISSING if missing or remarks else NeedState.OK
     if missing:
         remarks.append(f"this user lacks {_list(missing)} on it. Grant it")
     if topic.operations is None:
-        state = max(state, State.UNKNOWN, key=[*State].index)
+        state = max(state, NeedState.UNKNOWN, key=[*NeedState].index)
         remarks.append(f"Kafka does not say what this user may do; it needs {_list(wanted)}")
-    if need.kind is Kind.SOURCE:
+    if need.kind is ResourceKind.SOURCE:
         remarks += _remark_source(topic)
     else:
         remarks += _remark_replicas(topic)
-    if need.kind is Kind.OUTPUT:
+    if need.kind is ResourceKind.OUTPUT:
         remarks += _remark_output(need, topic)
-    if need.kind is Kind.INDEX:
+    if need.kind is ResourceKind.INDEX:
         remarks += _remark_index(topic, missing, state)
-    if need.kind is Kind.STATE and topic.partitions != len(need.partitions):
+    if need.kind is ResourceKind.STATE and topic.partitions != len(need.partitions):
         remarks.append(f"`shards` says {len(need.partitions)}, but its partitions decide: there are {topic.partitions}")
     return Finding(need, state, missing, tuple(remarks))
 
 
 def _judge_absent(
-    need: Need, topic: TopicAnswer, answers: Answers, service: ServiceConfig, outputs: set[str]
+    need: Need, topic: TopicAnswer, answers: ClusterAnswers, service: ServiceConfig, outputs: set[str]
 ) -> Finding:
     """Judge a topic that does not exist: whether the service can create it, and if not, why."""
-    if need.kind is Kind.SOURCE:
+    if need.kind is ResourceKind.SOURCE:
         if need.name in outputs:
-            return Finding(need, State.CREATED, remarks=("it is the output of a consumer",))
+            return Finding(need, NeedState.CREATED, remarks=("it is the output of a consumer",))
         near = suggest(need.name, answers.visible)
         why = f"there is no such topic.{near} Create it, or name another in the stream's file"
-        return Finding(need, State.MISSING, remarks=(why,))
+        return Finding(need, NeedState.MISSING, remarks=(why,))
     # reasons why the service could not create it
     if topic.creation_denied:
         why = "there is no such topic, and this user may not create it. Grant Create on it, or create it yourself"
-        remarks = (why, NO_INDEX) if need.kind is Kind.INDEX else (why,)
-        return Finding(need, State.MISSING, ("Create",), remarks)
+        remarks = (why, NO_INDEX) if need.kind is ResourceKind.INDEX else (why,)
+        return Finding(need, NeedState.MISSING, ("Create",), remarks)
     if service.topics.replication > answers.brokers:
         brokers = f"{answers.brokers} broker{'' if answers.brokers == 1 else 's'}"
         wanted = f"topics.replication is {service.topics.replication}"
         why = f"it cannot be created: {wanted}, the cluster has {brokers}. Lower it"
-        return Finding(need, State.MISSING, remarks=(why,))
+        return Finding(need, NeedState.MISSING, remarks=(why,))
     if topic.refusal:
-        return Finding(need, State.MISSING, remarks=(f"Kafka would not create it: {topic.refusal}",))
+        return Finding(need, NeedState.MISSING, remarks=(f"Kafka would not create it: {topic.refusal}",))
     if _is_super(answers.operations):
-        return Finding(need, State.CREATED)
+        return Finding(need, NeedState.CREATED)
     later = f"what this user may do on it can be asked once it is there; it needs {_list(_without_create(need))}"
-    return Finding(need, State.CREATED, remarks=(later,))
+    return Finding(need, NeedState.CREATED, remarks=(later,))
 
 
-def _judge_group(need: Need, answers: Answers) -> Finding:
+def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
     operations = answers.groups.get(need.name)
     if operations is None:
         why = f"not asked: Kafka would create its topic for groups if there is none; it needs {_list(need.operations)}"
-        return Finding(need, State.OK if _is_super(answers.operations) else State.UNKNOWN, remarks=(why,))
+        return Finding(need, NeedState.OK if _is_super(answers.operations) else NeedState.UNKNOWN, remarks=(why,))
     missing = _subtract(need.operations, operations)
     if missing:
-        return Finding(need, State.MISSING, missing, (f"this user lacks {_list(missing)} on it. Grant it",))
-    return Finding(need, State.OK)
+        return Finding(need, NeedState.MISSING, missing, (f"this user lacks {_list(missing)} on it. Grant it",))
+    return Finding(need, NeedState.OK)
 
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
     """Judge IdempotentWrite. Since Kafka 2.8, Write on any topic is enough for it (KIP-679)."""
     if operations is not None and set(need.operations) <= operations:
-        return Finding(need, State.OK)
-    return Finding(need, State.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
+        return Finding(need, NeedState.OK)
+    return Finding(need, NeedState.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
 
 
 def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
@@ -177,13 +179,13 @@ def _remark_replicas(topic: TopicAnswer) -> list[str]:
     ]
 
 
-def _remark_index(topic: TopicAnswer, missing: Sequence[str], state: State) -> list[str]:
+def _remark_index(topic: TopicAnswer, missing: Sequence[str], state: NeedState) -> list[str]:
     remarks = []
     if tuple(missing) == (ALTER_CONFIGS,):
         remarks.append(
             "without it the service runs, but cannot keep the index for longer when a source is to keep its records longer"
         )
-    elif state is State.MISSING:
+    elif state is NeedState.MISSING:
         remarks.append(NO_INDEX)
     if topic.config is not None and "compact" not in topic.config.get("cleanup.policy", ""):
         remarks.append(

@@ -22,10 +22,11 @@ from aiokafka.protocol.admin import (
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.waits import Backoff
 
-from .brokers import Address, Brokers, Lost
+from .brokers import Address, BrokerLost, Brokers
 from .connection import Properties, open_client
-from .groups import Found, Group, Groups
+from .groups import Group, GroupAnswers, Groups
 from .protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
 from .topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
 
@@ -300,7 +301,7 @@ class Admin:
         `operations`: also ask which operations this user may perform on it. `denied`: as in
         `find_topics`.
         """
-        found: Found[Group] = Found()
+        found: GroupAnswers[Group] = GroupAnswers()
 
         async def ask(names: Collection[str]) -> None:
             await self._groups.describe(names, found, operations=operations)
@@ -316,7 +317,7 @@ class Admin:
 
         All groups are asked for at once. `denied`: as in `find_topics`.
         """
-        found: Found[dict[str, dict[int, int]]] = Found()
+        found: GroupAnswers[dict[str, dict[int, int]]] = GroupAnswers()
 
         async def ask(names: Collection[str]) -> None:
             await self._groups.find_committed(names, found)
@@ -325,7 +326,7 @@ class Admin:
         return found.answers
 
     async def _ask_groups(
-        self, groups: Iterable[str], found: Found[Any], ask: Any, denied: dict[str, str] | None
+        self, groups: Iterable[str], found: GroupAnswers[Any], ask: Any, denied: dict[str, str] | None
     ) -> None:
         """Ask about groups until `found` has an answer, or a refusal, for each. Raises the error of
         a group that has neither.
@@ -357,7 +358,7 @@ class Admin:
 
     async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
         """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
-        began, pause = monotonic(), PAUSE_S
+        began, backoff = monotonic(), Backoff(PAUSE_S, longest_pause_s)
         while True:
             try:
                 return await ask()
@@ -365,8 +366,7 @@ class Admin:
                 if monotonic() - began >= LEADER_S:
                     raise
                 self._brokers.doubt()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest_pause_s)
+            await backoff.rest()
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
         """Set properties of a topic; the other properties keep their values. Return Kafka's reason
@@ -388,7 +388,7 @@ class Admin:
         try:
             async with self._in_time(f"topic {topic}"):
                 answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))
-        except Lost as error:
+        except BrokerLost as error:
             raise SourceUnavailable(
                 f"topic {topic}: the broker did not say whether it deletes it; look for it before you order that again: {error}"
             ) from error

@@ -20,6 +20,7 @@ from aiokafka.conn import AIOKafkaConnection, collect_hosts
 
 from overlay.chance import choose, shuffle
 from overlay.clock import monotonic
+from overlay.waits import Backoff
 
 from .connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
 from .protocol import TopicsRequest, Unsupported
@@ -53,7 +54,7 @@ REREAD_S = 1.0
 CLOSE_S = 2.0
 
 
-class Lost(Exception):
+class BrokerLost(Exception):
     """A broker that did not answer: the connection could not be opened, or it broke."""
 
 
@@ -116,24 +117,23 @@ class Brokers:
         """Send the controller a request that must not be sent twice, and return the answer.
 
         The controller first has to answer a harmless request; the real one follows at once. Raises
-        Lost if its answer does not arrive: the request may have been carried out, or may be carried
+        BrokerLost if its answer does not arrive: the request may have been carried out, or may be carried
         out later.
         """
-        pause = PAUSE_S
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         while True:
             controller = (await self.find_topics(())).controller_id
             if (address := self._nodes.get(controller)) is not None:
                 try:
                     async with asyncio.timeout(LOOK_S):
                         await self.send(address, [TopicsRequest(())])
-                except (Lost, TimeoutError):
+                except (BrokerLost, TimeoutError):
                     # next time the metadata names another controller, or a broker that forwards
                     pass
                 else:
                     (answer,) = await self.send(address, [request])
                     return answer
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await backoff.rest()
 
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
@@ -144,7 +144,7 @@ class Brokers:
         After `hurry_s` without an answer the next broker is asked as well.
         """
         asked: dict[asyncio.Task[list[Any]], Address] = {}
-        pause = PAUSE_S
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         try:
             while True:
                 waiting = [address for address in self._rank(first) if address not in asked.values()]
@@ -153,8 +153,7 @@ class Brokers:
                     if (answers := await self._await_first(asked, hurry_s)) is not None:
                         return answers
                 if not asked:
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                    await backoff.rest()
                 elif (answers := await self._await_first(asked, hurry_s)) is not None:
                     return answers
         finally:
@@ -169,7 +168,7 @@ class Brokers:
             address = asked.pop(task)
             try:
                 answers = task.result()
-            except Lost:
+            except BrokerLost:
                 continue
             self._preferred = address
             return answers
@@ -194,7 +193,8 @@ class Brokers:
         """Ask the responsible broker about each item, all brokers at the same time, until every
         item has its answer.
         """
-        pending, pause, is_again = list(items), PAUSE_S, False
+        pending, is_again = list(items), False
+        backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         while pending:
             at: dict[int, list[T]] = {}
             for item, node in (await locate(pending, is_again)).items():
@@ -203,8 +203,7 @@ class Brokers:
             pending = [item for left in await run_all(works) for item in left]
             if pending:
                 is_again = True
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                await backoff.rest()
 
     async def _ask_at(
         self,
@@ -232,14 +231,14 @@ class Brokers:
                 ):
                     return items
             await asking
-        except Lost:
+        except BrokerLost:
             return items
         finally:
             await _cancel([asking] if looking is None else [asking, looking])
         return []
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
-        """Send requests to a broker together and return its answers. Raises Lost or Unsupported."""
+        """Send requests to a broker together and return its answers. Raises BrokerLost or Unsupported."""
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)
@@ -254,7 +253,7 @@ class Brokers:
             except FAILURES as error:
                 is_lost = True
                 self.failure = f"{address[0]}:{address[1]}: {describe_failure(error)}"
-                raise Lost(self.failure) from error
+                raise BrokerLost(self.failure) from error
             except asyncio.CancelledError:
                 is_lost = monotonic() - began >= HURRY_S
                 raise

@@ -100,7 +100,7 @@ class Frames(asyncio.BufferedProtocol):
             return
         self._rest = self._rest[nbytes:]
         if not self._rest:
-            self._answer(Body(self._frame.toreadonly()))
+            self._answer(FetchBody(self._frame.toreadonly()))
             self._frame = _NOTHING
 
     def _open(self, received: memoryview) -> None:
@@ -114,11 +114,11 @@ class Frames(asyncio.BufferedProtocol):
             if len(part) < size:
                 self._frame, self._rest = frame, frame[len(part) :]
             else:
-                self._answer(Body(frame.toreadonly()))
+                self._answer(FetchBody(frame.toreadonly()))
         self._held = len(received)
         self._inbox[: self._held] = bytes(received)
 
-    def _answer(self, body: Body) -> None:
+    def _answer(self, body: FetchBody) -> None:
         """Resolve the oldest request, as aiokafka's connection would. An error raised here ends the
         connection.
         """
@@ -153,7 +153,7 @@ def _allocate(size: int) -> memoryview:
     return np.empty(size, np.uint8).data
 
 
-class Body:
+class FetchBody:
     """The input of aiokafka's schemas: reads like BytesIO, but returns long parts as views, without
     a copy.
     """

@@ -45,7 +45,7 @@ from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import HEADER_SIZE, Batches, read_end, split
-from overlay.waits import is_set_within
+from overlay.waits import Backoff
 
 from .fetch_response import fetch
 from .log_position import LogPosition
@@ -323,17 +323,16 @@ class Fetcher:
         """Keep a fetch in flight to each broker that leads an idle partition fetch. Refresh
         metadata while a leader is unknown.
         """
-        pause = BACKOFF_S[0]
+        backoff = Backoff(*BACKOFF_S)
         while True:
             self._idle.clear()
             while self._send(groups := self._group_idle()):
                 pass
             if any(node is None or node < 0 for node in groups):
-                await is_set_within(self._idle, pause)
-                pause = min(pause * 2, BACKOFF_S[1])
+                await backoff.rest(self._idle)
                 await self._refresh()
             else:
-                pause = BACKOFF_S[0]
+                backoff.reset()
                 await self._idle.wait()
 
     def _send(self, groups: dict[int | None, list[PartitionFetch]]) -> bool:

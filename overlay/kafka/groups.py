@@ -25,7 +25,7 @@ _MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A member of a group: the name that its client gives itself, and the host of that client."""
 
     client: str
@@ -38,14 +38,14 @@ class Group:
     asked.
     """
 
-    members: tuple[Member, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     operations: frozenset[str] | None = None
     is_known: bool = True
     """False if Kafka has no such group."""
 
 
 @dataclass(slots=True)
-class Found(Generic[T]):
+class GroupAnswers(Generic[T]):
     """Answers by group, and the error codes of groups without an answer."""
 
     answers: dict[str, T] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Groups:
         self._brokers = brokers
         self._coordinators: dict[str, int] = {}
 
-    async def describe(self, groups: Collection[str], found: Found[Group], *, operations: bool = False) -> None:
+    async def describe(self, groups: Collection[str], found: GroupAnswers[Group], *, operations: bool = False) -> None:
         """Ask for the members of groups, and put the answers into `found`."""
 
         async def ask(address: Address, names: list[str]) -> None:
@@ -83,14 +83,14 @@ class Groups:
                 if not code and state == DescribeGroupsRequest.DEAD:
                     dead[name] = Group(operations=allowed, is_known=False)
                 else:
-                    found.note(name, code, Group(tuple(Member(m[2], m[3]) for m in members), allowed))
+                    found.note(name, code, Group(tuple(GroupMember(m[2], m[3]) for m in members), allowed))
             if dead:
                 await self._describe_others(address, dead, found, operations)
 
         await self._ask(groups, found, ask)
 
     async def _describe_others(
-        self, address: Address, dead: Mapping[str, Group], found: Found[Group], operations: bool
+        self, address: Address, dead: Mapping[str, Group], found: GroupAnswers[Group], operations: bool
     ) -> None:
         """Ask for the members of groups that do not use the classic protocol, or do not exist at
         all (most of these).
@@ -110,9 +110,9 @@ class Groups:
                 found.note(name, Code.NONE, dead[name])
             else:
                 allowed = name_operations(bits) if operations else None
-                found.note(name, code, Group(tuple(Member(m[4], m[5]) for m in members), allowed))
+                found.note(name, code, Group(tuple(GroupMember(m[4], m[5]) for m in members), allowed))
 
-    async def find_committed(self, groups: Collection[str], found: Found[dict[str, dict[int, int]]]) -> None:
+    async def find_committed(self, groups: Collection[str], found: GroupAnswers[dict[str, dict[int, int]]]) -> None:
         """Ask for the committed offsets of groups, by topic and partition, and put them into
         `found`.
         """
@@ -125,7 +125,7 @@ class Groups:
 
         await self._ask(groups, found, ask)
 
-    async def _ask(self, groups: Collection[str], found: Found[Any], ask: Any) -> None:
+    async def _ask(self, groups: Collection[str], found: GroupAnswers[Any], ask: Any) -> None:
         async def locate(names: Collection[str], is_again: bool) -> dict[str, int]:
             return await self._locate(names, found, is_again)
 
@@ -143,7 +143,7 @@ class Groups:
             if code in _MOVED:
                 self._coordinators.pop(group, None)
 
-    async def _locate(self, groups: Collection[str], found: Found[Any], is_again: bool) -> dict[str, int]:
+    async def _locate(self, groups: Collection[str], found: GroupAnswers[Any], is_again: bool) -> dict[str, int]:
         """Return the coordinator of each group. `found` receives the error codes of groups without
         a coordinator.
         """

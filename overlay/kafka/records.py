@@ -23,7 +23,7 @@ from .fetcher import Fetched
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRecord:
     """One record. `timestamp`: ms since 1970. `headers`: the last value of each header that was
     asked for; null values are left out.
     """
@@ -47,7 +47,7 @@ class RowReader:
         arena = None if most_bytes is None else Arena(min(4 << 20, most_bytes), most_bytes)
         self._decoder = Decoder(plan, arena=arena)
 
-    def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[Row | Malformed]:
+    def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
         """Yield the records with position <= offset < stop in order, and a Malformed for each batch
         that cannot be read.
         """
@@ -57,7 +57,7 @@ class RowReader:
             elif len(piece):
                 yield from self._read_piece(piece)
 
-    def _read_piece(self, piece: Records) -> Iterator[Row]:
+    def _read_piece(self, piece: Records) -> Iterator[StoredRecord]:
         key_at, key_size, at, size, _ = columns = [np.empty(len(piece), np.int64) for _ in range(5)]
         open_bodies(piece.buf, piece.body, piece.end, *columns)
         for row in range(len(piece)):
@@ -66,7 +66,7 @@ class RowReader:
                 for slot, name in enumerate(self._headers)
                 if (start := int(piece.at[slot, row])) >= 0 and (length := int(piece.size[slot, row])) >= 0
             }
-            yield Row(
+            yield StoredRecord(
                 int(piece.offset[row]),
                 int(piece.timestamp[row]),
                 _cut(piece, key_at[row], key_size[row]),

@@ -1,7 +1,7 @@
 """An embedded Apache Kafka: `with overlay.local.start() as broker: ... broker.bootstrap`."""
 
 from .broker import Broker, start, status, stop
-from .node import Node, plan_cluster
-from .state import Condition, Status
+from .node import BrokerNode, plan_cluster
+from .state import BrokerStatus, Condition
 
-__all__ = ["Broker", "Condition", "Node", "Status", "plan_cluster", "start", "status", "stop"]
+__all__ = ["Broker", "BrokerNode", "BrokerStatus", "Condition", "plan_cluster", "start", "status", "stop"]

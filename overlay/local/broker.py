@@ -41,8 +41,8 @@ from .guard import Guard
 from .jars import fetch_jars
 from .java import Java, find_java
 from .locks import hold_lock, is_locked, take_lock
-from .node import ALONE, HOST, Node, generate_cluster_id
-from .state import Condition, Home, State, Status, read_state, write_state
+from .node import ALONE, HOST, BrokerNode, generate_cluster_id
+from .state import BrokerState, BrokerStatus, Condition, Home, read_state, write_state
 
 STOP_S = 60.0
 _PAUSE_S = 0.02
@@ -63,7 +63,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 class Broker:
     """A running broker. As a context manager, it stops the broker at the end of the block."""
 
-    def __init__(self, home: Home, state: State, *, moved_from: str = "", ephemeral: bool = False) -> None:
+    def __init__(self, home: Home, state: BrokerState, *, moved_from: str = "", ephemeral: bool = False) -> None:
         self._home, self._state = home, state
         self._guard = Guard([sys.executable, "-c", _CLEAR, str(home.root)]) if ephemeral else None
         self.moved_from = moved_from
@@ -127,7 +127,7 @@ def start(
     home: Path | None = None,
     *,
     properties: Mapping[str, str] | None = None,
-    node: Node = ALONE,
+    node: BrokerNode = ALONE,
     ephemeral: bool = False,
 ) -> Broker:
     """Start the broker of a folder and wait until it answers.
@@ -160,7 +160,7 @@ def start(
     return broker
 
 
-def status(home: Path | None = None) -> Status:
+def status(home: Path | None = None) -> BrokerStatus:
     """Return the state of a folder's broker, without changing anything.
 
     Raises BrokerError if its state file cannot be read.
@@ -168,12 +168,12 @@ def status(home: Path | None = None) -> Status:
     where = Home((home or find_home()).absolute())
     state = read_state(where)
     if state is None:
-        return Status(Condition.ABSENT, where.root)
+        return BrokerStatus(Condition.ABSENT, where.root)
     if not is_locked(where.life_lock):
-        return Status(Condition.STOPPED, where.root, log=where.log)
+        return BrokerStatus(Condition.STOPPED, where.root, log=where.log)
     if not state.ready:
-        return Status(Condition.STARTING, where.root, log=where.log)
-    running = Status(Condition.RUNNING, where.root, _address(state), state.pid, log=where.log)
+        return BrokerStatus(Condition.STARTING, where.root, log=where.log)
+    running = BrokerStatus(Condition.RUNNING, where.root, _address(state), state.pid, log=where.log)
     return replace(running, started_at=state.started_at, java=state.java)
 
 
@@ -183,7 +183,7 @@ def stop(home: Path | None = None) -> bool:
     return _end_process(where, signal.SIGTERM)
 
 
-def _start(home: Home, extra: Mapping[str, str] | None, node: Node) -> tuple[State, str]:
+def _start(home: Home, extra: Mapping[str, str] | None, node: BrokerNode) -> tuple[BrokerState, str]:
     """Return the state of the running broker, and its former address if that was taken."""
     make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
     if not is_locked(home.life_lock):
@@ -206,7 +206,7 @@ def _start(home: Home, extra: Mapping[str, str] | None, node: Node) -> tuple[Sta
     return state, _address(before) if before and moved else ""
 
 
-def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, node: Node) -> State:
+def _adopt(home: Home, state: BrokerState | None, extra: Mapping[str, str] | None, node: BrokerNode) -> BrokerState:
     """Return the state of the broker that runs already.
 
     Raises BrokerError if it is not the wanted one.
@@ -225,7 +225,7 @@ def _adopt(home: Home, state: State | None, extra: Mapping[str, str] | None, nod
     return state
 
 
-def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str], node: Node) -> State:
+def _choose_ports(before: BrokerState | None, java: Java, extra: Mapping[str, str], node: BrokerNode) -> BrokerState:
     """Return a state with the remembered ports if they are free, else with new ones."""
     added = settings.split_listeners(extra)
     fresh = ports.find_free(HOST, 2 + len(added))
@@ -245,10 +245,12 @@ def _choose_ports(before: State | None, java: Java, extra: Mapping[str, str], no
             listeners[name] = remembered
         else:
             listeners[name] = f"{host}:{wanted or free}"
-    return State(port, controller_port, java=str(java.program), listeners=listeners, properties=dict(extra), node=node)
+    return BrokerState(
+        port, controller_port, java=str(java.program), listeners=listeners, properties=dict(extra), node=node
+    )
 
 
-def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
+def _launch(home: Home, state: BrokerState, java: Java, jars: list[Path]) -> BrokerState:
     _write_settings(home, state)
     write_state(home, state)
     if not (home.data / "meta.properties").exists():
@@ -271,7 +273,7 @@ def _launch(home: Home, state: State, java: Java, jars: list[Path]) -> State:
     return state
 
 
-def _spawn(home: Home, state: State, java: Java, jars: list[Path]) -> subprocess.Popen[bytes]:
+def _spawn(home: Home, state: BrokerState, java: Java, jars: list[Path]) -> subprocess.Popen[bytes]:
     life_lock = take_lock(home.life_lock)
     if life_lock is None:
         raise BrokerError(f"{home.life_lock}: another process has locked this file. End it and try again")
@@ -284,7 +286,7 @@ def _spawn(home: Home, state: State, java: Java, jars: list[Path]) -> subprocess
     return process
 
 
-def _write_settings(home: Home, state: State) -> None:
+def _write_settings(home: Home, state: BrokerState) -> None:
     properties = settings.build_properties(
         port=state.port,
         controller_port=state.controller_port,
@@ -324,5 +326,5 @@ def _wait_end(home: Home, pid: int, how: signal.Signals) -> None:
         child.wait()
 
 
-def _address(state: State) -> str:
+def _address(state: BrokerState) -> str:
     return f"{HOST}:{state.port}"

@@ -14,7 +14,7 @@ HEAP_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class BrokerNode:
     """A broker and controller in one process; by default a cluster of its own."""
 
     id: int = 1
@@ -43,16 +43,16 @@ class Node:
         return ",".join(f"{number}@{HOST}:{port}" for number, port in found.items())
 
 
-ALONE = Node()
+ALONE = BrokerNode()
 
 
-def plan_cluster(count: int, *, heap_mib: int = HEAP_MIB) -> list[Node]:
+def plan_cluster(count: int, *, heap_mib: int = HEAP_MIB) -> list[BrokerNode]:
     """Return the nodes of a new cluster.
 
     Start them at the same time, because none becomes ready before most of them run.
     """
     controllers, cluster_id = tuple(ports.find_free(HOST, count)), generate_cluster_id()
-    return [Node(number, controllers, cluster_id, heap_mib) for number in range(1, count + 1)]
+    return [BrokerNode(number, controllers, cluster_id, heap_mib) for number in range(1, count + 1)]
 
 
 def generate_cluster_id() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from overlay.errors import BrokerError
 
-from .node import ALONE, HOST, Node
+from .node import ALONE, HOST, BrokerNode
 
 MAIN_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
@@ -50,7 +50,7 @@ def build_properties(
     data: Path,
     listeners: Sequence[str],
     extra: Mapping[str, str],
-    node: Node = ALONE,
+    node: BrokerNode = ALONE,
 ) -> dict[str, str]:
     """Return all server properties.
 

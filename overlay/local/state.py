@@ -12,7 +12,7 @@ from typing import Any
 
 from overlay.errors import BrokerError
 
-from .node import ALONE, Node
+from .node import ALONE, BrokerNode
 
 
 class Condition(enum.Enum):
@@ -25,7 +25,7 @@ class Condition(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BrokerState:
     """The remembered state of a broker.
 
     Ports outlive a stop, so that the address stays. `pid` is 0 before the process exists.
@@ -43,11 +43,11 @@ class State:
     """Address of each added listener, by its name."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """The caller's properties, to check whether a running broker has the wanted ones."""
-    node: Node = ALONE
+    node: BrokerNode = ALONE
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class BrokerStatus:
     """The status that `overlay local status` prints. `bootstrap` is "" unless the broker runs."""
 
     condition: Condition
@@ -108,7 +108,7 @@ class Home:
         return self.root / "broker.lock"
 
 
-def read_state(home: Home) -> State | None:
+def read_state(home: Home) -> BrokerState | None:
     """Return the remembered state.
 
     Returns None if there is none. Raises BrokerError if it cannot be parsed.
@@ -124,13 +124,13 @@ def read_state(home: Home) -> State | None:
         ) from error
 
 
-def _parse_state(fields: dict[str, Any]) -> State:
+def _parse_state(fields: dict[str, Any]) -> BrokerState:
     node = fields.pop("node", {})
     ports = tuple(node.pop("controller_ports", ()))
-    return State(**fields, node=Node(**node, controller_ports=ports))
+    return BrokerState(**fields, node=BrokerNode(**node, controller_ports=ports))
 
 
-def write_state(home: Home, state: State) -> None:
+def write_state(home: Home, state: BrokerState) -> None:
     """Replace the state file atomically, so that a reader never sees half of it."""
     part = home.state.with_suffix(f".{os.getpid()}")
     # the properties may contain passwords of listeners

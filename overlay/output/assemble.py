@@ -20,25 +20,13 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.consumer.acks import write_head
+from overlay.kafka.header_names import FULL, SUBJECT, TOKEN, VALUE_SIZE
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
 from overlay.scan.varint import read_varint, skip, varint_size, write_varint
 from overlay.subject.dictionary import Codes, Texts
 
 from .record import encode_headers
-
-SUBJECT, TOKEN = "Nats-Subject", "Nats-Reply-To"
-FULL = (
-    "Nats-Stream",
-    "Nats-Consumer",
-    "Nats-Num-Delivered",
-    "Nats-Sequence",
-    "Nats-Consumer-Sequence",
-    "Nats-Time-Stamp",
-    "Nats-Num-Pending",
-)
-"""Further headers of `headers: full`, in the order of the token's parts. Times are ns since 1970."""
-VALUE_SIZE = "Nats-Msg-Size"
 
 _TOKEN_ROOM = 5 * 21  # five decimals with their dots
 _RECORD_ROOM = 64  # varints and fixed bytes around what is copied

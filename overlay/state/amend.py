@@ -24,10 +24,11 @@ from overlay.errors import Fenced, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.own_topics import state_topic
 from overlay.output.transaction import Transactions
 
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, encode
-from .takeover import read_state, state_topic, take_over
+from .takeover import read_state, take_over
 
 ATTEMPTS, PATIENCE_S = 6, 30.0
 """Attempts to change a shard, and the seconds after which no further one is made."""

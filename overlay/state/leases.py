@@ -1,7 +1,7 @@
 """Consumers that a Spark pipeline runs: the service leaves them alone, as a pipeline leaves alone
 those of the service.
 
-A pipeline that runs a consumer is a member of the Kafka group `name_lease` (spark/lease.py). It
+A pipeline that runs a consumer is a member of the Kafka group `lease_group` (spark/lease.py). It
 never begins with a consumer that the service's state contains. So only consumers that are new to
 the service are checked. A pipeline that begins between the check and the service's first commit
 finds the consumer in the state soon afterwards, and ends.
@@ -15,17 +15,12 @@ from overlay.config import ConsumerConfig
 from overlay.config.consumer import AckPolicy, Delivery
 from overlay.errors import CredentialsRefused
 from overlay.kafka.admin import Admin
+from overlay.kafka.own_topics import lease_group
 from overlay.logs import get_logger
 
 from .shard_state import ConsumerId, ShardState
 
 log = get_logger(__name__)
-
-
-def name_lease(prefix: str, consumer: ConsumerId) -> str:
-    """Return the group of the pipelines that may run a consumer."""
-    stream, name = consumer
-    return f"{prefix}.spark.{stream}.{name}"
 
 
 async def find_held(
@@ -34,7 +29,7 @@ async def find_held(
     """Return the consumers that a pipeline runs, each with a message for the operator. Takes one
     request for all. Raises SourceUnavailable."""
     groups = {
-        config.id: name_lease(prefix, config.id)
+        config.id: lease_group(prefix, config.id)
         for config in consumers
         if _may_be_a_pipeline(config) and config.id not in state.consumers
     }

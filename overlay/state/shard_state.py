@@ -261,7 +261,7 @@ def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
     return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]
 
 
-class Replay:
+class StateReplay:
     """Rebuilds a shard's state from its records. `state` is complete once all records were applied;
     `count`: how many there were."""
 

@@ -23,33 +23,17 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import Properties
+from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, workers_group
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
 
-from .shard_state import Delta, Replay, ShardState
+from .shard_state import Delta, ShardState, StateReplay
 
 log = get_logger(__name__)
 
 READS = 5
 """Attempts to read a shard's state if its log is trimmed meanwhile."""
-STATE_CONFIG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    # a checkpoint is one record, with some 40 bytes for each position
-    "max.message.bytes": str(16 << 20),
-}
-
-
-def state_topic(prefix: str) -> str:
-    """Return the name of the state topic."""
-    return f"{prefix}.state"
-
-
-def transactional_id(prefix: str, shard: int) -> str:
-    """Return the transactional id of a shard's owner."""
-    return f"{prefix}.shard.{shard}"
 
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
@@ -70,16 +54,28 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
     return found
 
 
+async def refuse_running_service(admin: Admin, prefix: str) -> None:
+    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself."""
+    group = workers_group(prefix)
+    count = await admin.count_members(group)
+    if count:
+        raise OverlayError(
+            f"a service with topics.prefix {prefix!r} is running ({count} member{'s' if count > 1 else ''} in the group"
+            f" {group}), and it keeps the indexes of its streams itself; see `overlay index status`. One that was"
+            " killed is forgotten after some seconds"
+        )
+
+
 async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
     """Return a shard's state, read up to the high watermark, and how many records were read. Raises
     StateUnreadable."""
-    replay = Replay()
+    replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
     ):
         with attempt:
-            replay = Replay()
+            replay = StateReplay()
             log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
             async for _, key, value in read_records(client, topic, shard, log_start, end):
                 replay.apply(key, value)
@@ -101,7 +97,7 @@ async def take_over(
     shard, or None if we do not; then Fenced is raised.
     """
     topic = state_topic(prefix)
-    transactions = Transactions(kafka, transactional_id(prefix, shard), topic, shard)
+    transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
         state, count = await read_state(client, admin, topic, shard)

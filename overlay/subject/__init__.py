@@ -4,7 +4,7 @@ clock, no IO.
 
 from __future__ import annotations
 
-from .escape import escape_token, unescape_token
+from .escape import escape_token
 from .matcher import Matcher
 from .pattern import Pattern, check_subject, intersects, is_subject, is_subset, overlapping
 from .reserved import check_stream_subject, is_reserved
@@ -24,5 +24,4 @@ __all__ = [
     "is_subject",
     "is_subset",
     "overlapping",
-    "unescape_token",
 ]

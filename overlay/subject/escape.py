@@ -1,17 +1,14 @@
-"""Percent-escapes that turn any bytes into one token of a subject, and back.
+"""Percent-escapes that turn any bytes into one token of a subject.
 
 Escaped, as `%` and two upper-case hex digits per UTF-8 byte, are `.` `*` `>` `%`, white space and
 control characters. Everything else, other scripts included, stays readable. Bytes that are not
-UTF-8 are escaped one by one, so every value has a token of its own and `unescape_token` returns the
+UTF-8 are escaped one by one, so every value has a token of its own. Percent-decoding returns the
 value.
 """
 
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote_to_bytes
-
-__all__ = ["escape_token", "unescape_token"]
 
 # Written out, so that tokens do not depend on the Unicode tables of the Python version. The last
 # range is what `surrogateescape` makes of bytes that are not UTF-8.
@@ -26,13 +23,6 @@ def escape_token(value: bytes) -> str:
     token.
     """
     return _ESCAPED.sub(_percent, value.decode("utf-8", "surrogateescape"))
-
-
-def unescape_token(token: str) -> bytes:
-    """Return the bytes that `escape_token` got. A `%` without two hex digits after it is kept as it
-    is.
-    """
-    return unquote_to_bytes(token)
 
 
 def _percent(found: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from overlay.index.skip.probes import Answer
 from overlay.match import Values
 
 from .analysis import Observed
-from .explanation import Explanation, Rule, Wanted
+from .explanation import Explanation, ReadConditions, Rule
 from .figures import show_bytes, show_count, show_seconds
 from .strip import MARKS, PLAIN_MARKS, STYLES, WORDS, Strip, find_kinds
 from .table import make_sheet, make_table
@@ -213,7 +213,7 @@ def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: 
     }
 
 
-def _describe_wanted(wanted: Wanted) -> dict[str, Any]:
+def _describe_wanted(wanted: ReadConditions) -> dict[str, Any]:
     return {
         "stream": wanted.stream.name,
         "subjects": [pattern.text for pattern in wanted.patterns],

@@ -40,7 +40,7 @@ FOREIGN_RULE = "no record of the stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadConditions:
     """What a reader asks of a stream.
 
     Times are ms since 1970, None for no bound. No patterns means all subjects.
@@ -131,7 +131,7 @@ class Explanation:
     chunks. It may read refused chunks too, if skipping them does not pay.
     """
 
-    wanted: Wanted
+    wanted: ReadConditions
     parts: tuple[PartPlan, ...] = field(repr=False)
     shares: Mapping[Answer, Share]
     rules: tuple[Rule, ...]
@@ -166,7 +166,7 @@ class Explanation:
 
 
 def explain(
-    wanted: Wanted, partitions: Iterable[tuple[TopicPartition, Chunks, int, int]], now: int, reason: str = ""
+    wanted: ReadConditions, partitions: Iterable[tuple[TopicPartition, Chunks, int, int]], now: int, reason: str = ""
 ) -> Explanation:
     """Plan a read of the whole log.
 

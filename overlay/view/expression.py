@@ -25,7 +25,7 @@ ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FilterField:
     """A field that the filter names.
 
     `source`: where it is read from. `is_declared`: whether the stream declares it; None if no
@@ -48,7 +48,7 @@ class Meaning:
 
     means: str
     verdict: str
-    fields: tuple[Field, ...]
+    fields: tuple[FilterField, ...]
 
     def describe(self) -> dict[str, Any]:
         """Return the meaning as a JSON object."""
@@ -56,7 +56,7 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubExpression:
     """A sub-expression with its value.
 
     `depth`: 0 for the whole expression. `at`: its position in the text.
@@ -116,13 +116,13 @@ def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name
     return {name: column for name, column in columns.items() if isinstance(column, Column)}
 
 
-def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[Field, ...]:
+def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[FilterField, ...]:
     declared: Mapping[str, Property] = {} if stream is None else stream.properties
     bound = _bind_names(compiled, declared)
     sources = find_sources(bound.values(), declared)
     written = {place_property(name) for name in declared}
     return tuple(
-        Field(
+        FilterField(
             describe_name(name),
             ANY if stream is None else column.type,
             _show_source(sources[column]),
@@ -178,10 +178,10 @@ def _read_value(value: object, type: str, source: Source) -> object:
     return gather(raw, np.zeros(1, np.int64), np.array([raw.size]), type, origin).array[0].as_py()
 
 
-def trace_filter(compiled: Filter, message: Message, now: int) -> list[Part]:
+def trace_filter(compiled: Filter, message: Message, now: int) -> list[SubExpression]:
     """Return every part of the expression as written, with its value. `now`: ms since 1970."""
     return [
-        Part(
+        SubExpression(
             step.text,
             step.value,
             step.depth,

@@ -185,7 +185,7 @@ class ServiceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class OverlayFacts:
     """All facts, taken at one moment.
 
     `service`: the worker that answered; None if none did. `notes`: remarks about the origin of the

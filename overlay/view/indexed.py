@@ -12,10 +12,11 @@ from overlay.config import Loaded, StreamConfig
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import void
 from overlay.index.skip.chunks import Chunks
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, connect
 from overlay.kafka.connection import reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic
 
 from .facts import IndexFacts, IndexPartFacts, LedgerFacts
 from .stored import DEADLINE_S, find_partitions, name_source

@@ -13,7 +13,7 @@ from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
 from overlay.errors import SourceUnavailable
 
-from .facts import ConsumerFacts, Facts, ServiceFacts, StreamFacts
+from .facts import ConsumerFacts, OverlayFacts, ServiceFacts, StreamFacts
 from .running import NoService, ask_service
 from .stored import REMOVED, describe_memory, read_memory
 
@@ -21,7 +21,7 @@ NO_RATES = "positions and lag are those of the last commit, and there are no rat
 ELSEWHERE = "elsewhere"
 
 
-async def look(loaded: Loaded) -> Facts:
+async def look(loaded: Loaded) -> OverlayFacts:
     """Ask the service and Kafka.
 
     If the service answers and Kafka does not, only consumers without a file are missing. Raises
@@ -85,7 +85,7 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
     return notes
 
 
-def combine(running: Facts, stored: Facts, mine: Identity) -> Facts:
+def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity) -> OverlayFacts:
     """Return the service's facts, with positions from the state where the service has none."""
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
@@ -94,7 +94,7 @@ def combine(running: Facts, stored: Facts, mine: Identity) -> Facts:
         consumers[consumer] = _complete(says, stored.consumers.get(consumer))
     notes = compare(running.service, mine) if running.service else []
     notes += [f"the running service does not know {kind} {word}" for kind, word in _unknown(running, stored)]
-    return Facts(dict(sorted(streams.items())), dict(sorted(consumers.items())), running.service, tuple(notes))
+    return OverlayFacts(dict(sorted(streams.items())), dict(sorted(consumers.items())), running.service, tuple(notes))
 
 
 def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFacts:
@@ -119,7 +119,7 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
     return replace(found, delivered=None, rate=None) if says.state == ELSEWHERE else found
 
 
-def _unknown(running: Facts, stored: Facts) -> list[tuple[str, str]]:
+def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:
     """Return what is in the config folder but not in the service, which read the folder earlier."""
     streams = [("stream", name) for name in stored.streams if name not in running.streams]
     consumers = [

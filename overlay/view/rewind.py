@@ -24,7 +24,7 @@ class Where(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewind:
+class RewindPlan:
     """The plan of a reset.
 
     `reason`: why the stream cannot be read as it is, "" if it can. If there is a reason, the
@@ -48,7 +48,7 @@ class Rewind:
         return any(self.change(state) for state in memory.states)
 
 
-def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Rewind:
+def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> RewindPlan:
     """Return the plan to reset a stream.
 
     Raises SourceChanged if a topic of the stream is missing, because there is no log to begin at.
@@ -76,4 +76,6 @@ def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Re
         and consumer in loaded.consumers
         and loaded.consumers[consumer].deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
     }
-    return Rewind(stream, find_change(config, memory), starts if where is Where.START else ends, consumers, snapshots)
+    return RewindPlan(
+        stream, find_change(config, memory), starts if where is Where.START else ends, consumers, snapshots
+    )

@@ -13,10 +13,10 @@ from overlay.errors import OverlayError
 
 from .facts import (
     ConsumerFacts,
-    Facts,
     IndexFacts,
     IndexPartFacts,
     LedgerFacts,
+    OverlayFacts,
     PartitionFacts,
     ServiceFacts,
     StreamFacts,
@@ -36,7 +36,7 @@ class _Wire:
     consumers: list[dict[str, Any]]
 
 
-async def ask_service(http: HttpConfig) -> Facts:
+async def ask_service(http: HttpConfig) -> OverlayFacts:
     """Return the facts of the service that listens there. Raises NoService."""
     host, port = http.address
     if port == 0:
@@ -51,7 +51,7 @@ async def ask_service(http: HttpConfig) -> Facts:
         raise NoService(f"the service is not running: nothing answers at {url}") from error
     except (aiohttp.ClientError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoService(f"the service is not running: what answers at {url} is another program") from error
-    return Facts({s.name: s for s in streams}, {c.id: c for c in consumers}, service)
+    return OverlayFacts({s.name: s for s in streams}, {c.id: c for c in consumers}, service)
 
 
 def _reachable(host: str) -> str:

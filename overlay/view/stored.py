@@ -11,12 +11,12 @@ from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
-from overlay.worker.shard_manager import shard_of
 
-from .facts import ConsumerFacts, Facts, PartitionFacts, StreamFacts
+from .facts import ConsumerFacts, OverlayFacts, PartitionFacts, StreamFacts
 
 DEADLINE_S = 5.0
 """Seconds to wait for Kafka. Short, because a user waits at the terminal."""
@@ -78,7 +78,7 @@ def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> l
     return found
 
 
-def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
+def describe_memory(loaded: Loaded, memory: Memory) -> OverlayFacts:
     """Return facts without rates, for everything in the config and for consumers without a file."""
     loaded = memory.loaded or loaded
     reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
@@ -87,7 +87,7 @@ def describe_memory(loaded: Loaded, memory: Memory) -> Facts:
     for consumer in memory.known_consumers():
         if consumer not in consumers:
             consumers[consumer] = _removed(consumer, memory, known=consumer[0] in reasons)
-    return Facts(streams, dict(sorted(consumers.items())))
+    return OverlayFacts(streams, dict(sorted(consumers.items())))
 
 
 def find_change(stream: StreamConfig, memory: Memory) -> str:

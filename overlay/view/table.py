@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .acks import list_ack_rows, show_pending
-from .facts import ConsumerFacts, Facts, IndexFacts, LedgerFacts, PartitionFacts, StreamFacts
+from .acks import list_ack_rows, show_gate, show_pending
+from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
+
+if TYPE_CHECKING:
+    from overlay.client.control.control import ConsumerInfo
 
 PIPED_WIDTH = 10_000
 """Columns without a terminal: wide enough that no line is broken."""
@@ -31,7 +35,7 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
-def print_streams(console: Console, facts: Facts) -> None:
+def print_streams(console: Console, facts: OverlayFacts) -> None:
     """Print the output of `overlay stream ls`."""
     table = make_table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
     for found in facts.streams.values():
@@ -47,7 +51,7 @@ def print_streams(console: Console, facts: Facts) -> None:
     _print(console, table, facts, [(found.name, found.reason) for found in facts.streams.values()])
 
 
-def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFacts]) -> None:
+def print_consumers(console: Console, facts: OverlayFacts, shown: Sequence[ConsumerFacts]) -> None:
     """Print the output of `overlay consumer ls`."""
     table = make_table(
         console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time")
@@ -66,7 +70,7 @@ def print_consumers(console: Console, facts: Facts, shown: Sequence[ConsumerFact
     _print(console, table, facts, [(f"{found.stream}/{found.name}", found.reason) for found in shown])
 
 
-def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
+def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> None:
     """Print the output of `overlay stream info`."""
     sheet = make_sheet(
         ("stream", found.name),
@@ -94,7 +98,7 @@ def print_stream(console: Console, facts: Facts, found: StreamFacts) -> None:
     _print(console, Group(sheet, Text(), table) if has_rows else sheet, facts, [])
 
 
-def print_consumer(console: Console, facts: Facts, found: ConsumerFacts) -> None:
+def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) -> None:
     """Print the output of `overlay consumer info`."""
     sheet = make_sheet(
         ("consumer", f"{found.stream}/{found.name}"),
@@ -181,7 +185,7 @@ def _state(word: str) -> Text:
     return Text(word, style=_STYLES.get(word, ""))
 
 
-def _print(console: Console, body: RenderableType, facts: Facts, reasons: Iterable[tuple[str, str]]) -> None:
+def _print(console: Console, body: RenderableType, facts: OverlayFacts, reasons: Iterable[tuple[str, str]]) -> None:
     console.print(body)
     remarks = [f"{name}: {reason}" for name, reason in reasons if reason]
     for line in [*remarks, *facts.notes]:
@@ -194,3 +198,25 @@ def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int
     for consumer, partition, now, then in moves:
         table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))
     return table
+
+
+def print_ack_report(console: Console, found: Sequence[ConsumerInfo]) -> None:
+    """Print the output of `overlay consumer report`: pending acks, redeliveries, and what holds back
+    new messages."""
+    right = ("delivered", "unacked", "delayed", "redelivered", "to come", "pulls")
+    table = make_table(console, "stream", "consumer", "state", "held back by", right=right)
+    for info in found:
+        own = info.raw.get("overlay", {})
+        table.add_row(
+            Text(info.stream),
+            Text(info.name),
+            Text("paused" if info.paused else info.state),
+            Text(show_gate(own.get("gate", ""))),
+            show_count(info.delivered.consumer_seq),
+            show_count(info.num_ack_pending),
+            show_count(own.get("num_delayed", 0)),
+            show_count(info.num_redelivered),
+            UNKNOWN if info.num_pending is None else show_count(info.num_pending),
+            show_count(info.num_waiting),
+        )
+    console.print(table)

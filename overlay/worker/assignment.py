@@ -11,14 +11,14 @@ from aiokafka.client import AIOKafkaClient
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds, StreamConfig
 from overlay.config.filters import compile_filter
 from overlay.consumer.pace import is_replayed
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position
 from overlay.index.start_positions import find_replay_end, find_start, patterns
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.match import choose_values
 from overlay.output.batch_builder import OutputBatch
@@ -27,7 +27,7 @@ from overlay.state.leases import find_held
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
-from .consumer_topics import ensure_side_topics, find_letters, list_topics
+from .consumer_topics import ensure_side_topics, list_side_topics
 from .round.task import Reader
 
 log = get_logger(__name__)
@@ -178,10 +178,10 @@ async def enlist(
                 raise OverlayError(why)
             if why := refused.get(config.deliver_subject):
                 raise OverlayError(why)
-            wanted = list_topics(loaded.service.topics.prefix, config)
+            wanted = list_side_topics(loaded.service.topics.prefix, config)
             if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
                 raise OverlayError(why)
-            if needs_machine(config):
+            if config.needs_machine:
                 assignment.machines[config.id] = config
             await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)
         except SourceUnavailable:
@@ -228,7 +228,7 @@ async def _enlist(
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
-    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(find_letters(config))
+    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(config.letters_topic)
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE

@@ -6,28 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from overlay.config import ConsumerConfig, Loaded
 from overlay.config.consumer import OnUndeliverable
-from overlay.consumer.acks import acks_topic
-from overlay.dispatch.event_topic import events_topic
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
+from overlay.kafka.own_topics import acks_topic, events_topic
 from overlay.output.batch_builder import MAX_MESSAGE_BYTES
 from overlay.output.topics import find_fault
 
 
-def list_topics(prefix: str, config: ConsumerConfig) -> set[str]:
+def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
     """Return the topics besides its output that one consumer needs."""
-    own = {acks_topic(prefix, config.stream), events_topic(prefix)} if needs_machine(config) else set()
-    letters = find_letters(config)
+    own = {acks_topic(prefix, config.stream), events_topic(prefix)} if config.needs_machine else set()
+    letters = config.letters_topic
     return own | {letters} if letters else own
-
-
-def find_letters(config: ConsumerConfig) -> str:
-    """Return the dead letter topic of a consumer, empty if it has none.
-
-    Without a machine, only `on_undeliverable` makes a consumer give messages up.
-    """
-    buries = needs_machine(config) or config.on_undeliverable is OnUndeliverable.DEAD_LETTER
-    return config.dead_letter or "" if buries else ""
 
 
 async def ensure_side_topics(
@@ -39,10 +28,10 @@ async def ensure_side_topics(
     `sources`: the facts of the streams' topics, None for missing ones.
     """
     topics, consumers = loaded.service.topics, list(configs)
-    wanted = {name: dict[str, str]() for config in consumers for name in list_topics(topics.prefix, config)}
-    letters = {name for config in consumers if (name := find_letters(config))}
+    wanted = {name: dict[str, str]() for config in consumers for name in list_side_topics(topics.prefix, config)}
+    letters = {name for config in consumers if (name := config.letters_topic)}
     for config in consumers:
-        if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := find_letters(config)):
+        if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := config.letters_topic):
             _widen(wanted[name], [sources.get(topic) for topic in loaded.streams[config.stream].topic_names])
     refused: dict[str, str] = {}
     present = await admin.find_topics(wanted, denied=refused)

@@ -24,7 +24,6 @@ was still sending to their outputs is delivered again, with the valid sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
@@ -33,9 +32,11 @@ from overlay.clock import now_ms
 from overlay.config import Loaded, StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.ledger.allocate import extend
-from overlay.index.topic import Index, index_topic
+from overlay.index.retention import index_config
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, connect
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic, shard_of
 from overlay.output.transaction import Transactions
 from overlay.state.amend import amend, own_shard, read_states
 from overlay.state.partitions import list_sources
@@ -43,11 +44,7 @@ from overlay.state.shard_state import Delta, ShardState, encode
 
 from .kept.indexes import create_topics
 from .kept.ledgers import find_ends
-from .kept.retention import index_config
 from .round.sequencing import write_round
-from .shard_manager import shard_of
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

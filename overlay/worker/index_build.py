@@ -23,15 +23,16 @@ from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import shard_of, state_topic
 from overlay.metrics import Metrics
-from overlay.state.takeover import ensure_state_topic, state_topic
+from overlay.state.takeover import ensure_state_topic, refuse_running_service
 
 from .membership import Membership
 from .round.task import Counts
 from .service import SWITCH_S
 from .session import Session
 from .shard import Shard
-from .shard_manager import RELEASE_S, shard_of
+from .shard_manager import RELEASE_S
 from .warmup import load_kernels
 
 LOOK_S = 0.05
@@ -81,7 +82,7 @@ class Build:
     async def _join(self, admin: Admin, stop: asyncio.Event) -> None:
         """Join the group of workers, and index."""
         service = self.loaded.service
-        await refuse_company(admin, service.topics.prefix)
+        await refuse_running_service(admin, service.topics.prefix)
         await asyncio.to_thread(load_kernels)
         count = await ensure_state_topic(admin, service.topics.prefix, service.shards, service.topics.replication)
         membership = Membership(service.kafka, service.topics.prefix, state_topic(service.topics.prefix))
@@ -162,14 +163,3 @@ class Build:
 
 def _ignore(counts: Counts) -> None:
     """Do nothing: the positions of the session tell how far the index is."""
-
-
-async def refuse_company(admin: Admin, prefix: str) -> None:
-    """Raise OverlayError if the group of workers has members."""
-    count = await admin.count_members(f"{prefix}.workers")
-    if count:
-        raise OverlayError(
-            f"a service with topics.prefix {prefix!r} is running ({count} member{'s' if count > 1 else ''} in the group"
-            f" {prefix}.workers), and it keeps the indexes of its streams itself; see `overlay index status`. One that was"
-            " killed is forgotten after some seconds"
-        )

@@ -26,6 +26,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.kafka.own_topics import workers_group
 from overlay.logs import get_logger
 from overlay.waits import unless
 
@@ -59,7 +60,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._changed = asyncio.Event()
         self._consumer = AIOKafkaConsumer(
             **for_aiokafka(kafka),
-            group_id=f"{prefix}.workers",
+            group_id=workers_group(prefix),
             enable_auto_commit=False,
             auto_offset_reset="latest",
             session_timeout_ms=SESSION_MS,

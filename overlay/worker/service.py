@@ -21,15 +21,15 @@ from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
 from overlay.control.registry import Registry
 from overlay.control.serve import Registrar
-from overlay.control.topics import ensure_own_topics
 from overlay.errors import OverlayError, SourceUnavailable
-from overlay.kafka.admin import Admin
+from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
+from overlay.kafka.own_topics import list_shared_topics, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import ConsumerId
-from overlay.state.takeover import ensure_state_topic, state_topic
+from overlay.state.takeover import ensure_state_topic
 from overlay.waits import is_set_within, unless
 
 from .http import make_app, start_http
@@ -189,7 +189,13 @@ class Service:
         """Return whether the overlay's own topics exist, creating missing ones. Without them the
         folder's consumers are served all the same."""
         topics = self.loaded.service.topics
-        refused = await ensure_own_topics(admin, topics.prefix, topics.replication)
+        wanted = list_shared_topics(topics.prefix)
+        refused: dict[str, str] = {}
+        present = await admin.find_topics(wanted, with_config=False, denied=refused)
+        missing = {name: config for name, config in wanted.items() if name not in present and name not in refused}
+        refused |= await admin.create_topics(
+            new_topic(name, 1, topics.replication, config) for name, config in missing.items()
+        )
         for topic, reason in refused.items():
             log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
         return not refused

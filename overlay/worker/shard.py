@@ -20,20 +20,19 @@ from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
-from overlay.index.topic import index_topic
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.kafka.own_topics import index_topic, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, ShardState
-from overlay.state.takeover import state_topic, take_over
-from overlay.waits import is_set_within, unless
+from overlay.state.takeover import take_over
+from overlay.waits import Backoff, unless
 
 from .acks.setup import open_dispatch_loop
 from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
-from .consumer_topics import find_letters
 from .cursors.initial_positions import open_cursors
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
@@ -173,15 +172,14 @@ class Shard:
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
-            writes = not error.topics.isdisjoint((config.deliver_subject, find_letters(config)))
+            writes = not error.topics.isdisjoint((config.deliver_subject, config.letters_topic))
             if consumer == error.consumer or (error.consumer is None and writes and not buries):
                 self._stalled[consumer] = (str(error), monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
     async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
         """Wait after an error, longer after each one in a row, until `stop` at the latest."""
-        pause = min(backoff[0] * 2 ** min(self._failures - 1, 20), backoff[1])
-        await is_set_within(stop, pause)
+        await Backoff(*backoff, failures=self._failures - 1).rest(stop)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """Own the shard once. Return when `stop` is set, or when a change requires a new
@@ -278,7 +276,7 @@ class Shard:
         on."""
         for consumer in {*counts.delivered, *counts.buried}:
             config = self.mine[consumer]
-            for topic in (config.deliver_subject, find_letters(config)):
+            for topic in (config.deliver_subject, config.letters_topic):
                 self._refusals.pop(topic, None)
         self.on_commit(counts)
 

@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import mmh3
-
 from overlay.chance import draw_id
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
@@ -23,9 +21,9 @@ from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
 from overlay.consumer.info import ConsumerInfo, Facts
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import PAUSED
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
+from overlay.kafka.own_topics import shard_of
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
@@ -51,15 +49,6 @@ RELEASE_S = 20.0
 """Seconds that a shard has to commit what is under way when it is released."""
 
 
-def shard_of(owned: tuple[str, ...], shards: int) -> int:
-    """Return the shard that owns a consumer, or a stream's index if `owned` is the stream's name
-    alone.
-
-    The shard is the unsigned murmur3 hash of `stream/consumer` modulo the number of shards.
-    """
-    return mmh3.hash("/".join(owned), signed=False) % shards
-
-
 class _Part(NamedTuple):
     """What a shard runs on: its consumers, the streams whose index it keeps, and the configs of all
     streams involved."""
@@ -71,7 +60,7 @@ class _Part(NamedTuple):
 
 def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
     """Return whether a running machine can take over the changed config without a new session."""
-    if needs_machine(before) != needs_machine(after):
+    if before.needs_machine != after.needs_machine:
         return False
     differing = {name for name in ConsumerConfig.model_fields if getattr(before, name) != getattr(after, name)}
     return differing <= LIGHT

@@ -51,7 +51,6 @@ _STREAM = {
 }
 _SQL = "h = 'x' AND v = 1 AND d IS NULL AND b IS NULL AND t IS NULL AND p.subject <> '' AND p.to = 'w'"
 _RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
-SLOW_S = 5.0
 
 
 def load_kernels() -> None:

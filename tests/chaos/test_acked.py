@@ -22,7 +22,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from overlay.consumer.acks import acks_topic
+from overlay.kafka.own_topics import acks_topic
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 from overlay.cli.kafka_check import check_kafka
 from overlay.config import load
-from overlay.inspect.verdict import State
+from overlay.inspect.verdict import NeedState
 from tests.support.cluster import Cluster
 from tests.support.kafka import make_topic
 from tests.worker.scenes import (
@@ -67,7 +67,7 @@ def test_too_few_replicas_in_sync(cluster: Cluster, tmp_path: Path) -> None:
         feed("a", wide=40)
         findings = {finding.need.name: finding for finding in check_kafka(load(scene.folder))}
         narrow, wide = (findings[outputs[name]] for name in ("narrow", "wide"))
-        assert (narrow.state, wide.state) == (State.MISSING, State.OK)
+        assert (narrow.state, wide.state) == (NeedState.MISSING, NeedState.OK)
         assert WHY in narrow.remarks[0]
         cluster.brokers[LOST].restart()
         cluster.await_in_sync(*outputs.values(), scene.state_topic, source, *internal)

@@ -12,7 +12,7 @@ import pytest
 from overlay.cli.consumer import check_unused, find_consumer
 from overlay.config import Loaded
 from overlay.errors import OverlayError
-from overlay.view.facts import ConsumerFacts, Facts, StreamFacts
+from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -67,7 +67,7 @@ def test_names_that_nobody_knows(trips: Trips) -> None:
 
 
 def test_names_are_suggested() -> None:
-    facts = Facts({"TRIPS": StreamFacts("TRIPS")}, {("OLD", "rome"): ConsumerFacts("OLD", "rome")})
+    facts = OverlayFacts({"TRIPS": StreamFacts("TRIPS")}, {("OLD", "rome"): ConsumerFacts("OLD", "rome")})
     folder = Path("config")
     assert find_consumer(facts, "OLD", "rome", folder).id == ("OLD", "rome")
     for stream, name, message in (
@@ -114,7 +114,7 @@ def test_what_is_served_is_not_removed() -> None:
     served = ConsumerFacts("TRIPS", "rome", state="running")
     loaded = cast(Loaded, SimpleNamespace(consumers={}))
     with pytest.raises(OverlayError, match="still serves consumer rome"):
-        check_unused(loaded, Facts({}, {served.id: served}), served)
+        check_unused(loaded, OverlayFacts({}, {served.id: served}), served)
 
 
 def test_a_consumer_begins_anew_by_force(trips: Trips, running_service: StartService) -> None:

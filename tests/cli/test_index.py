@@ -13,8 +13,8 @@ from confluent_kafka import Consumer
 
 from overlay.config import load
 from overlay.errors import OverlayError
-from overlay.index.topic import index_topic
 from overlay.kafka.admin import Admin
+from overlay.kafka.own_topics import index_topic
 from overlay.worker.index_build import Build
 from overlay.worker.session import Session
 from tests.support.kafka import NewTopicFixture, SureProducer

@@ -19,7 +19,7 @@ from overlay.cli.init import init
 from overlay.cli.validate import validate
 from overlay.config import load
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.inspect.needs import Kind, find_needs
+from overlay.inspect.needs import ResourceKind, find_needs
 from overlay.local import Broker, start
 from tests.config.folders import write_folder
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
@@ -145,15 +145,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 RESOURCES = {
-    Kind.SOURCE: ResourceType.TOPIC,
-    Kind.OUTPUT: ResourceType.TOPIC,
-    Kind.INDEX: ResourceType.TOPIC,
-    Kind.STATE: ResourceType.TOPIC,
-    Kind.CONTROL: ResourceType.TOPIC,
-    Kind.REPLIES: ResourceType.TOPIC,
-    Kind.EVENTS: ResourceType.TOPIC,
-    Kind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
-    Kind.GROUP: ResourceType.GROUP,
+    ResourceKind.SOURCE: ResourceType.TOPIC,
+    ResourceKind.OUTPUT: ResourceType.TOPIC,
+    ResourceKind.INDEX: ResourceType.TOPIC,
+    ResourceKind.STATE: ResourceType.TOPIC,
+    ResourceKind.CONTROL: ResourceType.TOPIC,
+    ResourceKind.REPLIES: ResourceType.TOPIC,
+    ResourceKind.EVENTS: ResourceType.TOPIC,
+    ResourceKind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
+    ResourceKind.GROUP: ResourceType.GROUP,
 }
 
 

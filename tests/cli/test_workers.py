@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay.worker.shard_manager import shard_of
+from overlay.kafka.own_topics import shard_of
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import RunningService, StartService, find_free_port
 from tests.support.waiting import wait_until

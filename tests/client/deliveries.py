@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from overlay.client.subscribe.ack_answers import Answers
+from overlay.client.subscribe.ack_answers import AckAnswers
 from overlay.client.subscribe.acking import Head
 from overlay.client.subscribe.intake import OnSilence
 from overlay.client.subscribe.message import Delivered, Message
@@ -89,7 +89,7 @@ class Output:
         on_silence: OnSilence = OnSilence.FLAG,
     ) -> Subscription:
         target = Target(self.head, self.topic, self.group, self.policy, self.heartbeat_s)
-        answers = Answers(self.kafka, self.reply_topic)
+        answers = AckAnswers(self.kafka, self.reply_topic)
         return Subscription(
             self.kafka, target, self.ack_topic, answers, where, prefetch=prefetch, on_silence=on_silence
         )

@@ -11,9 +11,9 @@ from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
-from overlay.index.topic import index_topic
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing
 from tests.support.kafka import make_topic, produce_values

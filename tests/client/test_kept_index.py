@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from overlay.client import Client
-from overlay.index.topic import index_topic
+from overlay.kafka.own_topics import index_topic
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 import overlay
 from overlay.client import ConcurrentIteration, Subscription
 from overlay.client.read.reading import ROOM
-from overlay.client.turns import AsyncIteration, Turn
+from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.errors import OverlayError
 from tests.client.deliveries import DEADLINE_S, Output, make_output, read_numbers
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -42,11 +42,11 @@ def await_refusal(take: Callable[[], object]) -> ConcurrentIteration:
 
 def is_taken(messages: Subscription) -> bool:
     """Whether a loop waits for the next message."""
-    return messages._turn.is_taken
+    return messages._turn._lock.locked()
 
 
 def test_a_turn_says_what_to_do() -> None:
-    turn = Turn("subscription to S/c", "open another subscription")
+    turn = IterationGuard("subscription to S/c", "open another subscription")
     with (
         turn,
         pytest.raises(ConcurrentIteration, match=r"subscription to S/c: .* One iteration at a time; open another"),
@@ -121,14 +121,14 @@ def test_two_threads_on_a_reading(bootstrap: str, new_topic: NewTopicFixture, th
     topic = new_topic()
     with overlay.open(bootstrap=bootstrap) as client, client.read(topic=topic, follow=True) as batches:
         first = threads.submit(next, batches)
-        wait_until(lambda: batches._turn.is_taken, DEADLINE_S, "the first thread waits")
+        wait_until(lambda: batches._turn._lock.locked(), DEADLINE_S, "the first thread waits")
         await_refusal(lambda: next(batches))
         producer = SureProducer(bootstrap)
         producer.produce(topic, b"x")
         assert producer.flush(30) == 0
         assert first.result(DEADLINE_S).num_rows == 1
         waiting = threads.submit(next, batches, None)
-        wait_until(lambda: batches._turn.is_taken, DEADLINE_S, "the thread waits again")
+        wait_until(lambda: batches._turn._lock.locked(), DEADLINE_S, "the thread waits again")
         batches.close()  # allowed in any thread
         assert waiting.result(DEADLINE_S) is None
 

@@ -14,11 +14,12 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from overlay.config import check_consumer, check_update, fill_defaults, from_wire, to_wire
+from overlay.config import check_consumer, check_update, fill_defaults, to_wire
 from overlay.config.consumer import ConsumerConfig
 from overlay.subject import Pattern
 from tests.config.wire_cases import BAD, GOOD, UPDATES
 from tests.support.waiting import wait_until
+from tests.support.wire import from_wire
 
 SUBJECTS = (Pattern.parse("a.>"), Pattern.parse("b"))
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from overlay.config import ConsumerConfig, Profile, check_consumer, fill_defaults, from_wire
+from overlay.config import ConsumerConfig, Profile, check_consumer, fill_defaults
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS
 from overlay.subject import Pattern
 from tests.config.wire_cases import BAD, GOOD, NAMES, PULL, PUSH
+from tests.support.wire import from_wire
 
 SUBJECTS = (Pattern.parse("a.>"), Pattern.parse("b"))
 

@@ -20,7 +20,7 @@ import nats
 import numpy as np
 import pytest
 
-from overlay.config import fill_defaults, from_wire
+from overlay.config import fill_defaults
 from overlay.config.consumer import Interest
 from overlay.consumer.acks import Ack, Token, parse_ack
 from overlay.consumer.deadlines import NEVER
@@ -34,6 +34,7 @@ from overlay.consumer.queues import Run
 from overlay.consumer.state import begin
 from overlay.subject import Pattern
 from tests.consumer.jetstream import SUBJECTS, Peer, Told, serve, settle
+from tests.support.wire import from_wire
 
 SCRIPTS = int(os.environ.get("OVERLAY_SCRIPTS", "50"))
 SEED = int(os.environ.get("OVERLAY_SEED", "0")) or random.SystemRandom().randrange(1 << 32)

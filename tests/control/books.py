@@ -13,8 +13,9 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.control.decide import Decision
 from overlay.control.registry import Registry
 from overlay.control.requests import Request, parse_request
-from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC, ReplyRule
+from overlay.dispatch.reply_address import ReplyRule
 from overlay.errors import Place
+from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.output.record import Record
 
 NOW = 1_800_000_000 * 10**9

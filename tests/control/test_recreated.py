@@ -7,7 +7,7 @@ import contextlib
 from confluent_kafka.admin import AdminClient
 
 from overlay.client.control.control import Control
-from overlay.control.topics import CONTROL_CONFIG
+from overlay.kafka.own_topics import CONTROL_CONFIG
 from tests.support.kafka import DEADLINE_S, NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Scene, await_records, produce, serve

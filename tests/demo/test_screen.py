@@ -8,14 +8,14 @@ from io import StringIO
 from rich.console import Console
 
 from overlay.demo.screen import Screen
-from overlay.demo.service import Delivered, Look
+from overlay.demo.service import DeliveryProgress, Look
 
 TOTAL = 9000
 
 
 def make_looks(began: float) -> list[Look]:
-    def consumer(count: int, lag: int | None) -> tuple[Delivered, ...]:
-        return (Delivered("late", "late-out", ("f.JFK.>", "f.*.AA"), count, lag, ""),)
+    def consumer(count: int, lag: int | None) -> tuple[DeliveryProgress, ...]:
+        return (DeliveryProgress("late", "late-out", ("f.JFK.>", "f.*.AA"), count, lag, ""),)
 
     return [
         Look(began),

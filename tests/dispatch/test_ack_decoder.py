@@ -162,6 +162,7 @@ def list_said(verb: Verb, sequence: int, consumer_seq: int, deliveries: int, by:
 
 
 @given(ack_records())
+@example([Record(0, 0, b"$JS.ACK._..S.b.1.5.6.7.3", b"-NAK x", [])])  # empty incarnation, of another worker's consumer
 @settings(max_examples=200, deadline=None)
 def test_columns_say_what_rows_say(records: list[Record]) -> None:
     heard = AckDecoder("S", MINE, OTHERS, RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)

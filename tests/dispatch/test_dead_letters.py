@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
 from overlay.consumer.endings import give_up
-from overlay.dispatch.dead_letters import CAUSES, DELIVERIES, FIRST, LAST, REASON, press_letters
+from overlay.dispatch.dead_letters import press_letters
+from overlay.kafka.header_names import CAUSES, DELIVERIES, FIRST_DELIVERED, LAST_DELIVERED, REASON
 from overlay.match import Addressed, Addressing
 from overlay.output.batch_builder import OutputBatch
 from overlay.scan.codec import Codec
@@ -117,7 +118,7 @@ def test_what_was_never_delivered_says_so() -> None:
     (outgoing,) = builder(records, [give_up(1)], Settings())
     headers = {name.decode(): (value or b"").decode() for name, value in decode(outgoing).records[0].headers}
     assert (headers[REASON], headers[DELIVERIES]) == ("undeliverable", "0")
-    assert headers[FIRST] == headers[LAST] == "0001-01-01T00:00:00Z"
+    assert headers[FIRST_DELIVERED] == headers[LAST_DELIVERED] == "0001-01-01T00:00:00Z"
 
 
 def test_nobody_can_ack_a_dead_letter() -> None:

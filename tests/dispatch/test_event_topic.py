@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Effect, Sample
-from overlay.dispatch.event_topic import AUDIT, encode_audit, encode_notices, events_topic
+from overlay.dispatch.event_topic import AUDIT, encode_audit, encode_notices
+from overlay.kafka.own_topics import events_topic
 
 NOW = 10**18
 

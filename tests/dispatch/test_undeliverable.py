@@ -16,8 +16,8 @@ from overlay.consumer.endings import UNDELIVERABLE
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch import effect_encoder
-from overlay.dispatch.dead_letters import DELIVERIES, FIRST, REASON
 from overlay.dispatch.record_cache import RecordCache
+from overlay.kafka.header_names import DELIVERIES, FIRST_DELIVERED, REASON
 from overlay.output.batch_builder import OutputBatch
 from tests.consumer.driver import SECOND
 from tests.dispatch import scenes
@@ -124,7 +124,7 @@ def test_what_the_output_took_and_takes_no_more() -> None:
     headers = dict(
         decode(next(o for w in office.works for _, o in w.batches if o.topic == "graves")).records[0].headers
     )
-    assert not (headers[FIRST.encode()] or b"").startswith(b"0001")
+    assert not (headers[FIRST_DELIVERED.encode()] or b"").startswith(b"0001")
 
 
 def test_what_is_not_at_hand_is_read_again_first() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from overlay.index.skip import bloom
 from overlay.index.skip.bloom import Bloom
 from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.terms import Term, as_hashes
 from overlay.index.skip.zones import TYPES, Bounds
 
 uint32 = st.integers(0, (1 << 32) - 1)
@@ -20,6 +21,13 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "double": st.floats(allow_nan=False, allow_infinity=False),
     "string": st.integers(0, (1 << 128) - 1),
 }
+
+
+def ask_bloom(one: Bloom, term: Term) -> bool:
+    """Whether a filter says that the term may have been put in."""
+    starts, answer = np.array([0, len(one.bits)], np.int64), np.ones(1, np.bool_)
+    bloom.test(np.frombuffer(one.bits, np.uint8), starts, np.array([one.hashes], np.uint8), as_hashes(term), answer)
+    return bool(answer[0])
 
 
 @st.composite

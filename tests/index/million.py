@@ -17,8 +17,9 @@ from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import ConfigFingerprint
 from overlay.index.skip.encode import Block, encode, parse
-from overlay.index.skip.terms import as_hashes, property_term, subject_terms
+from overlay.index.skip.terms import as_hashes, property_term
 from overlay.index.skip.zones import Bounds
+from tests.oracle.chunks import subject_terms
 
 SCOPE = ConfigFingerprint(99, {"x": 1}, {"l": 12}, {"x": "long", "l": "long"})
 BLOCK = 4000

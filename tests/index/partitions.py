@@ -21,9 +21,10 @@ from overlay.index.skip.chunk_header import NO_TIME, Header
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_scope
 from overlay.index.skip.probes import Part
-from overlay.index.skip.terms import UNFILTERED, Term, as_hashes, null_term, property_term, subject_terms, value_term
+from overlay.index.skip.terms import UNFILTERED, Term, as_hashes, null_term, property_term, value_term
 from overlay.index.skip.zones import Bounds, text_key
 from overlay.subject import Pattern
+from tests.oracle.chunks import subject_terms
 
 Message = Mapping[str, Mapping[str, Any]]
 

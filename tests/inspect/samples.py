@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from overlay.inspect.sample import Record, Sample
+from overlay.inspect.sample import SampledRecord, TopicSample
 
 
 def make_record(
@@ -15,19 +15,19 @@ def make_record(
     value: object = None,
     raw: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Record:
+) -> SampledRecord:
     """A record; `value` is written as JSON, `raw` as it is."""
     pairs = tuple((name, text.encode()) for name, text in (headers or {}).items())
     body = json.dumps(value).encode() if value is not None else raw
-    return Record(0, offset, None if key is None else key.encode(), body, pairs)
+    return SampledRecord(0, offset, None if key is None else key.encode(), body, pairs)
 
 
-def make_sample(records: Iterable[Record], topic: str = "orders") -> Sample:
+def make_sample(records: Iterable[SampledRecord], topic: str = "orders") -> TopicSample:
     kept = tuple(records)
-    return Sample(topic, 1, len(kept), kept)
+    return TopicSample(topic, 1, len(kept), kept)
 
 
-def make_flights(count: int = 60) -> Sample:
+def make_flights(count: int = 60) -> TopicSample:
     """Headers origin (3 values), dest (10) and flight (all different), a JSON value, and the same again as fields."""
     return make_sample(
         (

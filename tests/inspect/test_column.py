@@ -7,7 +7,7 @@ import pytest
 from overlay.config import PropertyType
 from overlay.field import Field, FieldKind
 from overlay.inspect.column import MAX_COLUMNS, count_unnamed, find_columns, guess_type, join_types
-from overlay.inspect.sample import Record
+from overlay.inspect.sample import SampledRecord
 from tests.inspect.samples import make_record
 
 
@@ -59,13 +59,13 @@ def test_headers_fields_and_key_become_columns() -> None:
 
 
 def test_the_last_header_of_a_name_counts() -> None:
-    record = Record(0, 0, headers=(("h", b"first"), ("x", b"1"), ("h", b"last"), ("empty", b""), ("null", None)))
+    record = SampledRecord(0, 0, headers=(("h", b"first"), ("x", b"1"), ("h", b"last"), ("empty", b""), ("null", None)))
     columns = {column.field.name: column.texts for column in find_columns([record])}
     assert columns == {"h": ("last",), "x": ("1",), "empty": (None,), "null": (None,)}
 
 
 def test_bytes_that_are_no_text_are_binary() -> None:
-    record = Record(0, 0, key=b"\xff\x00", headers=(("id", b"\x00\x01"),))
+    record = SampledRecord(0, 0, key=b"\xff\x00", headers=(("id", b"\x00\x01"),))
     assert {column.type for column in find_columns([record])} == {PropertyType.BINARY}
 
 

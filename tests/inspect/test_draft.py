@@ -15,13 +15,13 @@ from overlay.config import Loaded, load
 from overlay.inspect.draft import comment, draft_consumers, draft_service, draft_stream, name_topics, quote
 from overlay.inspect.folder import ENVIRONMENT
 from overlay.inspect.proposal import propose
-from overlay.inspect.sample import Record, Sample
+from overlay.inspect.sample import SampledRecord, TopicSample
 from tests.inspect.samples import make_flights, make_record, make_sample
 
 KAFKA = {"bootstrap.servers": "broker:9092", "security.protocol": "PLAINTEXT"}
 
 
-def draft(*samples: Sample) -> dict[str, str]:
+def draft(*samples: TopicSample) -> dict[str, str]:
     names = name_topics(sample.topic for sample in samples)
     files = {"overlay.yaml": draft_service(KAFKA, 1)}
     for sample in samples:
@@ -93,7 +93,7 @@ def test_topics_of_similar_names_get_files_of_their_own() -> None:
     names = name_topics(["a.b", "A-b", "a.b", "...", "x" * 249])
     assert len({name.stem.lower() for name in names.values()}) == len(names) == 4
     topics = ["a.b", "A-b", "a..b", ".hidden", "overlay.mine", "x" * 249, "_", "a" * 199 + ".b"]
-    loaded = load_drafts(draft(*(Sample(topic, 1) for topic in topics)))
+    loaded = load_drafts(draft(*(TopicSample(topic, 1) for topic in topics)))
     assert loaded.problems == ()
     assert sorted(stream.topic_names[0] for stream in loaded.streams.values()) == sorted(topics)
 
@@ -137,7 +137,7 @@ def test_weird_header_names_load(name: str) -> None:
 _names = st.text(st.characters(codec="utf-8"), max_size=12)
 _records = st.lists(
     st.builds(
-        Record,
+        SampledRecord,
         st.just(0),
         st.integers(0, 9),
         st.none() | st.binary(max_size=8),
@@ -154,8 +154,8 @@ _records = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(_records, st.sampled_from(["orders", "a.b", "a..b"]))
-def test_whatever_a_topic_holds_the_files_load(records: list[Record], topic: str) -> None:
-    assert load_drafts(draft(Sample(topic, 1, len(records), tuple(records)))).problems == ()
+def test_whatever_a_topic_holds_the_files_load(records: list[SampledRecord], topic: str) -> None:
+    assert load_drafts(draft(TopicSample(topic, 1, len(records), tuple(records)))).problems == ()
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.inspect.proposal import propose
-from overlay.inspect.sample import Sample
+from overlay.inspect.sample import TopicSample
 from tests.inspect.samples import make_flights, make_record, make_sample
 
 
@@ -65,7 +65,7 @@ def test_rare_records_without_the_field_are_counted() -> None:
 
 
 def test_an_empty_topic_has_its_name_for_a_subject() -> None:
-    found = propose(Sample("a..b", 3))
+    found = propose(TopicSample("a..b", 3))
     assert (found.subject.template, found.subjects) == ("{topic}", {})
     assert "holds no record" in found.notes[0]
 

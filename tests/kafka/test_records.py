@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overlay.kafka.fetcher import Fetched, log_position_after
-from overlay.kafka.records import Row, RowReader
+from overlay.kafka.records import RowReader, StoredRecord
 from overlay.scan import Malformed
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
@@ -17,7 +17,7 @@ LIMIT = 1 << 20
 TIME = 1_700_000_000_000
 
 
-def read(*batches: bytes) -> list[Row | Malformed]:
+def read(*batches: bytes) -> list[StoredRecord | Malformed]:
     data = np.frombuffer(b"".join(batches), np.uint8)
     found = split(data)
     unreadable = found.base_offset if found.fault else -1
@@ -30,7 +30,7 @@ def make_record(offset: int, value: bytes | None = b"v") -> Record:
 
 
 BEHIND = build([make_record(5)], base_offset=5)
-ROW = Row(5, TIME, b"k", b"v", {"name": b"2"})
+ROW = StoredRecord(5, TIME, b"k", b"v", {"name": b"2"})
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_an_unknown_format_says_where_to_go_on() -> None:
 
 def test_tombstones_and_null_headers() -> None:
     record = Record(3, TIME, None, None, [(b"name", None)])
-    assert read(build([record], base_offset=3)) == [Row(3, TIME, None, None, {})]
+    assert read(build([record], base_offset=3)) == [StoredRecord(3, TIME, None, None, {})]

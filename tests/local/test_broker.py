@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.cli import overlay
 from overlay.errors import BrokerError
-from overlay.local import Broker, Condition, Node, start, status, stop
+from overlay.local import Broker, BrokerNode, Condition, start, status, stop
 from overlay.local.jars import fetch_jars
 from overlay.local.locks import hold_lock
-from overlay.local.state import Home, State, read_state, write_state
+from overlay.local.state import BrokerState, Home, read_state, write_state
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.support.waiting import wait_until
 
@@ -103,7 +103,7 @@ def test_running_broker_with_other_properties_is_not_passed_off(running: Broker)
     with pytest.raises(BrokerError, match="with other properties"):
         start(running.home, properties={"num.io.threads": "1"})
     with pytest.raises(BrokerError, match="as another node"):
-        start(running.home, node=Node(2, (1, 2)))
+        start(running.home, node=BrokerNode(2, (1, 2)))
 
 
 def test_status_tells_all(running: Broker) -> None:
@@ -142,7 +142,7 @@ def test_stranger_with_the_remembered_pid_is_left_alone(running: Broker) -> None
 def test_lock_of_an_unknown_process_is_named(tmp_path: Path) -> None:
     """A start was cut off between the broker's first breath and the note of its pid: no signal is sent at a guess."""
     home = Home(tmp_path)
-    write_state(home, State(1, 2))
+    write_state(home, BrokerState(1, 2))
     with hold_lock(home.life_lock, wait_s=0, what="living"):
         for act in (start, stop):
             with pytest.raises(BrokerError, match=rf"not known.*End the process that holds {home.life_lock}"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from overlay.errors import BrokerError
-from overlay.local.node import Node
+from overlay.local.node import BrokerNode
 from overlay.local.settings import address_listener, build_properties, check_extra, format_properties
 
 
@@ -30,7 +30,7 @@ def test_extra_properties_win_over_our_defaults() -> None:
 
 
 def test_a_node_of_several_names_all_controllers() -> None:
-    node = Node(2, (1001, 1002, 1003))
+    node = BrokerNode(2, (1001, 1002, 1003))
     built = build_properties(port=9001, controller_port=1002, data=Path("/d"), listeners=[], extra={}, node=node)
     assert built["node.id"] == "2"
     assert built["controller.quorum.voters"] == "1@127.0.0.1:1001,2@127.0.0.1:1002,3@127.0.0.1:1003"

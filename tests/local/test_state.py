@@ -6,20 +6,20 @@ import pytest
 
 from overlay.errors import BrokerError
 from overlay.local import Condition, status, stop
-from overlay.local.node import ALONE, Node
-from overlay.local.state import Home, State, read_state, write_state
+from overlay.local.node import ALONE, BrokerNode
+from overlay.local.state import BrokerState, Home, read_state, write_state
 
 
 def test_state_survives_the_file(tmp_path: Path) -> None:
-    node = Node(2, (9002, 9004), "cluster", 256)
-    state = State(9001, 9004, pid=7, listeners={"SSL": "127.0.0.1:9003"}, properties={"a": "b"}, node=node)
+    node = BrokerNode(2, (9002, 9004), "cluster", 256)
+    state = BrokerState(9001, 9004, pid=7, listeners={"SSL": "127.0.0.1:9003"}, properties={"a": "b"}, node=node)
     write_state(Home(tmp_path), state)
     assert read_state(Home(tmp_path)) == state
 
 
 def test_state_of_an_earlier_version_is_of_a_broker_alone(tmp_path: Path) -> None:
     Home(tmp_path).state.write_text('{"port": 1, "controller_port": 2}')
-    assert read_state(Home(tmp_path)) == State(1, 2, node=ALONE)
+    assert read_state(Home(tmp_path)) == BrokerState(1, 2, node=ALONE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlay.index.skip.terms import Term
+from overlay.index.skip.terms import DEPTH, Term, _count_term, _prefix_term, _token_term, value_term
 from tests.oracle.batches import Batch, Record
 
 WORD = (1 << 64) - 1
@@ -46,6 +46,17 @@ def make_bloom(terms: Iterable[Term], size: int | None = None) -> tuple[bytes, i
         for position in find_positions(term, 8 * size, k):
             number |= 1 << position
     return number.to_bytes(size, "little"), k
+
+
+def subject_terms(subject: str) -> list[Term]:
+    """The terms that a record with this subject adds: docs/index.md, Bloom filter."""
+    tokens = tuple(subject.split("."))
+    return [
+        value_term(subject.encode()),
+        _count_term(len(tokens)),
+        *(_token_term(position, token) for position, token in enumerate(tokens[:DEPTH])),
+        *(_prefix_term(tokens[:k]) for k in range(1, min(len(tokens) - 1, DEPTH) + 1)),
+    ]
 
 
 def may_hold(bits: bytes, hashes: int, term: Term) -> bool:

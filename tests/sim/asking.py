@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC
+from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 
 from .applications import VALID_S, Run
 from .reading import read_topic

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from overlay.dispatch.reply_address import CORRELATION
+from overlay.kafka.header_names import CORRELATION
 from overlay.units import parse_duration
 from tests.oracle.push import Token, parse_token
 

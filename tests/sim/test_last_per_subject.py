@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from overlay.config import Loaded
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import TOKEN
 
 from .host import Worker, read_config, warm_up
 from .reading import Found, read_topic

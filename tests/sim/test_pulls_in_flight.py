@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import TOKEN
 from tests.oracle.push import parse_token
 
 from .asking import ask

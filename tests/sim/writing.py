@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer
 
-from overlay.consumer.acks import acks_topic
-from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC, TOKEN
+from overlay.kafka.own_topics import acks_topic
 
 from .reading import Found
 from .world import World

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from overlay.config import IndexConfig, load
 from overlay.errors import Fenced, OverlayError
 from overlay.index.skip.encode import encode
-from overlay.index.topic import index_topic
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic
 from spark import index as job
 from spark.chunks import Batches, Range, deal_chunks, find_ends, join_batches
 from spark.index import index_stream

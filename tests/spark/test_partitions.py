@@ -14,7 +14,7 @@ from overlay.client.read.offset_ranges import ALL_PARTS, Leg, Stretch, Way
 from overlay.index.skip.plan import Route, Saving
 from overlay.index.skip.probes import Part as Question
 from overlay.kafka.log_position import TopicPartition
-from spark.partitions import LEAST_BYTES, RECORD_BYTES, Part, divide, weigh_leg
+from spark.partitions import LEAST_BYTES, RECORD_BYTES, TaskPartition, divide, weigh_leg
 
 NOTHING = Saving(0, 0, 0, 0, 0)
 
@@ -85,6 +85,6 @@ def test_a_large_leg_is_cut_evenly() -> None:
 @given(stretches())
 def test_tasks_travel(plan: list[Stretch]) -> None:
     for task in divide(plan, 1 << 20, 4):
-        part = Part(task, sequenced=True)
+        part = TaskPartition(task, sequenced=True)
         again = pickle.loads(pickle.dumps(part))
         assert list_offsets(again.stretches) == list_offsets(part.stretches) and again.sequenced

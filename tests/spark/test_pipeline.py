@@ -23,7 +23,7 @@ from spark.figures import Figures, count_offsets
 from spark.lease import Lease, NotOwner, own
 from spark.output import UnknownConsumer, find_output
 from spark.pipeline import NotForSpark, Pipeline, check_consumer, explain, start_pipeline
-from spark.sequences import Sequences, add_marks, number_rows
+from spark.sequences import BatchEnds, add_marks, number_rows
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
@@ -184,16 +184,16 @@ def test_a_batch_that_is_run_again_has_the_same_sequences(spark: SparkSession, t
     assert last == 107
     assert [(row.id, row.consumer_sequence) for row in numbered.collect()] == [(n, n + 8) for n in range(100)]
     folder = str(tmp_path / "sequences")
-    first = Sequences(spark, folder)
+    first = BatchEnds(spark, folder)
     assert first.find_base(0) == 0
     first.keep(0, 5)
     first.keep(1, 9)
-    for again in (first, Sequences(spark, folder)):
+    for again in (first, BatchEnds(spark, folder)):
         # batch 1 was cut off before Spark noted it
         assert again.find_base(1) == 5
-    assert Sequences(spark, folder).find_base(2) == 9
+    assert BatchEnds(spark, folder).find_base(2) == 9
     with pytest.raises(OverlayError, match="consumer sequences of batch 6 are not there"):
-        Sequences(spark, folder).find_base(7)
+        BatchEnds(spark, folder).find_base(7)
     empty, last = number_rows(add_marks(spark.range(0)), 3)
     assert (empty.count(), last) == (0, 3)
 
@@ -213,7 +213,7 @@ def test_several_output_partitions(
     ]
     batch = spark.createDataFrame(rows, SCHEMA).repartitionByRange(4, "offset")
     pipeline = Pipeline(
-        output, 3, Sequences(spark, str(tmp_path / "sequences")), Figures(output.consumer), lambda: None
+        output, 3, BatchEnds(spark, str(tmp_path / "sequences")), Figures(output.consumer), lambda: None
     )
     pipeline.deliver(batch, 0)
     found = [[int(value or b"") for _, value, _ in read_all(bootstrap, output.topic, p)] for p in range(3)]

@@ -15,7 +15,7 @@ from overlay.client.read.question import make_request
 from overlay.client.read.topic import describe_topic
 from overlay.filter.describe import describe
 from overlay.scan.decode import NO_STOP
-from spark.plan import Window
+from spark.plan import PositionWindow
 from spark.pushdown import push, to_literal
 from tests.client.logs import KEPT
 from tests.support.kafka import SureProducer, make_topic
@@ -136,7 +136,7 @@ def test_positions_are_bounds_that_spark_tests_again() -> None:
     ]
     pushed = push(filters, ask())
     assert pushed.left == tuple(filters)
-    assert pushed.window == Window((11, 21), (5, NO_STOP), frozenset({"t"}), frozenset({1}))
+    assert pushed.window == PositionWindow((11, 21), (5, NO_STOP), frozenset({"t"}), frozenset({1}))
     assert pushed.window.clip(("t", 1), 0, 100, sequenced=True) == (10, 20)
     assert pushed.window.clip(("t", 1), 0, 100, sequenced=False) == (5, 100)
     assert pushed.window.clip(("t", 0), 0, 100, sequenced=True) == (100, 100)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from overlay.config import load
-from overlay.state.leases import name_lease
+from overlay.kafka.own_topics import lease_group
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Scene, await_records, await_state, produce, read_committed, serve
@@ -18,7 +18,7 @@ from tests.worker.scenes import CommittedReader, Scene, await_records, await_sta
 @contextlib.contextmanager
 def hold(scene: Scene, name: str, topic: str) -> Iterator[None]:
     """Be the only member of a consumer's lease, as spark/lease.py is."""
-    group = name_lease(load(scene.folder).service.topics.prefix, ("S", name))
+    group = lease_group(load(scene.folder).service.topics.prefix, ("S", name))
     consumer = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": group, "enable.auto.commit": False})
     consumer.subscribe([topic])
     try:

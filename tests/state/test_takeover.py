@@ -16,9 +16,10 @@ from aiokafka.client import AIOKafkaClient
 from overlay.errors import Fenced
 from overlay.kafka.admin import Admin, connect
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.own_topics import shard_id, state_topic
 from overlay.output.transaction import Transactions
 from overlay.state.shard_state import Delta, ShardState, encode
-from overlay.state.takeover import ensure_state_topic, read_state, state_topic, take_over, transactional_id
+from overlay.state.takeover import ensure_state_topic, read_state, take_over
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import StartService, find_free_port
 from tests.support.waiting import wait_until
@@ -153,7 +154,7 @@ async def test_a_checkpoint_makes_what_lies_before_it_void(stage: Stage) -> None
 
 
 def test_names_are_the_shard_s_own() -> None:
-    assert len({transactional_id("overlay", shard) for shard in range(20)}) == 20
+    assert len({shard_id("overlay", shard) for shard in range(20)}) == 20
 
 
 def test_a_second_worker_takes_over(

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
-from overlay.local import Broker, Node, plan_cluster, start
+from overlay.local import Broker, BrokerNode, plan_cluster, start
 from tests.support.kafka import DEADLINE_S
 from tests.support.waiting import wait_until
 
@@ -74,7 +74,7 @@ def run_cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
     """Start so many brokers, each of them a controller too, with internal topics that outlive the loss of one."""
     nodes = plan_cluster(count, heap_mib=HEAP_MIB)
 
-    def start_one(node: Node) -> Broker:
+    def start_one(node: BrokerNode) -> Broker:
         return start(folder / f"node-{node.id}", properties=REPLICATED, node=node)
 
     with ExitStack() as stack:

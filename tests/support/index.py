@@ -7,8 +7,9 @@ from bisect import bisect_left
 
 from overlay.config import load
 from overlay.index.skip.chunks import Chunks
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.admin import connect
+from overlay.kafka.own_topics import index_topic
 from overlay.subject import Pattern
 from tests.worker.scenes import Scene, expect, read_committed
 

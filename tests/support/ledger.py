@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from overlay.index.topic import index_topic
+from overlay.kafka.own_topics import index_topic
 from tests.oracle.ledger import Run, Twin
 from tests.worker.scenes import Scene, Seen, check_tokens, describe_difference, read_committed
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from overlay.subject import Pattern
 from overlay.view.account import MOST_STRIPS, describe_explanation, print_explanation
 from overlay.view.analysis import Observed
-from overlay.view.explanation import Explanation, Wanted, explain
+from overlay.view.explanation import Explanation, ReadConditions, explain
 from overlay.view.strip import Strip
 from tests.index.partitions import Record, load, seal, sql, stream
 
@@ -22,7 +22,7 @@ def make_explanation() -> Explanation:
     """Two chunks; in the second a record of the subject that is asked for."""
     records = [Record(at, "a.x" if at == 70 else "a.y") for at in range(100)]
     chunks = load(CONFIG, [seal(CONFIG, records[at : at + 50], at, at + 50) for at in (0, 50)])
-    wanted = Wanted(CONFIG, (Pattern("a.x"),), sql("n > 5", CONFIG), since=1_700_000_000_000)
+    wanted = ReadConditions(CONFIG, (Pattern("a.x"),), sql("n > 5", CONFIG), since=1_700_000_000_000)
     return explain(wanted, [(("t", 0), chunks, 0, 120)], 1_700_000_000_001)
 
 

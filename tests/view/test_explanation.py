@@ -18,7 +18,7 @@ from overlay.index.skip.probes import Answer
 from overlay.subject import Pattern
 from overlay.view.account import list_advice
 from overlay.view.analysis import Matches
-from overlay.view.explanation import FOREIGN_RULE, Explanation, Share, Wanted, explain
+from overlay.view.explanation import FOREIGN_RULE, Explanation, ReadConditions, Share, explain
 from tests.index.partitions import Record, forget, load, say, seal, sql, stream
 
 NOW = 1_700_000_000_000
@@ -43,7 +43,7 @@ def cut(config: StreamConfig, records: Sequence[Record], size: int, holes: Seque
 def ask(config: StreamConfig, headers: Sequence[Header], end: int, first: int = 0, **wanted: object) -> Explanation:
     patterns = tuple(Pattern(text) for text in wanted.pop("subjects", ()))  # type: ignore[attr-defined]
     filter = sql(str(text), config) if (text := wanted.pop("sql", None)) else None
-    question = Wanted(config, patterns, filter, **wanted)  # type: ignore[arg-type]
+    question = ReadConditions(config, patterns, filter, **wanted)  # type: ignore[arg-type]
     return explain(question, [(("t", 0), load(config, headers), first, end)], NOW)
 
 
@@ -127,7 +127,7 @@ def test_predicted_false_positives_are_those_that_come() -> None:
     chunks = load(config, [forget(header, "counts") for header in cut(config, records, 60)])
     predicted = observed = 0.0
     for number in range(60):
-        wanted = Wanted(config, (Pattern(f"s.{10_000 + number}"),))
+        wanted = ReadConditions(config, (Pattern(f"s.{10_000 + number}"),))
         found = explain(wanted, [(("t", 0), chunks, 0, 6_000)], NOW)
         predicted += found.false_positives
         observed += found.shares[Answer.MAYBE].chunks

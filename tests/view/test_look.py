@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from overlay.config.identity import Identity
-from overlay.view.facts import ConsumerFacts, Facts, PartitionFacts, ServiceFacts, StreamFacts
+from overlay.view.facts import ConsumerFacts, OverlayFacts, PartitionFacts, ServiceFacts, StreamFacts
 from overlay.view.look import combine, compare, explain_stranger
 
 PARTS = {"t-0": PartitionFacts(7, 9)}
@@ -14,7 +14,7 @@ WORKER = ServiceFacts("http://here", "1", "overlay", "there:9092", "c1", "/etc/o
 
 
 def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
-    running = Facts(
+    running = OverlayFacts(
         {"A": StreamFacts("A", state="running", partitions={"t-0": PartitionFacts(8, 9)}), "B": StreamFacts("B")},
         {
             ("A", "fine"): ConsumerFacts("A", "fine", state="running", positions={"t-0": 8}, consumer_sequence=4),
@@ -22,7 +22,7 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
         },
         WORKER,
     )
-    stored = Facts(
+    stored = OverlayFacts(
         {"A": StreamFacts("A", partitions=PARTS), "B": StreamFacts("B", partitions=PARTS), "C": StreamFacts("C")},
         {
             ("A", "fine"): ConsumerFacts("A", "fine", state="waiting", positions={"t-0": 7}, consumer_sequence=3),
@@ -64,12 +64,12 @@ def test_files_that_changed_since_the_start_are_pointed_out() -> None:
 
 
 def test_a_worker_speaks_for_its_own_shards() -> None:
-    running = Facts(
+    running = OverlayFacts(
         {"A": StreamFacts("A", state="elsewhere", decoded=0, rate=0.0)},
         {("A", "c"): ConsumerFacts("A", "c", state="elsewhere", delivered=0, rate=0.0, lag_seconds=0.0)},
         replace(WORKER, shards=(0, 2), shard_count=3),
     )
-    stored = Facts(
+    stored = OverlayFacts(
         {"A": StreamFacts("A", state="waiting", partitions=PARTS)},
         {
             ("A", "c"): ConsumerFacts(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from overlay.consumer.acks import acks_topic
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch.reply_address import Address
+from overlay.kafka.own_topics import acks_topic
 from overlay.worker.acks.dispatch_loop import DispatchLoop
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until

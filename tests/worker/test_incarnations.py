@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from overlay.client.subscribe.acking import Head, write_acks
-from overlay.consumer.acks import acks_topic
+from overlay.kafka.own_topics import acks_topic
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import StartService
 from tests.support.waiting import wait_until

@@ -17,8 +17,8 @@ from overlay import open as open_client
 from overlay.client.read.bounds import NoSequence
 from overlay.index.ledger.allocate import Standing, allocate
 from overlay.index.ledger.entries import encode
-from overlay.index.topic import index_topic
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.own_topics import index_topic
 from tests.index.test_start_positions import delete_below
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.ledger import check_in_order, read_ledger

@@ -13,7 +13,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
-from overlay.worker.shard_manager import LIGHT, ShardManager, is_light, shard_of
+from overlay.worker.shard_manager import LIGHT, ShardManager, is_light
 from tests.control.books import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
@@ -45,12 +45,6 @@ def test_who_gets_a_machine_by_a_change_begins_anew() -> None:
 
 def test_light_fields_are_fields() -> None:
     assert set(ConsumerConfig.model_fields) > LIGHT
-
-
-def test_shards_share_what_there_is() -> None:
-    found = {shard_of(("S", f"c{number}"), 4) for number in range(100)}
-    assert found == {0, 1, 2, 3}
-    assert shard_of(("S", "c"), 1) == 0
 
 
 class Idle:

@@ -24,15 +24,15 @@ from confluent_kafka import Message
 from overlay.client.arguments import CONSUMER_FIELDS, check_names
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
-from overlay.consumer.acks import Token, Verb, acks_topic, parse_token
+from overlay.consumer.acks import Token, Verb, parse_token
 from overlay.control.records import Subject as About
-from overlay.control.records import control_topic, make_key, read_config, write_config, write_json
-from overlay.control.requests import CLIENT, Op
-from overlay.dispatch.answers import CODE, DESCRIPTION
+from overlay.control.records import make_key, read_config, write_config, write_json
+from overlay.control.requests import Op
 from overlay.errors import OverlayError
 from overlay.kafka.connection import Properties
+from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
 from overlay.kafka.message_headers import read_headers
-from overlay.output.assemble import SUBJECT, TOKEN
+from overlay.kafka.own_topics import acks_topic, control_topic
 from overlay.units import format_time
 
 from .inbox import Inbox, NoAnswer

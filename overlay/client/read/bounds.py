@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from overlay.client.connection import Connection, Known
+from overlay.client.connection import Connection, KnownStream
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
@@ -29,8 +29,8 @@ from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
 
 from .offset_ranges import Stretch
-from .question import Request
-from .sequences import Order
+from .question import CheckedQuestion
+from .sequences import LedgerOrder
 
 DEADLINE_S = 5.0
 """Seconds that Kafka may take to answer at all, because a caller waits for it."""
@@ -41,7 +41,7 @@ class NoSequence(OverlayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadBounds:
     """What there is to read now, by partition."""
 
     stretches: tuple[Stretch, ...]
@@ -49,7 +49,7 @@ class Bounds:
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     seen: Mapping[TopicPartition, Glimpse] = field(default_factory=dict)
     """The batches looked at, by partition, as far as they could be read."""
-    order: Order | None = None
+    order: LedgerOrder | None = None
     """The order of all partitions, if the stream has several and a ledger."""
 
     @property
@@ -62,7 +62,7 @@ class Bounds:
         return tuple(Stretch(each.source, each.stop, floor=each.floor) for each in self.stretches)
 
 
-async def find_bounds(line: Connection, request: Request, offsets: Mapping[TopicPartition, int]) -> Bounds:
+async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mapping[TopicPartition, int]) -> ReadBounds:
     """Look up the bounds of a stream's partitions. Ends are the last stable offsets of this moment.
 
     `offsets`: further offsets whose batches to look at, at no extra cost. In a stream of several
@@ -85,10 +85,10 @@ async def find_bounds(line: Connection, request: Request, offsets: Mapping[Topic
         floor = request.from_seq - 1
         starts = {source: min(max(floor, first), end) for source, (first, end) in bounds.items()}
     stretches = tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items())
-    return Bounds(stretches, sources, {source: first for source, (first, _) in bounds.items()}, seen)
+    return ReadBounds(stretches, sources, {source: first for source, (first, _) in bounds.items()}, seen)
 
 
-def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bounds:
+def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
     """Return bounds with the order of several partitions, beginning at the sequence asked for.
 
     Raises NoSequence.
@@ -112,7 +112,7 @@ def begin_in_order(bounds: Bounds, request: Request, order: Order | None) -> Bou
     )
 
 
-async def _look(line: Connection, stream: StreamConfig) -> Known:
+async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
     """Look up everything: partitions, metadata and bounds."""
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
@@ -120,11 +120,11 @@ async def _look(line: Connection, stream: StreamConfig) -> Known:
     client = await line.open()
     for topic in stream.topic_names:
         await client.add_topic(topic)
-    return Known(sources, {topic: _count(client, topic) for topic in stream.topic_names}, bounds)
+    return KnownStream(sources, {topic: _count(client, topic) for topic in stream.topic_names}, bounds)
 
 
 async def _look_again(
-    line: Connection, known: Known | None, offsets: Mapping[TopicPartition, int]
+    line: Connection, known: KnownStream | None, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
     """Look up what may have changed. Return nothing unless it is certain that all else is unchanged."""
     if known is None:

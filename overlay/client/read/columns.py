@@ -57,7 +57,7 @@ class Form(Protocol):
         """
 
 
-class Envelope:
+class EnvelopeBuilder:
     """A builder of batches with some of the columns of SCHEMA.
 
     `stream`: its name, None for a topic that no file describes.

@@ -32,15 +32,16 @@ from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import plan
 from overlay.index.skip.probes import Answer, Conditions, Everything
 from overlay.index.skip.prune import evaluate
-from overlay.index.topic import Index, index_topic
+from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.waits import finish_in_thread
 
-from .bounds import Bounds
+from .bounds import ReadBounds
 from .offset_ranges import Stretch, find_way
-from .question import Request
-from .sequences import Order
+from .question import CheckedQuestion
+from .sequences import LedgerOrder
 
 log = get_logger(__name__)
 
@@ -88,7 +89,7 @@ class KeptIndex:
             self._turn.release()
 
     async def find_course(
-        self, line: Connection, request: Request, conditions: Conditions, bounds: Bounds
+        self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
     ) -> Course | None:
         """Return what has to be read within the bounds; None if there is no usable index."""
         try:
@@ -105,7 +106,7 @@ class KeptIndex:
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
             return None
 
-    async def find_order(self, line: Connection, bounds: Bounds) -> Order | None:
+    async def find_order(self, line: Connection, bounds: ReadBounds) -> LedgerOrder | None:
         """Return a copy of the stream's current ledger for one reading; None if there is none."""
         try:
             async with self._take_turn():
@@ -113,7 +114,7 @@ class KeptIndex:
                     return None
                 index = Index(self._stream, with_chunks=False)
                 index.ledger, index.position = copy.deepcopy(self._index.ledger), self._index.position
-                return Order(self.topic, index)
+                return LedgerOrder(self.topic, index)
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
             log.warning("the ledger cannot be read", stream=self._stream.name, reason=str(error))
@@ -129,7 +130,7 @@ class KeptIndex:
         finally:
             self._turn.release()
 
-    async def _read_on(self, line: Connection, bounds: Bounds) -> bool:
+    async def _read_on(self, line: Connection, bounds: ReadBounds) -> bool:
         """Read what was added to the index since the last time. Return False if there is no index."""
         if own := bounds.seen.get((self.topic, 0)):
             end = own.end
@@ -163,7 +164,7 @@ class KeptIndex:
         topics = await line.admin.find_topics(self._stream.topic_names)
         return frozenset(name for name, facts in topics.items() if "compact" in facts.config.get("cleanup.policy", ""))
 
-    async def _check(self, line: Connection, bounds: Bounds) -> None:
+    async def _check(self, line: Connection, bounds: ReadBounds) -> None:
         """Compare the chunks with the log, and drop chunks whose records do not exist any more."""
         doubtful: list[TopicPartition] = []
         for source, first in bounds.log_starts.items():
@@ -181,7 +182,9 @@ class KeptIndex:
             compacted = source[0] in self._compacted
             await void(client, self._stream.name, source, self._index.of(source), now[source], compacted=compacted)
 
-    def _plan(self, request: Request, conditions: Conditions, stretches: Sequence[Stretch], counts: bool) -> Course:
+    def _plan(
+        self, request: CheckedQuestion, conditions: Conditions, stretches: Sequence[Stretch], counts: bool
+    ) -> Course:
         if counts and (course := self._count(request, stretches)) is not None:
             return course
         if request.last_per_subject:
@@ -190,12 +193,12 @@ class KeptIndex:
             )
         return Course(tuple(self._find_way(request, conditions, each) for each in stretches))
 
-    def _search(self, request: Request, conditions: Conditions, stretch: Stretch) -> LastPerSubject:
+    def _search(self, request: CheckedQuestion, conditions: Conditions, stretch: Stretch) -> LastPerSubject:
         chunks = self._index.of(stretch.source)
         may_hold = evaluate(conditions, chunks).levels != Answer.NO
         return LastPerSubject(chunks, request.patterns, stretch.start, stretch.stop, may_hold)
 
-    def _find_way(self, request: Request, conditions: Conditions, stretch: Stretch) -> Stretch:
+    def _find_way(self, request: CheckedQuestion, conditions: Conditions, stretch: Stretch) -> Stretch:
         chunks = self._index.of(stretch.source)
         if not len(chunks) or stretch.start >= stretch.stop:
             return stretch
@@ -207,7 +210,7 @@ class KeptIndex:
             )
         return replace(stretch, way=way, enough=enough)
 
-    def _count(self, request: Request, stretches: Sequence[Stretch]) -> Course | None:
+    def _count(self, request: CheckedQuestion, stretches: Sequence[Stretch]) -> Course | None:
         """Return the count of matching records and the ranges to be read as well; None unless the
         index gives an exact count.
         """
@@ -228,13 +231,13 @@ class Indexes:
         self._prefix = prefix
         self._kept: dict[str, KeptIndex] = {}
 
-    def find(self, request: Request, conditions: Conditions) -> KeptIndex | None:
+    def find(self, request: CheckedQuestion, conditions: Conditions) -> KeptIndex | None:
         """Return the index to use for a request; None if it cannot help."""
         helps = any(probe != Everything() for _, probe in conditions.parts())
         helps = helps or is_count(request) or request.last_per_subject
         return self.keep(request) if helps and request.index else None
 
-    def keep(self, request: Request) -> KeptIndex | None:
+    def keep(self, request: CheckedQuestion) -> KeptIndex | None:
         """Return the index of a request's stream; None for a topic that no file describes."""
         if not request.is_named:
             return None
@@ -244,7 +247,7 @@ class Indexes:
         return self._kept[name]
 
 
-def derive_conditions(request: Request, now: int) -> Conditions:
+def derive_conditions(request: CheckedQuestion, now: int) -> Conditions:
     """Return what a chunk must contain for a request's records. `now`: ms since 1970."""
     return derive(
         request.stream,
@@ -257,7 +260,7 @@ def derive_conditions(request: Request, now: int) -> Conditions:
     )
 
 
-def is_count(request: Request) -> bool:
+def is_count(request: CheckedQuestion) -> bool:
     """Return whether a request asks only for the present number of records of some subjects."""
     bounded = request.since is not None or request.until is not None
     bounded = bounded or request.last is not None or request.last_per_subject

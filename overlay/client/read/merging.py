@@ -25,8 +25,8 @@ from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
 
 from .offset_ranges import Stretch
-from .row_filter import Part
-from .sequences import LAST, Order, find_place
+from .row_filter import FilteredRows
+from .sequences import LAST, LedgerOrder, find_place
 from .skip_route import Journey
 
 PATIENCE_S = 2.0
@@ -38,7 +38,7 @@ _OVER = LAST + 1
 class Merge:
     """A merge of ranges, one per partition."""
 
-    def __init__(self, order: Order, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
+    def __init__(self, order: LedgerOrder, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
         self._order, self._schema = order, schema
         self._at = {each.source: each.start for each in stretches}
         self._held: dict[TopicPartition, deque[tuple[Ints, pa.RecordBatch]]] = {}
@@ -85,7 +85,7 @@ class Merge:
             return True
         return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
 
-    def add(self, source: TopicPartition, part: Part) -> None:
+    def add(self, source: TopicPartition, part: FilteredRows) -> None:
         """Add a part of a partition, which continues at the part's position."""
         for places, batch in zip(part.places, part.batches, strict=True):
             known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size

@@ -13,7 +13,7 @@ import pyarrow as pa
 from overlay.arrays import Ints
 
 from .columns import make_empty_rows
-from .row_filter import Part
+from .row_filter import FilteredRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Newest:
         """Subject and offset of each row."""
         return [(subject, row.offset) for subject, row in self.rows.items()]
 
-    def add(self, part: Part) -> None:
+    def add(self, part: FilteredRows) -> None:
         """Add the last rows of a part."""
         orders = np.concatenate(part.places or part.times).tolist() if part.heads else []
         places = [(batch, at) for batch in part.batches for at in range(batch.num_rows)]

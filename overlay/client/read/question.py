@@ -62,7 +62,7 @@ class Question(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckedQuestion:
     """A question about one stream, checked and parsed. Times are ms since 1970."""
 
     stream: StreamConfig
@@ -86,7 +86,7 @@ ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
 """The arguments of `Client.read`."""
 
 
-def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> Request:
+def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> CheckedQuestion:
     """Check a question and return it as a request.
 
     An argument that is None counts as left out. `now`: ms since 1970.
@@ -95,7 +95,7 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
     """
     check_names("read", question, ARGUMENTS)
     texts = _list_texts("subjects", question.get("subjects"))
-    request = Request(
+    request = CheckedQuestion(
         stream,
         is_named,
         tuple(Pattern.parse(text) for text in texts) or (Pattern(">"),),

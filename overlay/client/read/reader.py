@@ -46,15 +46,15 @@ from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
 from overlay.waits import finish_in_thread, is_set_within
 
-from .bounds import Bounds, begin_at, begin_in_order, find_bounds
+from .bounds import ReadBounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
 from .growth import Growth
 from .indexes import Course, Indexes, derive_conditions
 from .merging import Merge
 from .newest import Newest, merge_newest
 from .offset_ranges import Stretch, cut_out
-from .question import Request
-from .row_filter import Part, RowFilter
+from .question import CheckedQuestion
+from .row_filter import FilteredRows, RowFilter
 from .skip_route import Journey, go_on
 
 log = get_logger(__name__)
@@ -100,14 +100,14 @@ class Progress:
     """
 
 
-async def read_alone(lines: Connections, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+async def read_alone(lines: Connections, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
     """Yield the batches of `read_batches` with a connection of their own, in the caller's loop."""
     async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
         async for batch in batches:
             yield batch
 
 
-async def read_batches(line: Connection, indexes: Indexes, request: Request, progress: Progress) -> Batches:
+async def read_batches(line: Connection, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
     """Yield the batches that answer a request; none of them is empty.
 
     Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip,
@@ -128,8 +128,11 @@ async def read_batches(line: Connection, indexes: Indexes, request: Request, pro
 
 
 async def lay_course(
-    line: Connection, indexes: Indexes, request: Request, narrow: Callable[[Bounds], Bounds] | None = None
-) -> tuple[Bounds, Course]:
+    line: Connection,
+    indexes: Indexes,
+    request: CheckedQuestion,
+    narrow: Callable[[ReadBounds], ReadBounds] | None = None,
+) -> tuple[ReadBounds, Course]:
     """Return what Kafka has, and what of it has to be read. `narrow` may reduce the bounds.
 
     Raises what `find_bounds` and `narrow` raise.
@@ -147,7 +150,7 @@ async def lay_course(
     return bounds, await _begin(line, request, course or Course(bounds.stretches))
 
 
-async def _begin(line: Connection, request: Request, course: Course) -> Course:
+async def _begin(line: Connection, request: CheckedQuestion, course: Course) -> Course:
     """Return the course with start offsets for `since` looked up at Kafka, for ranges that the
     index knows nothing about.
     """
@@ -165,8 +168,8 @@ class Scan:
     client: AIOKafkaClient
     admin: Admin
     row_filter: RowFilter
-    request: Request
-    bounds: Bounds
+    request: CheckedQuestion
+    bounds: ReadBounds
     course: Course
     progress: Progress
 
@@ -219,11 +222,11 @@ class Scan:
 
     async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
         """Return the last `count` records that pass, over all ranges."""
-        kept: dict[TopicPartition, deque[Part]] = {each.source: deque() for each in stretches}
+        kept: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in stretches}
         window, left = max(WINDOW, count), list(stretches)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
             spans = [each.begin_at(each.enough) if each.enough else each.keep_last(window) for each in left]
-            found: dict[TopicPartition, deque[Part]] = {each.source: deque() for each in left}
+            found: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in left}
             async with aclosing(self._read_parts(spans)) as parts:
                 async for source, part in parts:
                     if part.batches:
@@ -262,7 +265,7 @@ class Scan:
 
     async def _read_parts(
         self, stretches: Sequence[Stretch], merge: Merge | None = None
-    ) -> AsyncGenerator[tuple[TopicPartition, Part], None]:
+    ) -> AsyncGenerator[tuple[TopicPartition, FilteredRows], None]:
         """Yield the filtered parts of the ranges with their partitions, as they come."""
         stretches = [each for each in stretches if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in stretches)
@@ -308,7 +311,7 @@ class Scan:
     def _watch_growth(self, changed: asyncio.Event) -> Growth:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
-    async def _take(self, journey: Journey) -> AsyncGenerator[Part, None]:
+    async def _take(self, journey: Journey) -> AsyncGenerator[FilteredRows, None]:
         """Yield the filtered parts of what a journey has ready.
 
         Afterwards its partition fetch is at the next position to read.
@@ -338,14 +341,14 @@ class Scan:
             case Changed() | Denied() as found:
                 raise refuse(found, stretch.source, ADVICE)
 
-    def _note(self, part: Part, offsets: int) -> None:
+    def _note(self, part: FilteredRows, offsets: int) -> None:
         self.progress.done += offsets
         self.progress.scanned += part.scanned
         self.progress.unaddressed.update(part.unaddressed)
         self.progress.unknown += part.unknown
         self.progress.nulls.update(part.nulls)
 
-    def _check(self, part: Part, source: TopicPartition) -> None:
+    def _check(self, part: FilteredRows, source: TopicPartition) -> None:
         """Raise CorruptBatch for a batch that cannot be read, or count it as skipped.
 
         Call after the records before it are returned.
@@ -373,7 +376,7 @@ class Scan:
         partition_fetch.seek(first)
 
 
-async def _next(parts: Iterator[Part], is_small: bool) -> Part | None:
+async def _next(parts: Iterator[FilteredRows], is_small: bool) -> FilteredRows | None:
     return next(parts, None) if is_small else await finish_in_thread(next, parts, None)
 
 
@@ -386,18 +389,18 @@ def _count_offsets(stretch: Stretch) -> int:
     return stretch.stop - stretch.start
 
 
-def _count(parts: Iterable[Part]) -> int:
+def _count(parts: Iterable[FilteredRows]) -> int:
     return sum(part.rows for part in parts)
 
 
-def _drop_first(parts: deque[Part], count: int) -> None:
+def _drop_first(parts: deque[FilteredRows], count: int) -> None:
     """Drop parts that have none of the last `count` rows."""
     rows = _count(parts)
     while parts and rows - parts[0].rows >= count:
         rows -= parts.popleft().rows
 
 
-def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[Part]], count: int) -> list[pa.RecordBatch]:
+def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[FilteredRows]], count: int) -> list[pa.RecordBatch]:
     """Return the last `count` rows of several partitions, keeping the order of each.
 
     Among the partitions' last rows the one with the latest timestamp comes last, and so on

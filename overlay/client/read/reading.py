@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from overlay.client.connection import Connection, Connections
-from overlay.client.turns import Turn
+from overlay.client.turns import IterationGuard
 
 from .reader import Batches, Progress
 
@@ -105,7 +105,7 @@ class Reading:
     ) -> None:
         self.schema, self.progress = schema, progress
         self._channel = Channel()
-        self._turn = Turn("reading", _INSTEAD)
+        self._turn = IterationGuard("reading", _INSTEAD)
         thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
         thread.start()
         self._finalizer = weakref.finalize(self, _end, self._channel, thread)
@@ -162,7 +162,7 @@ class AsyncReading:
     def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress
         self._batches = batches
-        self._turn = Turn("reading", _INSTEAD)
+        self._turn = IterationGuard("reading", _INSTEAD)
 
     def __aiter__(self) -> AsyncReading:
         return self

@@ -27,9 +27,9 @@ from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP
 from overlay.subject.dictionary import Dictionary
 
-from .columns import Envelope, Form
+from .columns import EnvelopeBuilder, Form
 from .offset_ranges import Stretch
-from .question import Request
+from .question import CheckedQuestion
 from .sequences import find_places
 
 PART_BYTES = 4 << 20
@@ -38,7 +38,7 @@ PART_SLICES = 8
 
 
 @dataclass(slots=True)
-class Part:
+class FilteredRows:
     """The filtered rows of some neighbouring slices."""
 
     position: int
@@ -80,7 +80,7 @@ class RowFilter:
 
     def __init__(
         self,
-        request: Request,
+        request: CheckedQuestion,
         *,
         sequenced: bool,
         addressing: Addressing | None = None,
@@ -89,7 +89,7 @@ class RowFilter:
     ) -> None:
         self._request, self.sequenced, self._ledger = request, sequenced, ledger
         stream = request.stream
-        self._form = form or Envelope(request.columns, stream.name if request.is_named else None)
+        self._form = form or EnvelopeBuilder(request.columns, stream.name if request.is_named else None)
         self.schema = self._form.schema
         self._addressing = addressing or Addressing(stream.subject.rule, stream.patterns)
         self._masks, self._values = Masks([request.filter], stream.properties), ValueMasks([request.values])
@@ -99,7 +99,7 @@ class RowFilter:
             self._by_subject |= Test.VALUES
         self._audiences: dict[Dictionary, Audience] = {}
 
-    def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[Part]:
+    def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[FilteredRows]:
         """Yield the records of a fetch that pass, in parts.
 
         `now`: ms since 1970, for filters that use the current time.
@@ -109,7 +109,7 @@ class RowFilter:
         read.
         """
         position = max(fetched.position, stretch.floor)
-        part, slices, size = Part(fetched.position), 0, 0
+        part, slices, size = FilteredRows(fetched.position), 0, 0
         pieces = self._addressing.read(
             *stretch.source,
             fetched.data,
@@ -121,7 +121,7 @@ class RowFilter:
         for piece in pieces:
             if part.broken or slices >= PART_SLICES or size >= PART_BYTES:
                 yield self._join(part)
-                part, slices, size = Part(part.position), 0, 0
+                part, slices, size = FilteredRows(part.position), 0, 0
             slices += 1
             if isinstance(piece, Malformed):
                 part.broken, part.position = piece, piece.next_offset
@@ -136,7 +136,7 @@ class RowFilter:
         offsets = piece.records.offset
         return stretch.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
-    def _add(self, part: Part, piece: Addressed, tests: Test, now: int) -> int:
+    def _add(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> int:
         """Add the rows of a slice that pass to the part, and return their bytes."""
         part.position = piece.records.next_offset
         if not len(piece.records):
@@ -159,7 +159,7 @@ class RowFilter:
         part.times.append(piece.records.timestamp[rows])
         return int(batch.nbytes)
 
-    def _choose(self, part: Part, piece: Addressed, tests: Test, now: int) -> Ints:
+    def _choose(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> Ints:
         """Return the rows that pass, rising."""
         if tests & self._by_subject:
             if piece.dictionary not in self._audiences:
@@ -193,7 +193,7 @@ class RowFilter:
         kept: Ints = rows[passes]
         return kept
 
-    def _join(self, part: Part) -> Part:
+    def _join(self, part: FilteredRows) -> FilteredRows:
         if len(part.batches) > 1:
             part.batches = join_batches(self.schema, part.batches)
             part.times = [np.concatenate(part.times)]
@@ -201,7 +201,7 @@ class RowFilter:
         return part
 
 
-def _keep_lasts(part: Part, piece: Addressed, rows: Ints) -> Ints:
+def _keep_lasts(part: FilteredRows, piece: Addressed, rows: Ints) -> Ints:
     """Return the last row of each subject among some rows (rising) of a slice."""
     _, at = np.unique(piece.codes[rows][::-1], return_index=True)
     kept: Ints = np.sort(rows[::-1][at])

@@ -16,7 +16,7 @@ from overlay.kafka.log_position import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class LedgerOrder:
     """A ledger, and how far its topic has been read."""
 
     topic: str

@@ -24,10 +24,10 @@ from confluent_kafka import Consumer
 from confluent_kafka import Message as KafkaRecord
 
 from overlay.client.control.replies import open_replies
-from overlay.dispatch.reply_address import CORRELATION, REPLY_TOPIC
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
 from overlay.kafka.connection import Properties
+from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.logs import get_logger
 from overlay.output.record import Headers
 
@@ -45,12 +45,12 @@ class AckTimeout(OverlayError, TimeoutError):
     """
 
 
-class Waiting:
+class AnswerWait:
     """A wait for one answer: call `wait` or `wait_async` once, in a `with` block, which forgets the
     answer at its end.
     """
 
-    def __init__(self, answers: Answers, correlation: bytes, future: Future[None]) -> None:
+    def __init__(self, answers: AckAnswers, correlation: bytes, future: Future[None]) -> None:
         self._answers, self._correlation, self._future = answers, correlation, future
 
     @property
@@ -77,7 +77,7 @@ class Waiting:
         except TimeoutError as error:
             raise _tell(timeout) from error
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> AnswerWait:
         return self
 
     def __exit__(
@@ -90,7 +90,7 @@ def _tell(timeout: float) -> AckTimeout:
     return AckTimeout(f"no answer to the ack within {timeout:g} s. Does the service run? `overlay consumer info` tells")
 
 
-class Answers:
+class AckAnswers:
     """The answers of one client.
 
     All methods may be called from any thread. Garbage collection stops the listening.
@@ -102,9 +102,9 @@ class Answers:
         self._name, self._numbers = uuid.uuid4().hex, itertools.count()
         self._lock = threading.Lock()
         self._listener = _Listener()
-        self._finalizer: weakref.finalize[[_Listener, threading.Thread], Answers] | None = None
+        self._finalizer: weakref.finalize[[_Listener, threading.Thread], AckAnswers] | None = None
 
-    def expect(self) -> Waiting:
+    def expect(self) -> AnswerWait:
         """Register for an answer before the ack is sent, and start listening if needed.
 
         Raises SourceUnavailable.
@@ -119,11 +119,11 @@ class Answers:
             # knows, and no later ones
             return self.make_waiting()
 
-    def make_waiting(self) -> Waiting:
+    def make_waiting(self) -> AnswerWait:
         """Return a new registration for an answer, without starting to listen."""
         correlation = f"{self._name}-{next(self._numbers)}".encode()
         future = self._listener.waiting[correlation] = Future[None]()
-        return Waiting(self, correlation, future)
+        return AnswerWait(self, correlation, future)
 
     def forget(self, correlation: bytes) -> None:
         """Remove a registration."""
@@ -179,7 +179,7 @@ class _Ear:
 
 
 class _Listener:
-    """What the listening thread knows: the registrations, but not the `Answers` that owns them."""
+    """What the listening thread knows: the registrations, but not the `AckAnswers` that owns them."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, Future[None]] = {}
@@ -191,7 +191,7 @@ class _Listener:
                 for record in ear.listen(self.stop):
                     if record.error() is None and (future := self.waiting.pop(record.key(), None)) is not None:
                         _resolve(future)
-        # no caller can register any more: `Answers` has its lock while it waits for this thread
+        # no caller can register any more: `AckAnswers` has its lock while it waits for this thread
         while self.waiting:
             _, future = self.waiting.popitem()
             _resolve(future, SourceUnavailable("the client was closed while an ack waited for its answer"))

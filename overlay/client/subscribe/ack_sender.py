@@ -29,9 +29,9 @@ from overlay.kafka.connection import Properties, for_confluent
 from overlay.logs import get_logger
 from overlay.output.record import Record
 
-from .ack_answers import Answers, Waiting
+from .ack_answers import AckAnswers, AnswerWait
 from .acking import Head, write_acks, write_latest_ack, write_word
-from .kind import Flow
+from .kind import FlowRequest
 from .message import NoAckWanted
 
 log = get_logger(__name__)
@@ -63,7 +63,7 @@ class AckSender:
         topic: str,
         head: Head,
         policy: AckPolicy,
-        answers: Answers,
+        answers: AckAnswers,
         on_failure: Callable[[OverlayError], None],
     ) -> None:
         self._topic, self._head, self._policy, self._answers = topic, head, policy, answers
@@ -101,13 +101,13 @@ class AckSender:
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
-    def answer_flow(self, flow: Flow) -> None:
+    def answer_flow(self, flow: FlowRequest) -> None:
         """Queue the answer to a flow control request, after all messages before it were taken."""
         acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
         body = write_ranges([(1, flow.up_to)]) if acks else b""
         self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
 
-    def ask(self, token: bytes) -> Waiting:
+    def ask(self, token: bytes) -> AnswerWait:
         """Queue an ack that wants an answer, and return the wait for it.
 
         Raises NoAckWanted, Closed, SourceUnavailable.

@@ -27,8 +27,8 @@ import numpy as np
 
 from overlay.arrays import Bytes, Ints
 from overlay.consumer.acks import Verb, write_ranges
+from overlay.kafka.header_names import TOKEN
 from overlay.kernels import kernel
-from overlay.output.assemble import TOKEN
 from overlay.output.record import Headers, Record
 
 MAX_RANGES = 4_000
@@ -76,7 +76,7 @@ class Head:
         return token.startswith(PREFIX_2) and dot > len(PREFIX_2) and token.startswith(self.middle, dot)
 
 
-class Sequences(NamedTuple):
+class TokenColumns(NamedTuple):
     """The contents of tokens, as columns (int64, one per token).
 
     `streams` and `consumers`: sequences, 0 if they cannot be parsed. `by`: which of `incarnations`
@@ -138,7 +138,7 @@ def join(numbers: Ints) -> Iterator[tuple[int, int]]:
     yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
 
 
-def read_sequences(head: Head, tokens: Sequence[bytes]) -> Sequences:
+def read_sequences(head: Head, tokens: Sequence[bytes]) -> TokenColumns:
     """Return the contents of tokens, all of which are of this consumer."""
     streams, consumers, by = (np.zeros(len(tokens), np.int64) for _ in range(3))
     known = np.zeros((2, len(tokens)), np.int64)
@@ -146,7 +146,7 @@ def read_sequences(head: Head, tokens: Sequence[bytes]) -> Sequences:
     middle = np.frombuffer(head.middle, np.uint8)
     count = _read_sequences(text, len(head.prefix), len(PREFIX_2), middle, streams, consumers, by, known)
     places = known[:, :count].T.tolist()
-    return Sequences(streams, consumers, by, [text[at : at + size].tobytes() for at, size in places])
+    return TokenColumns(streams, consumers, by, [text[at : at + size].tobytes() for at, size in places])
 
 
 @kernel

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from overlay.kafka.connection import Properties
 
-from .ack_answers import Answers
+from .ack_answers import AckAnswers
 from .ack_sender import AckSender
 from .membership import HeartbeatsMissed, Member
 from .message_buffer import MessageBuffer
@@ -28,7 +28,7 @@ class OnSilence(StrEnum):
     RAISE = "raise"
 
 
-class Intake:
+class RecordIntake:
     """A running intake.
 
     `prefetch`: most records that wait in `message_buffer`. `is_alone`: no other member can be in
@@ -40,7 +40,7 @@ class Intake:
         kafka: Properties,
         target: Target,
         ack_topic: str,
-        answers: Answers,
+        answers: AckAnswers,
         *,
         prefetch: int,
         on_silence: OnSilence = OnSilence.FLAG,

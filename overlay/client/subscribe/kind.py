@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlay.consumer.pulls import LAST_CONSUMER, LAST_STREAM, STALLED
-from overlay.dispatch.answers import CODE, CONSUMER, REPLY_TO, STREAM
-from overlay.output.assemble import TOKEN
+from overlay.kafka.header_names import CODE, CONSUMER, REPLY_TO, STREAM, TOKEN
 from overlay.output.record import Headers
 
 from .acking import PREFIX_2, Head
@@ -20,7 +19,7 @@ MOST = 4
 """Incarnations whose tokens are recognised by their beginning; tokens of others are parsed."""
 
 
-class Flow(NamedTuple):
+class FlowRequest(NamedTuple):
     """A flow control request.
 
     `up_to`: the last consumer sequence delivered before it, 0 if it does not say.
@@ -30,7 +29,7 @@ class Flow(NamedTuple):
     up_to: int
 
 
-class Kind:
+class RecordClassifier:
     """A classifier that tells the records of one consumer from all others."""
 
     def __init__(self, head: Head) -> None:
@@ -58,14 +57,14 @@ class Kind:
         found = dict(headers)
         return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
 
-    def find_flow(self, headers: Headers) -> Flow | None:
+    def find_flow(self, headers: Headers) -> FlowRequest | None:
         """Return the flow control request of a status, None if the record asks for no answer."""
         if not self.is_status(headers):
             return None
         found = dict(headers)
         subject = (found.get(REPLY_TO) or found.get(STALLED) or b"").decode(errors="replace")
         last = found.get(LAST_CONSUMER) or b""
-        return Flow(subject, int(last) if last.isdigit() else 0) if subject else None
+        return FlowRequest(subject, int(last) if last.isdigit() else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
         """Return the last stream and consumer sequence that a heartbeat names, None for any other

@@ -32,7 +32,7 @@ from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
 from overlay.logs import get_logger
 
-from .kind import Kind
+from .kind import RecordClassifier
 from .message_buffer import Batch, MessageBuffer
 from .order import is_silent
 from .target import Target
@@ -93,7 +93,7 @@ class Member:
         self, kafka: Properties, target: Target, message_buffer: MessageBuffer, *, is_alone: bool = False
     ) -> None:
         self._kafka, self._target, self._message_buffer, self._is_alone = kafka, target, message_buffer, is_alone
-        self._kind = Kind(target.head)
+        self._kind = RecordClassifier(target.head)
         self._passed: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self.assigned: set[int] = set()

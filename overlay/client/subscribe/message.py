@@ -20,10 +20,10 @@ from confluent_kafka import Message as KafkaRecord
 
 from overlay.consumer.acks import Verb
 from overlay.errors import OverlayError
-from overlay.output.assemble import FULL, SUBJECT, TOKEN
+from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
 
-from .ack_answers import Waiting
-from .kind import Flow
+from .ack_answers import AnswerWait
+from .kind import FlowRequest
 
 OURS = frozenset({SUBJECT, TOKEN, *FULL})
 """Headers that the overlay adds to a delivery."""
@@ -88,11 +88,11 @@ class Acks(Protocol):
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None: ...
 
-    def ask(self, token: bytes) -> Waiting:
+    def ask(self, token: bytes) -> AnswerWait:
         """Ack a delivery, and return the wait for the service's answer."""
         ...
 
-    def answer_flow(self, flow: Flow) -> None:
+    def answer_flow(self, flow: FlowRequest) -> None:
         """Answer a flow control request, after all messages before it were taken."""
         ...
 

@@ -28,7 +28,6 @@ from overlay.config.consumer import AckPolicy
 from overlay.units import format_duration
 
 HEARTBEAT = 5_000_000_000
-LEAST_HEARTBEAT = 100_000_000
 ACK_WAIT = 22 * 3_600_000_000_000
 MISSED = 2
 """Missed heartbeats after which a consumer counts as silent."""

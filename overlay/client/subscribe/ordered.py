@@ -30,18 +30,19 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.client.control.control import ConsumerInfo, Control
 from overlay.client.control.inbox import NoAnswer
-from overlay.client.turns import AsyncIteration, Turn
+from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.jobs import run_apart
 from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.own_topics import ordered_topic
 from overlay.logs import get_logger
 
-from .ack_answers import Answers
+from .ack_answers import AckAnswers
 from .acking import Head
-from .intake import Intake, OnSilence
-from .kind import Kind
+from .intake import OnSilence, RecordIntake
+from .kind import RecordClassifier
 from .membership import HeartbeatsMissed
 from .message import BadToken, Delivered
 from .message_buffer import Batch
@@ -72,7 +73,7 @@ class OrderedConsumer:
         self._holdings = _Holdings(kafka, control, ack_topic, stream)
         self._finalizer = weakref.finalize(self, self._holdings.leave)
         self._kept: Iterator[Delivered] = iter(())
-        self._turn = Turn(f"ordered consumer of {stream}", "open another one for a second loop")
+        self._turn = IterationGuard(f"ordered consumer of {stream}", "open another one for a second loop")
         self._renewal: Future[None] | None = None
         self._open()
 
@@ -160,7 +161,7 @@ class OrderedConsumer:
                         return None
             return next(self._kept, None)
 
-    def _find_intake(self) -> Intake | None:
+    def _find_intake(self) -> RecordIntake | None:
         """Return the source of messages; None if another consumer has to be created."""
         is_renewed = self._renewal is None or self._renewal.done()
         return self._holdings.intake if is_renewed and self._order.is_open else None
@@ -185,15 +186,15 @@ class OrderedConsumer:
             log.warning("an ordered consumer begins anew", stream=self._holdings.stream, reason=str(error))
             self._order.gone()
 
-    def _keep(self, batch: Batch | None, intake: Intake) -> bool:
+    def _keep(self, batch: Batch | None, intake: RecordIntake) -> bool:
         """Keep a batch, whose good messages are selected as they are taken. Return False at the end."""
         if batch is not None:
             self._kept = self._sort(batch, intake)
         return batch is not None
 
-    def _sort(self, batch: Batch, intake: Intake) -> Iterator[Delivered]:
+    def _sort(self, batch: Batch, intake: RecordIntake) -> Iterator[Delivered]:
         """Yield the good messages of a batch, until it ends or another consumer is needed."""
-        kind = Kind(Head(self._holdings.stream, self._holdings.name))
+        kind = RecordClassifier(Head(self._holdings.stream, self._holdings.name))
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
             if (token := kind.find_token(headers)) is not None:
@@ -244,12 +245,12 @@ class _Holdings:
 
     def __init__(self, kafka: Properties, control: Control, ack_topic: str, stream: str) -> None:
         self.stream, self.name = stream, ""
-        self.intake: Intake | None = None
+        self.intake: RecordIntake | None = None
         self.closing = threading.Event()
         self._kafka, self._control, self._ack_topic = kafka, control, ack_topic
         self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
-        self._topic = f"{control.prefix}-{self._base}"
-        self._answers = Answers(kafka, "")
+        self._topic = ordered_topic(control.prefix, self._base)
+        self._answers = AckAnswers(kafka, "")
         # only one thread at a time creates or deletes a consumer
         self._lock = threading.Lock()
 
@@ -269,7 +270,7 @@ class _Holdings:
             target = _aim(self._control.add(self.stream, fields))
             if self.closing.is_set():
                 return
-            self.intake = Intake(
+            self.intake = RecordIntake(
                 self._kafka,
                 target,
                 self._ack_topic,

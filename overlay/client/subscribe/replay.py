@@ -22,12 +22,24 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.config import Loaded
-from overlay.dispatch.dead_letters import CAUSES, CONSUMER, DELIVERIES, REASON, SOURCE_OFFSET, SOURCE_PARTITION, STREAM
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.header_names import (
+    CAUSES,
+    DEAD_CONSUMER,
+    DEAD_STREAM,
+    DELIVERIES,
+    FULL,
+    REASON,
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SUBJECT,
+    TOKEN,
+    VALUE_SIZE,
+)
 from overlay.kafka.message_headers import read_headers
-from overlay.output.assemble import FULL, SUBJECT, TOKEN, VALUE_SIZE
+from overlay.kafka.own_topics import replay_group
 
 REACH_S = 5.0
 DEADLINE_S = 30.0
@@ -77,7 +89,7 @@ class Letter:
 
     def is_of(self, stream: str, consumer: str) -> bool:
         """Return whether it is a dead letter of this consumer."""
-        return (self._find(STREAM), self._find(CONSUMER)) == (stream, consumer)
+        return (self._find(DEAD_STREAM), self._find(DEAD_CONSUMER)) == (stream, consumer)
 
     def describe(self) -> dict[str, str | bool]:
         """Return its properties as JSON fields."""
@@ -110,7 +122,7 @@ class Replay:
 
     def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
         self._kafka, self._who, self._topic = kafka, consumer, topic
-        self._group = ".".join((prefix, "replay", *consumer))
+        self._group = replay_group(prefix, consumer)
         self._consumer: Consumer | None = None
         self._read_to: dict[int, int] = {}
 

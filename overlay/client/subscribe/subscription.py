@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
-from overlay.client.turns import AsyncIteration, Turn
+from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.kafka.connection import Properties
 from overlay.kafka.message_headers import read_headers
 
-from .ack_answers import Answers
-from .intake import Intake, OnSilence
-from .kind import Kind
+from .ack_answers import AckAnswers
+from .intake import OnSilence, RecordIntake
+from .kind import RecordClassifier
 from .message import Acks, AsyncMessage, Delivered, Message
 from .message_buffer import Batch
 from .target import Target
@@ -53,17 +53,19 @@ class Subscription:
         kafka: Properties,
         target: Target,
         ack_topic: str,
-        answers: Answers,
+        answers: AckAnswers,
         where: Where | None = None,
         *,
         prefetch: int = PREFETCH,
         on_silence: OnSilence = OnSilence.FLAG,
     ) -> None:
-        self._where, self._kind = where, Kind(target.head)
+        self._where, self._kind = where, RecordClassifier(target.head)
         self._batch: Batch | None = None
         name = f"{target.head.stream}/{target.head.consumer}"
-        self._turn = Turn(f"subscription to {name}", "open another subscription, which shares the consumer's messages")
-        self._intake = Intake(kafka, target, ack_topic, answers, prefetch=prefetch, on_silence=on_silence)
+        self._turn = IterationGuard(
+            f"subscription to {name}", "open another subscription, which shares the consumer's messages"
+        )
+        self._intake = RecordIntake(kafka, target, ack_topic, answers, prefetch=prefetch, on_silence=on_silence)
 
     @property
     def is_silent(self) -> bool:

@@ -29,8 +29,6 @@ import numpy as np
 
 from overlay.arrays import Flags, Ints
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.plan import Span
-from overlay.index.skip.probes import Part
 from overlay.subject import Pattern
 
 from .estimate import Teller
@@ -192,8 +190,3 @@ class Backlog:
             self._is_exact and self._ahead >= 0,
             not self._gaps and max(self._end, self._position) >= end,
         )
-
-    def list_gaps(self, end: int) -> tuple[Span, ...]:
-        """Return the ranges below `end` to be read to count everything, ascending."""
-        tail = (max(self._end, self._position), end)
-        return tuple(Span(first, after, Part.SUBJECT) for first, after in (*self._gaps, tail) if first < after)

@@ -33,7 +33,7 @@ import numpy as np
 from overlay.arrays import Bytes, Doubles, Flags, Int, Ints
 from overlay.kernels import kernel
 
-from .terms import Hashes, Term, as_hashes
+from .terms import Hashes
 
 MIN_BYTES, MAX_AUTO_BYTES, MAX_BYTES = 16, 8 << 10, 64 << 10
 MAX_HASHES = 7
@@ -52,13 +52,6 @@ class Bloom:
 
     bits: bytes
     hashes: int
-
-    def may_hold(self, term: Term) -> bool:
-        """Return False only if the term was certainly not put in."""
-        starts = np.array([0, len(self.bits)], np.int64)
-        data, answer = np.frombuffer(self.bits, np.uint8), np.ones(1, np.bool_)
-        test(data, starts, np.array([self.hashes], np.uint8), as_hashes(term), answer)
-        return bool(answer[0])
 
     @property
     def false_positives(self) -> float:

@@ -15,7 +15,6 @@ from overlay.kernels import kernel
 
 _C1 = np.uint64(0x87C37B91114253D5)
 _C2 = np.uint64(0x4CF5AD432745937F)
-_BYTE = np.uint64(8)
 _FIVE = np.uint64(5)
 
 

@@ -91,17 +91,6 @@ def _prefix_term(tokens: tuple[str, ...]) -> Term:
     return _make(prefix.encode(), _PREFIX, prefix + ".>")
 
 
-def subject_terms(subject: str) -> list[Term]:
-    """Return the terms that a record with this subject adds."""
-    tokens = tuple(subject.split("."))
-    return [
-        value_term(subject.encode()),
-        _count_term(len(tokens)),
-        *(_token_term(position, token) for position, token in enumerate(tokens[:DEPTH])),
-        *(_prefix_term(tokens[:k]) for k in range(1, min(len(tokens) - 1, DEPTH) + 1)),
-    ]
-
-
 def pattern_terms(pattern: Pattern) -> list[Term]:
     """Return the terms that every subject of the pattern adds; none for `>`."""
     tokens = pattern.tokens

@@ -24,7 +24,6 @@ from overlay.consumer.events import Bound, Event, Read, Unbound
 from overlay.consumer.info import Facts
 from overlay.consumer.table import ASLEEP
 from overlay.dispatch.output_offsets import OutputOffsets
-from overlay.dispatch.served_consumer import needs_machine
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.range_reader import find_records_end
@@ -43,16 +42,6 @@ AT_ONCE = 1_000
 
 Order = Callable[[ConsumerId, Event], None]
 """Queues an event for a consumer's machine."""
-
-
-def reader_group(config: ConsumerConfig) -> str:
-    """Return the consumer group whose committed offsets count for a push consumer."""
-    return config.deliver_group or config.id[1]
-
-
-def follows_readers(config: ConsumerConfig) -> bool:
-    """Return whether the positions of its readers matter to a consumer."""
-    return needs_machine(config) and config.is_push and config.interest is Interest.GROUP
 
 
 @dataclass(slots=True)
@@ -126,7 +115,7 @@ class Readers:
         return [
             (consumer, facts, output_topic)
             for consumer, facts in self.facts.items()
-            if follows_readers(facts.config) and (output_topic := self.output_topics[consumer]) is not None
+            if facts.config.follows_readers and (output_topic := self.output_topics[consumer]) is not None
         ]
 
     async def _look(self) -> None:
@@ -134,7 +123,7 @@ class Readers:
         waiting: dict[str, list[tuple[ConsumerId, OutputTopic]]] = {}
         for consumer, facts, output_topic in self._list_followed():
             if facts.awaits_reader:
-                waiting.setdefault(reader_group(facts.config), []).append((consumer, output_topic))
+                waiting.setdefault(facts.config.reader_group, []).append((consumer, output_topic))
         denied: dict[str, str] = {}
         # tell a machine only if its readers have passed more deliveries than it knows
         for groups in _cut(list(waiting)):
@@ -157,7 +146,7 @@ class Readers:
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
         """Ask whether these consumers' groups have members, and wake or send to sleep the machines
         that follow that."""
-        groups = {consumer: reader_group(config) for consumer, config in watched.items()}
+        groups = {consumer: config.reader_group for consumer, config in watched.items()}
         denied: dict[str, str] = {}
         members = await self.admin.count_members_of(set(groups.values()), denied=denied)
         for group in denied.keys() - self._unseen:

@@ -8,7 +8,6 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
-from overlay.consumer.acks import acks_topic
 from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.dispatcher import Dispatcher
@@ -18,6 +17,7 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.own_topics import acks_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender

@@ -17,9 +17,11 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.config import ServiceConfig, StreamConfig
 from overlay.index.log_check import void
-from overlay.index.topic import Index, index_topic
+from overlay.index.retention import index_config
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import Delta, ShardState, StreamPartition
@@ -27,7 +29,6 @@ from overlay.worker.assignment import Assignment
 
 from . import ledgers
 from .merging import merge_small
-from .retention import index_config
 
 log = get_logger(__name__)
 

@@ -20,8 +20,8 @@ from overlay.client.control.control import Pulled
 from overlay.client.subscribe.ack_answers import AckTimeout
 from overlay.client.subscribe.message import Message
 from overlay.client.subscribe.subscription import Subscription
-from overlay.consumer.acks import acks_topic
 from overlay.errors import OverlayError
+from overlay.kafka.own_topics import acks_topic
 from tests.oracle.push import parse_token
 from tests.support.kafka import SureProducer
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from overlay.client.read.merging import Merge
 from overlay.client.read.offset_ranges import Stretch
-from overlay.client.read.row_filter import Part
-from overlay.client.read.sequences import LAST, Order, find_places
+from overlay.client.read.row_filter import FilteredRows
+from overlay.client.read.sequences import LAST, LedgerOrder, find_places
 from overlay.client.read.skip_route import Journey
 from overlay.config.stream import StreamConfig
 from overlay.index.ledger.allocate import allocate
@@ -24,7 +24,7 @@ SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 SCHEMA = pa.schema([("place", pa.int64())])
 
 
-def make_order(rounds: list[dict[TopicPartition, int]]) -> Order:
+def make_order(rounds: list[dict[TopicPartition, int]]) -> LedgerOrder:
     index = Index(StreamConfig.model_validate({"name": "S", "topics": ("t", "u")}))
     ends = dict.fromkeys(SOURCES, 0)
     for more in rounds:
@@ -33,11 +33,11 @@ def make_order(rounds: list[dict[TopicPartition, int]]) -> Order:
         made = allocate(index.ledger.standing, {source: (0, LogPosition(end)) for source, end in ends.items()})
         if made is not None:
             index.ledger.append(made)
-    return Order("i", index)
+    return LedgerOrder("i", index)
 
 
-def make_part(order: Order, source: TopicPartition, offsets: list[int], position: int) -> Part:
-    part = Part(position)
+def make_part(order: LedgerOrder, source: TopicPartition, offsets: list[int], position: int) -> FilteredRows:
+    part = FilteredRows(position)
     if offsets:
         _, places = find_places(order.ledger, source, np.array(offsets))
         part.places.append(places)

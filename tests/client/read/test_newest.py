@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.client.read.newest import Newest, merge_newest
-from overlay.client.read.row_filter import Part
+from overlay.client.read.row_filter import FilteredRows
 
 SCHEMA = pa.schema([("offset", pa.int64())])
 rows = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 99)), max_size=12, unique_by=lambda row: row[1])
 
 
-def make_part(found: list[tuple[str, int]], partition: int, has_ledger: bool) -> Part:
+def make_part(found: list[tuple[str, int]], partition: int, has_ledger: bool) -> FilteredRows:
     """A record's time is its offset times two, and one more in the second partition. With a ledger that is its place, and times
     go the other way."""
     offsets = [offset for _, offset in found]
-    part = Part(0, heads=found)
+    part = FilteredRows(0, heads=found)
     if offsets:
         part.batches = [pa.record_batch([pa.array([100 * partition + each for each in offsets])], SCHEMA)]
         order = np.array([2 * each + partition for each in offsets])

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 import overlay
 from overlay.client import SCHEMA, Progress
-from overlay.client.read.bounds import Bounds, NoSequence
+from overlay.client.read.bounds import NoSequence, ReadBounds
 from overlay.client.read.indexes import Course
 from overlay.client.read.offset_ranges import Stretch
 from overlay.client.read.question import make_request
@@ -338,7 +338,7 @@ async def test_a_batch_that_cannot_be_read(policy: OnCorrupt) -> None:
     )
     journey = Journey(fetcher, Stretch(("t", 0), 0, 6))
     journey._partition_fetches.append((partition_fetch, journey._legs.popleft()))
-    bounds = Bounds((), Sources((), {}))
+    bounds = ReadBounds((), Sources((), {}))
     scan = Scan(None, None, RowFilter(request, sequenced=True), request, bounds, Course(()), Progress())  # type: ignore[arg-type]
     found: list[int] = []
     try:

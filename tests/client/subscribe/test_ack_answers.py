@@ -7,23 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from overlay.client.subscribe.ack_answers import Answers, Waiting
-from overlay.dispatch.reply_address import CORRELATION
+from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
 from overlay.errors import SourceUnavailable
 from overlay.kafka.confluent import Contact
+from overlay.kafka.header_names import CORRELATION
 from tests.client.deliveries import DEADLINE_S
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 
 
-class Gated(Answers):
+class Gated(AckAnswers):
     """Waits at a gate before it registers anything."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__({"bootstrap.servers": bootstrap}, topic)
         self.is_there, self.gate = threading.Event(), threading.Event()
 
-    def make_waiting(self) -> Waiting:
+    def make_waiting(self) -> AnswerWait:
         self.is_there.set()
         self.gate.wait(DEADLINE_S)
         return super().make_waiting()
@@ -56,7 +56,7 @@ def test_answers_come_after_a_client_was_lost(
 
     monkeypatch.setattr("overlay.client.subscribe.ack_answers.Contact", Noted)
     topic = new_topic()
-    answers = Answers({"bootstrap.servers": bootstrap}, topic)
+    answers = AckAnswers({"bootstrap.servers": bootstrap}, topic)
     with answers.expect() as waiting:
         monkeypatch.setattr(opened[0], "_missed", 2)
         wait_until(lambda: len(opened) > 1, DEADLINE_S, "another client is made")

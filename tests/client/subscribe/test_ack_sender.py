@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from overlay.client.subscribe import ack_sender
-from overlay.client.subscribe.ack_answers import Answers
+from overlay.client.subscribe.ack_answers import AckAnswers
 from overlay.client.subscribe.ack_sender import AckSender
 from overlay.client.subscribe.acking import Head
 from overlay.config.consumer import AckPolicy
@@ -41,7 +41,7 @@ def test_what_a_lost_client_has_not_sent_another_one_sends(
     monkeypatch.setattr(ack_sender, "Producer", make)
     monkeypatch.setattr(ack_sender, "Contact", contact)
     topic, kafka, failures = new_topic(), {"bootstrap.servers": bootstrap}, list[OverlayError]()
-    acks = AckSender(kafka, topic, Head("S", "c"), AckPolicy.EXPLICIT, Answers(kafka, topic), failures.append)
+    acks = AckSender(kafka, topic, Head("S", "c"), AckPolicy.EXPLICIT, AckAnswers(kafka, topic), failures.append)
     acks.tell(TOKEN, Verb.NAK, "later")
     wait_until(lambda: len(acks._producer), DEADLINE_S, "the first client has it")
     monkeypatch.setattr(contacts[0], "_missed", 2)

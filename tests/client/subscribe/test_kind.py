@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from overlay.client.subscribe.acking import Head
-from overlay.client.subscribe.kind import Kind
+from overlay.client.subscribe.kind import RecordClassifier
 from overlay.consumer.effects import Status
 from overlay.consumer.pulls import StatusText, idle, name_last
 from overlay.dispatch.answers import encode_statuses
 from overlay.output.record import Headers
 
-KIND = Kind(Head("S", "late"))
+KIND = RecordClassifier(Head("S", "late"))
 TOKEN = b"$JS.ACK.S.late.1.1.1.1700000000000000000.0"
 
 
@@ -38,7 +38,7 @@ def test_the_token_says_whose_it_is(token: bytes | None, is_ours: bool) -> None:
 
 
 def test_tokens_of_many_incarnations_are_told() -> None:
-    kind = Kind(Head("S", "late"))
+    kind = RecordClassifier(Head("S", "late"))
     for number in [*range(20), *range(20)]:
         token = b"$JS.ACK._.7x%d.S.late.1.1.1.1700000000000000000.0" % number
         other = b"$JS.ACK._.7x%d.S.early.1.1.1.1700000000000000000.0" % number

@@ -11,8 +11,8 @@ from confluent_kafka import Message as KafkaRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.client.subscribe.ack_answers import Answers, Waiting
-from overlay.client.subscribe.kind import Flow
+from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
+from overlay.client.subscribe.kind import FlowRequest
 from overlay.client.subscribe.message import (
     AlreadySettled,
     AsyncMessage,
@@ -41,10 +41,10 @@ class Spoken:
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
         self.words.append((token, verb, text))
 
-    def ask(self, token: bytes) -> Waiting:
-        return Answers({}, "replies").make_waiting()
+    def ask(self, token: bytes) -> AnswerWait:
+        return AckAnswers({}, "replies").make_waiting()
 
-    def answer_flow(self, flow: Flow) -> None:
+    def answer_flow(self, flow: FlowRequest) -> None:
         raise AssertionError("nothing of a message does this")
 
 

@@ -231,7 +231,7 @@ def test_two_loops_on_an_ordered_consumer(scene: Scene, source: str) -> None:
         client = open_client(scene)
         with client.ordered("S") as messages:
             first = threads.submit(next, iter(messages))
-            wait_until(lambda: messages._turn.is_taken, DEADLINE_S, "the first loop waits")
+            wait_until(lambda: messages._turn._lock.locked(), DEADLINE_S, "the first loop waits")
             with pytest.raises(ConcurrentIteration, match="ordered consumer of S"):
                 next(iter(messages))
             produce(scene.bootstrap, source, ["a"])

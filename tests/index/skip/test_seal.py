@@ -18,7 +18,7 @@ from overlay.index.skip.config_fingerprint import find_scope
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import decode, encode
 from overlay.index.skip.seal import Sealer
-from overlay.index.skip.terms import UNFILTERED, Term, null_term, property_term, subject_terms, value_term
+from overlay.index.skip.terms import UNFILTERED, Term, null_term, property_term, value_term
 from overlay.index.skip.zones import Bounds, text_key
 from overlay.match import Addressed, Addressing
 from overlay.scan.header import split
@@ -26,7 +26,7 @@ from overlay.subject import SubjectRule
 from overlay.subject.dictionary import Dictionary
 from overlay.subject.values import Unaddressed
 from tests.oracle.batches import Record, parse
-from tests.oracle.chunks import Chunk, cut, make_bloom
+from tests.oracle.chunks import Chunk, cut, make_bloom, subject_terms
 from tests.oracle.properties import REASONS, _read_source
 from tests.support.batches import build, empty
 from tests.support.strategies import FetchBuffer, fetch_buffers

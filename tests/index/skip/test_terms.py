@@ -19,11 +19,11 @@ from overlay.index.skip.terms import (
     null_term,
     pattern_terms,
     property_term,
-    subject_terms,
     value_term,
 )
 from overlay.subject import Pattern
 from overlay.subject.dictionary import Texts
+from tests.oracle.chunks import subject_terms
 
 tokens = st.sampled_from(["a", "b", "ab", "größe", "1", "%2E"])
 subjects = st.lists(tokens, min_size=1, max_size=20).map(".".join)

@@ -20,7 +20,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11
 from aiokafka.protocol.produce import ProduceRequest
 
 from overlay.kafka.protocol import TopicsRequest
-from overlay.local import Node, plan_cluster, start
+from overlay.local import BrokerNode, plan_cluster, start
 from tests.support.cluster import HEAP_MIB, REPLICATED, Cluster
 
 from .conftest import compare_notes
@@ -58,7 +58,7 @@ class Brokers(Cluster):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._nodes: dict[int, Node] = {node.id: node for node in plan_cluster(len(BROKERS), heap_mib=HEAP_MIB)}
+        self._nodes: dict[int, BrokerNode] = {node.id: node for node in plan_cluster(len(BROKERS), heap_mib=HEAP_MIB)}
         self.brokers = {}
 
     def start(self, *brokers: int) -> None:

@@ -11,7 +11,7 @@ LOGS = (
         expires the sequences of records that are still there, and new consumers with acks are not given these.""",
         (
             Change(
-                "overlay.worker.kept.retention",
+                "overlay.index.retention",
                 "    kept = [_find_longest(facts.config) for facts in sources]\n"
                 "    if not kept or FOR_EVER in kept:\n"
                 "        return FOR_EVER\n"

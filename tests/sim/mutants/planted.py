@@ -11,7 +11,7 @@ PLANTED = (
         and one that was frozen while its shard moved commits what the new owner has delivered already.""",
         (
             Change(
-                "overlay.state.takeover",
+                "overlay.kafka.own_topics",
                 '    return f"{prefix}.shard.{shard}"\n',
                 '    from overlay.chance import draw_id\n\n    return f"{prefix}.shard.{shard}.{draw_id()}"\n',
             ),

@@ -22,9 +22,8 @@ REQUESTS = (
             ),
             Change(
                 "overlay.control.serve",
-                "            if self._tail.seen >= written and "
-                "(is_served or id not in self.book.effective().consumers):\n",
-                "            if self._tail.seen >= written and is_served:\n",
+                "        return is_served or id not in self.book.effective().consumers\n",
+                "        return is_served\n",
             ),
         ),
         mend="dc6956a",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import overlay
-from overlay.consumer.acks import acks_topic
+from overlay.kafka.own_topics import acks_topic
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, CommittedReader, Scene, Seen, await_records, produce, read_committed, serve

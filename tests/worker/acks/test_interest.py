@@ -12,7 +12,7 @@ from overlay.consumer.events import Bound, Event, Unbound, Updated
 from overlay.consumer.table import ASLEEP
 from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.kafka.admin import Admin
-from overlay.kafka.groups import Found, Group, Member
+from overlay.kafka.groups import Group, GroupAnswers, GroupMember
 from overlay.kafka.protocol import Code
 from overlay.state.shard_state import ConsumerId
 from overlay.worker.acks.interest import Readers
@@ -99,11 +99,11 @@ MEMBERS: dict[str, int | None] = {"read": 1, "idle": 0, "hidden": None}
 class KnownGroups:
     """Answers about MEMBERS."""
 
-    async def describe(self, groups: Iterable[str], found: Found[Group], **_: object) -> None:
+    async def describe(self, groups: Iterable[str], found: GroupAnswers[Group], **_: object) -> None:
         for group in groups:
             count = MEMBERS[group]
             code = Code.GROUP_AUTHORIZATION_FAILED if count is None else Code.NONE
-            found.note(group, code, Group((Member("c", "h"),) * (count or 0)))
+            found.note(group, code, Group((GroupMember("c", "h"),) * (count or 0)))
 
 
 async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from overlay.index.skip.chunks import Chunks
-from overlay.index.topic import index_topic
+from overlay.kafka.own_topics import index_topic
 from overlay.subject import Pattern
 from tests.index.test_start_positions import delete_below
 from tests.support.index import check_chunks, read_index

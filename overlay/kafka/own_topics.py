@@ -1,0 +1,122 @@
+"""The overlay's own topics, groups and transactional ids: names, settings, partitions and keys.
+
+`prefix` is `topics.prefix` of overlay.yaml. Services, clients and Spark jobs find each other by
+these names. docs/glossary.md#topics-groups-and-ids lists them with what they hold.
+"""
+
+from __future__ import annotations
+
+import mmh3
+
+HOUR_MS = 3_600_000
+_DAY_MS = 24 * HOUR_MS
+
+STATE_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    # a checkpoint is one record, with some 40 bytes for each position
+    "max.message.bytes": str(16 << 20),
+}
+CONTROL_CONFIG = {
+    "cleanup.policy": "compact",
+    # one clock decides whether a request has expired, not those of all clients
+    "message.timestamp.type": "LogAppendTime",
+    # answered requests are tombstones; compaction takes whole segments, so they must not grow old
+    "segment.ms": str(HOUR_MS),
+    "delete.retention.ms": str(HOUR_MS),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(HOUR_MS), "segment.ms": str(HOUR_MS // 2)}
+EVENTS_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+"""Settings with which the topics are created. The settings of an index topic follow from its
+sources (overlay/index/retention.py). The topics for acks and dead letters have the broker's."""
+
+
+def state_topic(prefix: str) -> str:
+    """Return the name of the state topic: one partition for each shard (`shard_of`)."""
+    return f"{prefix}.state"
+
+
+def shard_of(owned: tuple[str, ...], shards: int) -> int:
+    """Return the shard that owns a consumer, or a stream's index if `owned` is the stream's name
+    alone.
+
+    The shard is the unsigned murmur3 hash of `stream/consumer` modulo the number of shards.
+    """
+    return mmh3.hash("/".join(owned), signed=False) % shards
+
+
+def control_topic(prefix: str) -> str:
+    """Return the name of the control topic: one partition. A key says what a record is about
+    (overlay/control/records.py)."""
+    return f"{prefix}.control"
+
+
+def reply_topic(prefix: str) -> str:
+    """Return the name of the reply topic that the overlay provides: one partition. The key is the
+    correlation id; a status has none."""
+    return f"{prefix}.replies"
+
+
+def events_topic(prefix: str) -> str:
+    """Return the name of the events topic: one partition. The key is the subject to which JetStream
+    would publish the event."""
+    return f"{prefix}.events"
+
+
+def index_topic(prefix: str, stream: str) -> str:
+    """Return the name of a stream's index topic: one partition. The key names the chunk or the
+    ledger entry (docs/index.md)."""
+    return f"{prefix}.{stream}.index"
+
+
+def acks_topic(prefix: str, stream: str) -> str:
+    """Return the name of the topic that takes a stream's acks.
+
+    The overlay creates it with one partition and reads any number. Keys mean nothing.
+    """
+    return f"{prefix}.{stream}.acks"
+
+
+def ordered_topic(prefix: str, name: str) -> str:
+    """Return the name of the output topic of an ordered consumer of a client. It is temporary, and
+    begins with no dot after the prefix, as outputs must."""
+    return f"{prefix}-{name}"
+
+
+def list_shared_topics(prefix: str) -> dict[str, dict[str, str]]:
+    """Return the settings of the topics that all shards share, by name. Each has one partition."""
+    return {
+        control_topic(prefix): CONTROL_CONFIG,
+        reply_topic(prefix): REPLY_CONFIG,
+        events_topic(prefix): EVENTS_CONFIG,
+    }
+
+
+def workers_group(prefix: str) -> str:
+    """Return the consumer group that assigns the shards to workers."""
+    return f"{prefix}.workers"
+
+
+def lease_group(prefix: str, consumer: tuple[str, str]) -> str:
+    """Return the group of the Spark pipelines that may run a consumer, named by stream and name."""
+    stream, name = consumer
+    return f"{prefix}.spark.{stream}.{name}"
+
+
+def replay_group(prefix: str, consumer: tuple[str, str]) -> str:
+    """Return the group that remembers which dead letters of a consumer were replayed. `consumer`:
+    stream and name."""
+    stream, name = consumer
+    return f"{prefix}.replay.{stream}.{name}"
+
+
+def shard_id(prefix: str, shard: int) -> str:
+    """Return the transactional id of a shard's owner."""
+    return f"{prefix}.shard.{shard}"
+
+
+def journal_id(prefix: str, shard: int) -> str:
+    """Return the transactional id of a shard's journal (overlay/control/journal.py)."""
+    return f"{prefix}.control.{shard}"
