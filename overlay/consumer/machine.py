@@ -3,7 +3,7 @@
 Events and the current time go in, effects come out; it does no I/O.
 
 `handle(event, now)` does four things in order. The transition table (table.py) says whether the
-event is allowed and which state follows. The event's handler updates the machine. Then the machine
+event is allowed and which phase follows. The event's handler updates the state. Then the machine
 delivers whatever it may, because any event can remove what held deliveries back. An ack makes room,
 a pull request asks for messages, a tick makes a redelivery due. Last, if the time of the next
 Ticked has changed, the machine asks for a new timer.
