@@ -20,6 +20,7 @@ import pytest
 from tests.support.source import REPOSITORY, list_imported, list_modules, parse
 
 DOCUMENTED = {
+    "overlay.client.client.Client.ordered": "docs/client.md",
     "overlay.client.client.Client.read_async": "docs/reading.md",
     "overlay.client.control.control.Control.in_progress": "docs/client.md",
     "overlay.client.subscribe.message.AsyncMessage.ack_sync": "docs/client.md",
@@ -37,7 +38,6 @@ DOCUMENTED = {
 """What programs of users call, and the page that says so."""
 KEPT = {
     "overlay.client.subscribe.order.OrderState.renewals": "applications read it as `messages.state`",
-    "overlay.consumer.start.find_start": "the rules of JetStream, which tests compare with a server",
     "overlay.local.broker.Broker.restart": "the embedded Kafka is there for tests",
     "overlay.local.node.plan_cluster": "the embedded Kafka is there for tests",
 }

@@ -13,7 +13,7 @@ failure the whole session is thrown away and the next one begins from the state 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -26,7 +26,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import refuse_oversized
 from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import StreamPartition
+from overlay.state.shard_state import Delta, StreamPartition
 from overlay.waits import is_any_within
 
 from .acks.backpressure import Backpressure
@@ -34,7 +34,7 @@ from .acks.dispatch_loop import DispatchLoop
 from .assignment import Assignment
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
-from .cursors.cursors import Cursors
+from .cursors.cursors import Cursors, Moved
 from .cursors.intake import Round
 from .kept.following import Following
 from .last_messages import Snapshots
@@ -46,8 +46,6 @@ from .source_fetches import SourceFetches
 
 log = get_logger(__name__)
 
-BACKLOG_BYTES = 1 << 19
-"""Bytes of one fetch from which on a partition that has more to read counts as a backlog."""
 SEAL_S = 1.0
 """Seconds between two checks for chunks that are old enough to be sealed, while no records come."""
 
@@ -206,41 +204,47 @@ class Session:
         for partition in moved.halted:
             log.error("partition stopped", stream=partition[0], reason=str(self.cursors.halts[partition]))
         self.pending_estimate.publish()
-        partitions, consumers = moved.partitions, moved.consumers | {*result.counts.delivered, *result.counts.buried}
         # the order matters: cursors join first, then consumers are offered records, then full ones
         # leave
+        delta = self._hand_over(result, moved)
+        self.fetches.follow()
+        self.counting.take(result)
+        self.counting.tell_progress(self.cursors, monotonic())
+        plain = [outgoing for _, outgoing in result.batches if not outgoing.batch.is_transactional]
+        return CommitUnit(
+            delta,
+            result.batches,
+            result.ledger,
+            result.index,
+            counts=result.counts,
+            backlog=self.fetches.has_backlog(made),
+            on_commit=self._give_out(result.given_out, changed),
+            plain=asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None,
+        )
+
+    def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
+        """Offer records to the consumers with machines, and park those that are full. Return what
+        the state must record."""
+        partitions, consumers = moved.partitions, moved.consumers | {*result.counts.delivered, *result.counts.buried}
         if self.dispatch_loop is not None and self._backpressure is not None:
             ended = self.pending_estimate.settle(self.cursors.is_at_end)
             consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
             left = self._backpressure.park()
             partitions, consumers = partitions | left.partitions, consumers | left.consumers
-        self.fetches.follow()
-        backlog = any(
-            task.fetched.data.size >= BACKLOG_BYTES and self.fetches.count_left(cursor) > 0
-            for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
-        )
-        self.counting.take(result)
-        self.counting.tell_progress(self.cursors, monotonic())
-        given_out = result.given_out
-        if given_out and (pause := self.cursors.rest(given_out, monotonic())):
+        return self.cursors.delta(partitions, consumers)
+
+    def _give_out(self, given_out: Mapping[str, int], changed: asyncio.Event) -> Callable[[Sequence[int]], None] | None:
+        """Have busy ledgers rest. Return what to do when the sequences are committed; None if none were given out."""
+        if not given_out:
+            return None
+        if pause := self.cursors.rest(given_out, monotonic()):
             asyncio.get_running_loop().call_later(pause, changed.set)
 
         def note_committed(_: Sequence[int]) -> None:
             self.cursors.note_committed(given_out)
             changed.set()  # cursor groups may wait for committed sequences
 
-        plain = [outgoing for _, outgoing in result.batches if not outgoing.batch.is_transactional]
-        sending = asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None
-        return CommitUnit(
-            self.cursors.delta(partitions, consumers),
-            result.batches,
-            result.ledger,
-            result.index,
-            counts=result.counts,
-            backlog=backlog,
-            on_commit=note_committed if given_out else None,
-            plain=sending,
-        )
+        return note_committed
 
     def _note_ends(self) -> None:
         """Tell machines that nothing lies ahead of them. A partition fetch may learn of the log's

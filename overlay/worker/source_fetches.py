@@ -20,6 +20,9 @@ from .cursors.intake import Look, Round
 
 log = get_logger(__name__)
 
+BACKLOG_BYTES = 1 << 19
+"""Bytes of one fetch from which on a partition that has more to read counts as a backlog."""
+
 
 @dataclass(slots=True)
 class SourceFetches:
@@ -60,10 +63,12 @@ class SourceFetches:
         self.metrics.bytes_fetched.inc(self.fetcher.bytes_fetched - self._counted)
         self._counted = self.fetcher.bytes_fetched
 
-    def count_left(self, cursor: Cursor) -> int:
-        """Return how many offsets are still to be fetched for a cursor, 0 if it is halted."""
-        fetch = self._fetches.get(cursor)
-        return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
+    def has_backlog(self, made: Round) -> bool:
+        """Return whether much more is waiting to be read than a round has taken."""
+        return any(
+            task.fetched.data.size >= BACKLOG_BYTES and self._count_left(cursor) > 0
+            for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
+        )
 
     async def recover(self) -> Moved:
         """Handle the fetches that have failed.
@@ -112,6 +117,11 @@ class SourceFetches:
             fetch.seek(at.position, at.epoch)
         fetch.size = wish.find_size(fetch.position)
         fetch.urgent = wish.is_urgent
+
+    def _count_left(self, cursor: Cursor) -> int:
+        """Return how many offsets are still to be fetched for a cursor, 0 if it is halted."""
+        fetch = self._fetches.get(cursor)
+        return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
 
     def _note_loss(self, partition: StreamPartition, cursor: Cursor, lost: int) -> None:
         """Count and log records that retention deleted before a cursor read them.

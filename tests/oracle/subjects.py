@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from unicodedata import category
 
@@ -28,6 +28,7 @@ _TOKEN = r"[^.]+"
 _WILDCARDS = {"*": _TOKEN, ">": rf"{_TOKEN}(?:\.{_TOKEN})*"}
 
 
+@lru_cache(1 << 16)
 def matches(pattern: str, subject: str) -> bool:
     tokens = pattern.split(".")
     text = r"\.".join(_WILDCARDS.get(token, re.escape(token)) for token in tokens)

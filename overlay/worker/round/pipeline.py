@@ -80,7 +80,8 @@ class Pipeline:
             self._pending_estimate.begin_round()
         ledger, given_out = self._sequencing.give_out(tasks, now)
         for task in tasks:
-            self._run_task(task, now, gathered)
+            progress = _stay(task, gathered.progress) or self._run_task(task, now, gathered)
+            gathered.progress.append(progress)
         owners = {reader.output_topic: reader.id for task in tasks for reader in task.readers if reader.output_topic}
         gathered.batches += ((owners[output_topic], outgoing) for output_topic, outgoing in self._builder.flush())
         sealed, index = self._indexing.finish(now)
@@ -93,16 +94,8 @@ class Pipeline:
         sealed, index = self._indexing.finish(now, last=True)
         return RoundResult(index=index, sealed=sealed)
 
-    def _run_task(self, task: Task, now: int, gathered: Gathering) -> None:
-        before = next(
-            (p for p in gathered.progress if (p.stopped or p.is_put_off) and p.task.fetched is task.fetched), None
-        )
-        if before is not None:  # another part of a fetch that is not read so far
-            gathered.progress.append(replace(before, task=task))
-            return
-        if _waits(task, gathered):
-            gathered.progress.append(Progress(task, LogPosition(task.position), is_put_off=True))
-            return
+    def _run_task(self, task: Task, now: int, gathered: Gathering) -> Progress:
+        """Process a task, and return how far it has come."""
         topic, partition = task.source
         screen = self._screen(task)
         at, stopped = LogPosition(task.position), False
@@ -137,7 +130,7 @@ class Pipeline:
             at = find_log_position(task.fetched, max(at.position, min(task.stop, task.fetched.next_offset)))
         if view is not None:
             gathered.beyond |= view.close(at.position)
-        gathered.progress.append(Progress(task, at, stopped))
+        return Progress(task, at, stopped)
 
     def _deal(
         self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, gathered: Gathering
@@ -223,14 +216,22 @@ class Pipeline:
         return self._screens[key]
 
 
-def _waits(task: Task, gathered: Gathering) -> bool:
-    """Return whether a task lies behind a corrupt batch in the order of sequences, with consumers that need this order."""
-    if not task.cursor_group or not any(reader.has_machine for reader in task.readers):
-        return False
-    return any(
-        p.stopped and (p.task.stream, p.task.cursor_group) == (task.stream, task.cursor_group)
-        for p in gathered.progress
+def _stay(task: Task, done: Sequence[Progress]) -> Progress | None:
+    """Return the progress of a task that is not processed, since a corrupt batch is in its way; None for any other.
+
+    `done`: the progress of the tasks before it. An earlier part of its fetch has stopped; or one of
+    its cursor group has, and its readers need the order of sequences.
+    """
+    before = next(
+        (each for each in done if (each.stopped or each.is_put_off) and each.task.fetched is task.fetched), None
     )
+    if before is not None:
+        return replace(before, task=task)
+    is_ordered = task.cursor_group and any(reader.has_machine for reader in task.readers)
+    group = (task.stream, task.cursor_group)
+    if is_ordered and any(each.stopped and (each.task.stream, each.task.cursor_group) == group for each in done):
+        return Progress(task, LogPosition(task.position), is_put_off=True)
+    return None
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
