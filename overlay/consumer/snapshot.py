@@ -173,10 +173,11 @@ def restore(fresh: MachineState, records: Sequence[MachineRecord]) -> MachineSta
     since = max((at for at, record in enumerate(records) if record.is_checkpoint), default=0)
     records = records[since:]
     head, config = records[-1].head, fresh.config
+    consumer_seqs, sequences = (np.concatenate([record.again[i] for record in records]) for i in (0, 1))
     window = Window.restore(
         config,
         _make_table(_join(records)),
-        (np.concatenate([record.again[0] for record in records]), np.concatenate([r.again[1] for r in records])),
+        (consumer_seqs, sequences),
         delivered=head["delivered"],
         floor=head["floor"],
         read_up_to=head["read_up_to"],
