@@ -25,7 +25,7 @@ from overlay.arrays import Bool, Bytes, Flags, Int, Ints
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.field import Field, FieldKind
-from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
+from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, TOKEN
 from overlay.kernels import kernel
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
@@ -35,7 +35,7 @@ from overlay.scan.kernel import open_bodies
 from .ack_offsets import EVERYTHING, AckOffsets
 from .reply_address import ReplyRule, read_address
 
-_TOKEN = Field(FieldKind.HEADER, "Nats-Reply-To")
+_TOKEN = Field(FieldKind.HEADER, TOKEN)
 _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))
 _KEY = Field(FieldKind.KEY)
 

@@ -26,6 +26,7 @@ from overlay.index.ledger.allocate import restart
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import patterns
 from overlay.kafka.fetcher import Fetched
+from overlay.kafka.header_names import TOKEN
 from overlay.kafka.log_position import LogPosition
 from overlay.logs import get_logger
 from overlay.output.assemble import Body, make_envelope
@@ -100,7 +101,7 @@ def _load_dispatcher(output_topic: OutputTopic | None, offers: list[Offer]) -> N
         {config.id: slot(fill_defaults(config), Beginning(incarnation="1x1"), 0, output_topic, None)},
         EffectEncoder("w"),
     )
-    token = Record(None, b"+ACK", [("Nats-Reply-To", b"$JS.ACK._.1x1.W.m.1.1.1.1.1")])
+    token = Record(None, b"+ACK", [(TOKEN, b"$JS.ACK._.1x1.W.m.1.1.1.1.1")])
     acks = np.frombuffer(encode_records([token], 0).build(), np.uint8)
     delivered = 0
     for now, offered in ((1, offers), (3, [])):
